@@ -19,7 +19,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.run.curves import CurveWriter
-from a3c_exp.run.event_file import EventFile, hparams
+from a3c_exp.run.event_file import EventFile, header, hparams
 from a3c_exp.run.files import Appender
 from a3c_exp.run.metrics import ResumePoint, read_points
 from a3c_exp.run.run_folder import POINTS_FILE, config_text
@@ -28,7 +28,9 @@ CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "
 
 
 def writer(folder: Path, resumed: ResumePoint | None = None) -> CurveWriter:
-    return CurveWriter(folder, CONFIG, resumed)
+    made = CurveWriter(folder, resumed)
+    made.events.write(summary=header(CONFIG))
+    return made
 
 
 def close(writer: CurveWriter, success: bool = True) -> None:
@@ -199,7 +201,7 @@ def test_what_a_full_disk_did_not_take_is_written_with_the_next_point(
 
 
 def test_tensorboard_reads_what_was_written_while_the_file_is_still_open(tmp_path: Path) -> None:
-    events = EventFile(tmp_path, {}, start=0)
+    events = EventFile(tmp_path, start=0)
     events.scalars(7, {"train/entropy": 0.5})
     found = list(EventFileLoader(str(events.path)).Load())
     events.close()
@@ -215,7 +217,7 @@ def test_files_are_read_in_order_although_the_clock_is_put_back(
     (tmp_path / names[0]).touch()
     for seconds in (now, now, now - 86_400, now - 3600, now + 60):
         monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
-        events = EventFile(tmp_path, {}, start=0)
+        events = EventFile(tmp_path, start=0)
         events.close()
         names.append(events.path.name)
     assert names == sorted(set(names))
@@ -224,7 +226,7 @@ def test_files_are_read_in_order_although_the_clock_is_put_back(
 
 def test_the_name_of_a_file_is_that_of_other_writers(tmp_path: Path) -> None:
     """W&B's reader takes the part after `tfevents` for whole seconds and the next ones for the host's name."""
-    events = EventFile(tmp_path, {}, start=0)
+    events = EventFile(tmp_path, start=0)
     events.close()
     theirs = EventFileWriter(str(tmp_path / "theirs"))
     theirs.close()

@@ -45,18 +45,21 @@ def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_rea
     assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]
 
 
-@pytest.mark.parametrize("changes", [[], ["stop.mean_return=null"], ["env=pendulum", "envs_per_worker=1"]])
+@pytest.mark.parametrize("changes", [[], ["stop.mean_return=null"], ["env=pendulum", "network=lstm"]])
 def test_the_first_lines_say_what_is_trained_where_and_with_what(changes: list[str]) -> None:
     config = compose([*changes, "workers=2", "seed=7"])
     experiment = build_experiment(config)
-    lines = opening(experiment, config, Path("outputs") / "run", 0)
+    lines = opening(experiment, Path("outputs") / "run", 0)
     assert config["env"]["id"] in lines[0] and f"{experiment.total_steps:,} steps" in lines[0]
     if experiment.reward_threshold is not None:
         assert f"{experiment.reward_threshold:g}" in lines[0]
-    assert all(word in lines[-2] for word in ("2 workers", "processes", "Mlp", "seed 7"))
+    assert all(
+        word in lines[-2]
+        for word in ("2 workers", "processes", "seed 7", "Lstm" if "network=lstm" in changes else "Mlp")
+    )
     assert lines[-1] == "folder: outputs/run"
     assert max(map(len, lines)) <= WIDTH
-    assert "steps 300 to " in " ".join(opening(replace(experiment, seed=1), config, Path("x"), 300)), "it goes on"
+    assert "steps 300 to " in " ".join(opening(replace(experiment, seed=1), Path("x"), 300)), "it goes on"
 
 
 def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,8 @@ def compose_node(
         if override.is_sweep_override() and mode is RunMode.RUN:
             problem = "several values need -m (or quotes, if they are one text)"
             raise ConfigError(override.key_or_group, override.get_value_string(), problem)
-    choices = [each for each in typed if not files.is_setting(each)]
-    settings = [each for each in typed if files.is_setting(each)]
+    choices = [each for each in typed if files.is_choice(each.key_or_group) and not isinstance(each.value(), dict)]
+    settings = [each for each in typed if each not in choices]
     node = files.compose(choices, mode)
     with open_dict(node):
         for override in settings:
@@ -123,9 +123,9 @@ def compose_node(
                 set_value(node, "plugins", override.value())
         _drop_foreign_settings(node, files, choices)
         for override in settings:
-            if override.is_delete():
-                problem = f"takes away choices alone: {override.key_or_group}=null switches a setting off"
-                raise ConfigError(f"~{override.key_or_group}", override.value(), problem)
+            if override.is_delete() or override.package is not None:
+                problem = f"is for choices alone: {override.key_or_group}=null switches a setting off"
+                raise ConfigError(override.get_key_element(), override.value(), problem)
             if not override.is_sweep_override():  # each job of a sweep has one of several values
                 set_value(node, override.key_or_group, override.value())
         callbacks = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
@@ -165,11 +165,9 @@ class Files:
     def is_group(self, key: str) -> bool:
         return "." not in key and self._loader.repository.group_exists(key)
 
-    def is_setting(self, override: Override) -> bool:
-        """Return whether an override is about the value of a setting: no choice in a group, and not Hydra's own."""
-        if override.package is not None or re.match(r"hydra\b", override.key_or_group):
-            return False
-        return isinstance(override.value(), dict) or not self.is_group(override.key_or_group)
+    def is_choice(self, key: str) -> bool:
+        """Return whether Hydra composes what has this key: a group's option, or a setting of Hydra's own."""
+        return re.match(r"hydra\b", key) is not None or self.is_group(key)
 
     def compose(self, choices: Sequence[Override], mode: RunMode = RunMode.RUN) -> DictConfig:
         """What choices compose. Raises ConfigError."""
@@ -294,7 +292,8 @@ def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     for text, each in zip(overrides, parse(overrides), strict=True):
         if isinstance(each.value(), ChoiceSweep):  # of a function, perhaps, that Hydra does not know
             text = f"{each.get_key_element()}={','.join(each.sweep_string_iterator())}"
-        found.append(f"++{text}" if files.is_setting(each) and each.type is OverrideType.CHANGE else text)
+        is_setting = isinstance(each.value(), dict) or not files.is_choice(each.key_or_group)
+        found.append(f"++{text}" if is_setting and each.type is OverrideType.CHANGE else text)
     return found
 
 

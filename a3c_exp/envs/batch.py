@@ -142,10 +142,11 @@ class Environment(ABC):
     info_keys: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        scale, clip, terminal, guard = self.reward_scale, self.reward_clip, self.terminal_reward, self.max_steps_guard
-        require(math.isfinite(scale) and scale > 0, "reward_scale", scale, "a finite number > 0")
-        if clip is not None:
-            require_throughout(lambda most: most > 0, "reward_clip", clip, "a number > 0 (null: no clip)")
+        terminal, guard = self.terminal_reward, self.max_steps_guard
+        fits = math.isfinite(self.reward_scale) and self.reward_scale > 0
+        require(fits, "reward_scale", self.reward_scale, "a finite number > 0")
+        if self.reward_clip is not None:
+            require_throughout(lambda most: most > 0, "reward_clip", self.reward_clip, "a number > 0 (null: no clip)")
         fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
         require(fits, "terminal_reward", terminal, "a finite number, or null for none")
         require(guard is None or guard >= 1, "max_steps_guard", guard, "a whole number >= 1, or null")

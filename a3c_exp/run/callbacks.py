@@ -13,6 +13,7 @@ from a3c_exp.run.callback_list import Every, Own, Training
 from a3c_exp.run.console import LiveLineHandler, Progress
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
+from a3c_exp.run.event_file import header
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS
 
@@ -54,7 +55,8 @@ class Curves(Own):
         super().__init__(run)
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
-        self._writer = CurveWriter(run.folder, run.config, resumed)
+        self._writer = CurveWriter(run.folder, resumed)
+        self._writer.events.write(summary=header(run.config))
         self._by_time = every is None
         self._due = Every(every, run.statistics.steps)
         self._next = 0.0  # in seconds

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from a3c_exp.run.event_file import EventFile
 from a3c_exp.run.files import Appender, write_text
@@ -21,7 +20,6 @@ class CurveWriter:
     to metrics.csv with `write_table`.
 
     folder: the run's folder, which exists. Of a new run, tables that are already there are set aside.
-    config: the run's configuration, for TensorBoard's text and HParams dashboards.
     resumed: where a resumed run continues; None for a new run. Points of later steps are void: they are dropped from
         the tables, and TensorBoard hides them, so that each curve stays one line.
 
@@ -30,14 +28,14 @@ class CurveWriter:
     Every call leaves whole records on disk or raises OSError. What did not fit is written by a later call.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], resumed: ResumePoint | None = None) -> None:
+    def __init__(self, folder: Path, resumed: ResumePoint | None = None) -> None:
         self._table = folder / METRICS_FILE
         self._columns: dict[str, None] = dict.fromkeys((STEP, SECONDS))  # in the order in which they came
         self._rows: list[str] = []
         self._points = Appender(folder / POINTS_FILE, [self._line(each) for each in earlier_points(folder, resumed)])
         if resumed is not None:
             self.write_table()
-        self.events = EventFile(folder, config, start=0 if resumed is None else resumed.steps + 1)
+        self.events = EventFile(folder, start=0 if resumed is None else resumed.steps + 1)
 
     def log(self, step: int, values: Mapping[str, float], wall_seconds: float) -> None:
         """Write one point: `values` by name, at `step` of the run, after `wall_seconds`.

@@ -60,39 +60,38 @@ class EventFile(Appender):
     Its name is of the form that other readers take, and sorts after those of earlier files in the folder: TensorBoard
     reads files in that order. See `Appender` for a full disk: records that do not fit are written with the next ones.
 
-    config: the run's configuration, for the text and HParams dashboards.
     start: step at which the session starts. Points of earlier files at this step and later are void.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], start: int) -> None:
+    def __init__(self, folder: Path, start: int) -> None:
         # The last part is the number of the file in its process, for other writers; here each has seconds of its own.
         self.path = folder / f"{EVENTS}{_next_stamp(folder):010d}.{socket.gethostname()}.{os.getpid()}.0"
         super().__init__(self.path)
-        self._write(file_version="brain.Event:2")
+        self.write(file_version="brain.Event:2")
         # The first session writes its start too: TensorBoard acts only on the second and later ones.
-        self._write(step=start, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
-        self._write(summary=header(config))
+        self.write(step=start, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
-    def _write(self, **content: Any) -> None:
+    def write(self, **content: Any) -> None:
+        """Write an event with fields of TensorBoard's `Event`, such as `summary`."""
         self.add(record(event_pb2.Event(wall_time=time.time(), **content).SerializeToString()))
         self.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write the points of the curves at one step (float32 in TensorBoard)."""
         points = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._write(step=step, summary=summary_pb2.Summary(value=points))
+        self.write(step=step, summary=summary_pb2.Summary(value=points))
 
     def media(self, step: int, kind: Media, name: str, value: Any) -> None:
         """Write a histogram, an image or a text: see `Callback.on_media`. A video has no place here."""
         makers: dict[str, Callable[[str, Any], summary_pb2.Summary.Value]]
         makers = {"histogram": _histogram, "image": _image, "text": _text}
         if kind in makers:
-            self._write(step=step, summary=summary_pb2.Summary(value=[makers[kind](name, value)]))
+            self.write(step=step, summary=summary_pb2.Summary(value=[makers[kind](name, value)]))
 
     def success(self) -> None:
         """Write the successful end of the run, for the HParams dashboard."""
         info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-        self._write(summary=summary_pb2.Summary(value=[_session("session_end_info", session_end_info=info)]))
+        self.write(summary=summary_pb2.Summary(value=[_session("session_end_info", session_end_info=info)]))
 
 
 def _next_stamp(folder: Path) -> int:

@@ -16,16 +16,17 @@ from a3c_exp.core.experiment import Experiment, Stop
 from a3c_exp.errors import FAILED
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
-from a3c_exp.run.run_folder import environment_of
 
 WIDTH = 79
 """Columns of a line, of a terminal's 80."""
 RULES = [rule.name for rule in fields(Stop)]
 
 
-def opening(experiment: Experiment, config: Mapping[str, Any], folder: Path, steps: int) -> list[str]:
+def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
     """What is trained, where and with what. steps: those that a resumed run has made."""
-    algorithm, network = (str(config[key]["_target_"]).rpartition(".")[2] for key in ("algorithm", "network"))
+    env: Any = experiment.env
+    name = getattr(env, "id", getattr(env, "game", type(env).__name__))
+    network = type(experiment.network) if experiment.network.nameable else experiment.network.module_class
     total, goal, solved = experiment.total_steps, experiment.stop.mean_return, experiment.reward_threshold
     workers, envs = experiment.worker_count, experiment.envs_per_worker
     until = "for " if goal is None else f"until its mean return is {goal:g}, at most "
@@ -33,9 +34,9 @@ def opening(experiment: Experiment, config: Mapping[str, Any], folder: Path, ste
     if goal is None and solved is not None:
         until += f"; a mean return of {solved:g} counts as solved"
     return [
-        *wrap(f"training {algorithm} on {environment_of(config)} {until}", WIDTH),
+        *wrap(f"training {type(experiment.algorithm).__name__} on {name} {until}", WIDTH),
         f"{workers} worker{'s' * (workers > 1)} of {envs} environment{'s' * (envs > 1)} each, "
-        f"backend {type(experiment.backend).__name__.lower()}, network {network}, seed {experiment.seed}",
+        f"backend {type(experiment.backend).__name__.lower()}, network {network.__name__}, seed {experiment.seed}",
         f"folder: {short(folder)}",
     ]
 

@@ -296,7 +296,7 @@ class Trainer:
 
     def run(self) -> Run:
         """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
-        for line in outcome.opening(self.experiment, self.config, self.folder, self.statistics.steps):
+        for line in outcome.opening(self.experiment, self.folder, self.statistics.steps):
             log.info("%s", line)
         # Callbacks stay here: workers are built from the rest.
         measures = frozenset(measure for each in self.experiment.callbacks for measure in each.measures)
