@@ -10,6 +10,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench import settings  # noqa: E402
+
 project = "a3c_exp"
 author = "a3c_exp authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -37,7 +39,7 @@ NAVIGATION = """
 def read_page(app: Any, name: str, source: list[str]) -> None:
     """What a repository shows and a site cannot: links to code and folders become their text, diagrams their source.
 
-    The contents get a list for the navigation, a caption for each of their headings.
+    The contents get a list for the navigation, a caption for each of their headings, and options.md its tables.
     """
     folder = (ROOT / name).parent
 
@@ -54,7 +56,7 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
             pages = [path.removesuffix(".md") for path in re.findall(r"\]\(([^)\s]+\.md)\)", part)]
             listed = [page for page in dict.fromkeys(pages) if f"\n{page}\n" not in text]
             text += NAVIGATION % (part.splitlines()[0], "\n".join(listed))
-    source[0] = text
+    source[0] = f"{text}\n{settings.document()}" if name == "docs/options" else text
 
 
 def read_docstring(app: Any, what: str, name: str, object_: Any, options: Any, lines: list[str]) -> None:

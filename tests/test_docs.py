@@ -35,9 +35,11 @@ from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.cli.program import command as program_command
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.schema import settings_of
 from a3c_exp.errors import FAILED
 from a3c_exp.export import __main__ as export
 from a3c_exp.report import __main__ as report
+from bench import settings
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -177,8 +179,10 @@ def makes(arguments: list[str], here: Path) -> None:
 def installs(arguments: list[str], here: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert arguments[:3] == ["-c", "constraints.txt", "-e"]
-    named = {*re.findall(r"pip install .*?-e '\.\[(\w+)\]'", "\n".join(DOCUMENTS.values())), arguments[3][2:-1]}
-    assert {"atari", "onnx", "pictures", "ray", "report", "video"} <= named <= set(extras)
+    text = "\n".join(DOCUMENTS.values())
+    named = re.findall(r"pip install .*?-e '\.\[(\w+)\]'|\(extra `?(\w+)", text)
+    assert {name for pair in named for name in pair if name} <= set(extras)
+    assert arguments[3][2:-1] in extras
     assert {code(row[0])[0] for row in rows("install", "Install")} == set(extras)
 
 
@@ -215,10 +219,10 @@ def distinct(*names: str) -> list[list[str]]:
     return [list(words) for words in dict.fromkeys(found)]
 
 
-# Commands of cluster*.md need a cluster, those of RESULTS.md and tuning.md take hours, those of recipes need examples/,
-# those of environments.md other packages: they have tests of their own.
+# Commands of cluster*.md need a cluster, those of RESULTS.md and tuning*.md hours, those of recipes examples/, those of
+# environments.md other packages. Each kind has a test.
 EXTENDING = [name for name in DOCUMENTS if name.startswith("extend") or name == "research.md"]
-LATER = ("cluster.md", "cluster_setup.md", "RESULTS.md", "tuning.md", "environments.md", *EXTENDING)
+LATER = ("cluster.md", "cluster_setup.md", "RESULTS.md", "tuning.md", "tuning_images.md", "environments.md", *EXTENDING)
 
 
 @pytest.mark.parametrize("words", distinct(*(name for name in DOCUMENTS if name not in LATER)), ids=shlex.join)
@@ -228,7 +232,7 @@ def test_a_command_runs(words: list[str], here: Path) -> None:
 
 def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
     """Those of RESULTS.md are of entries of the study, which have been run."""
-    shown = [words for words in distinct("tuning.md") if words[:3] == ["python", "-m", "a3c_exp"]]
+    shown = [words for words in distinct("tuning.md", "tuning_images.md") if words[:3] == ["python", "-m", "a3c_exp"]]
     jobs = [[*first_run(["-m", *words[3:]]), "seed=1"] for words in shown]
     with hydra_session() as hydra:
         for node in compose_jobs(hydra, jobs):
@@ -275,7 +279,7 @@ def small_python(block: str) -> str:
     return re.sub(r"a3c_exp\.(train|compose)\(\[", rf"a3c_exp.\1([{settings}, ", block)
 
 
-[EXPORTED_SCRIPT] = [block for block in blocks(DOCUMENTS["python.md"], "python") if "onnxruntime" in block]
+[EXPORTED_SCRIPT] = [block for block in blocks(DOCUMENTS["onnx.md"], "python") if "onnxruntime" in block]
 OTHERS = [name for name in DOCUMENTS if name not in ("CONTRIBUTING.md", *EXTENDING)]
 SCRIPTS = dict.fromkeys(script for name in OTHERS for script in blocks(DOCUMENTS[name], "python"))
 del SCRIPTS[EXPORTED_SCRIPT]
@@ -329,15 +333,37 @@ def defaults(document: str, heading: str) -> dict[str, Any]:
     return {code(row[0])[0]: yaml.safe_load(code(row[1])[0]) for row in rows(document, heading) if code(row[0])}
 
 
-def test_the_table_of_settings_has_every_group_and_scalar_with_its_default() -> None:
+def test_the_table_of_groups_has_every_group_with_its_default() -> None:
     config = yaml.safe_load((CONF / "config.yaml").read_text())
-    chosen = [entry for entry in config.pop("defaults") if isinstance(entry, dict)]
+    chosen = [entry for entry in config["defaults"] if isinstance(entry, dict)]
     groups = {name: value for entry in chosen for name, value in entry.items() if not name.startswith("override")}
-    del config["hydra"]
-    assert defaults("settings", "Settings of a run") == dict(flatten(config)) | groups
+    assert defaults("settings", "How a configuration is composed") == groups
     assert sorted([*groups, "callback"]) == GROUPS
-    texts = {code(name)[0]: text for name, _, text in rows("settings", "Settings of a run")}
-    assert [group for group in groups if group != "experiment" and not options(group) <= set(code(texts[group]))] == []
+
+
+def components() -> Iterator[tuple[Path, str, str]]:
+    """Each file that lists all settings of a class, the prefix of their keys, and the class."""
+    yield CONF / "config.yaml", "", settings.WHOLE_RUN
+    for path in sorted(CONF.glob("*/*.yaml")):
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        target = node.get(path.parent.name, node).get("_target_")
+        if target is not None and path.parent.name != "experiment":
+            yield path, f"{path.parent.name}.", target
+
+
+# What docs/options.md says in words: of the whole run the groups, of every callback, and of a network's parts.
+IN_WORDS = {*GROUPS, "callback.on_error", "network.encoder"}
+
+
+@pytest.mark.parametrize(("path", "prefix", "target"), list(components()), ids=lambda value: getattr(value, "stem", ""))
+def test_the_tables_of_the_site_have_every_setting_of_the_schema(path: Path, prefix: str, target: str) -> None:
+    head, found = settings.read(path)
+    meanings = {each.key: each.meaning for each in found}
+    wanted = {prefix + name for name in settings_of(target)} - IN_WORDS
+    wanted = {key for key in wanted if not key.startswith("network.critic_")}
+    assert head
+    assert [key for key in wanted if not any(f"{name}.".startswith(f"{key}.") for name in meanings)] == []
+    assert [key for key in wanted & meanings.keys() if not meanings[key]] == []
 
 
 def test_tables_of_choices_have_every_one_once() -> None:
@@ -350,17 +376,6 @@ def backend_settings(backend: str) -> dict[str, Any]:
     settings = yaml.safe_load((CONF / "backend" / f"{backend}.yaml").read_text())
     del settings["_target_"]
     return {f"backend.{name}": value for name, value in flatten(settings)}
-
-
-@pytest.mark.parametrize(
-    ("document", "heading", "backend"), [("ga3c", "Settings of GA3C", "ga3c"), ("cluster", "Settings of Ray", "ray")]
-)
-def test_the_table_of_a_backend_has_every_setting_with_its_default(document: str, heading: str, backend: str) -> None:
-    """Those of all backends with workers beside each other have a table of their own."""
-    expected = backend_settings(backend)
-    for name in backend_settings("threads"):
-        del expected[name]
-    assert defaults(document, heading) == expected
 
 
 def test_the_table_of_failed_workers_has_defaults_and_stop_reasons() -> None:
@@ -508,6 +523,19 @@ def test_the_environment_of_the_recipe_is_learned_to_its_reward_threshold(inside
     quick = ["backend=serial", "workers=1", "total_steps=200000", "eval.every=null"]
     assert main([*next(words for words in RECIPES if "env=thermostat" in words), *quick]) == 0
     assert summary(only_run(inside))["stop_reason"] == "mean_return"
+
+
+# Length.
+
+
+def test_documents_are_short() -> None:
+    """A page has one task. References may be as long as what they list."""
+    counts = {path.name: len(DOCUMENTS[path.name].split()) for path in PATHS}
+    of_readers = [path.name for path in PATHS if path.parent != ROOT or path.name in ("README.md", "CONTRIBUTING.md")]
+    pages = set(of_readers) - {"design.md", "api.md", "index.md"}
+    assert {name: counts[name] for name in pages if not 150 <= counts[name] <= 900} == {}
+    assert counts["design.md"] <= 3000
+    assert sum(counts[name] for name in of_readers) <= 24_000
 
 
 # Links.

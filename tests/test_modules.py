@@ -25,10 +25,10 @@ def load(target: str, env: str = SCRIPTED, **settings: Any) -> Network:
 
 def test_settings_are_those_of_every_network_of_the_constructor_and_of_the_critic() -> None:
     own = {"width", "blocks", "critic_width", "critic_blocks"}
-    assert settings_of("user_modules.Residual", PLUGINS) == EVERY | own
+    assert settings_of("user_modules.Residual", PLUGINS).keys() == EVERY | own
     own = {"hidden_sizes", "activation", "critic_hidden_sizes", "critic_activation"}
-    assert settings_of("a3c_exp.networks.Mlp") == EVERY | own
-    assert settings_of("user_modules.Gru", PLUGINS) == {"width"}, "a whole actor-critic has its constructor's"
+    assert settings_of("a3c_exp.networks.Mlp").keys() == EVERY | own
+    assert settings_of("user_modules.Gru", PLUGINS).keys() == {"width"}, "a whole actor-critic has its constructor's"
 
 
 def test_settings_become_the_record_of_the_network() -> None:

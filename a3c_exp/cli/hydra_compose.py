@@ -271,7 +271,7 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
         plugins = list(node.get("plugins") or [])
         try:
             before = OmegaConf.select(files.compose([each for each in choices if each is not choice]), place)
-            foreign &= settings_of(before.get(TARGET), plugins) - settings_of(component[TARGET], plugins)
+            foreign &= settings_of(before.get(TARGET), plugins).keys() - settings_of(component[TARGET], plugins)
         except Exception:  # the check of the whole configuration reports what is wrong, in one line
             continue
         for key in foreign:

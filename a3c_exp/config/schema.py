@@ -46,9 +46,9 @@ def build(node: object, hint: type[T], path: str = "", plugins: Sequence[str] = 
     return cast(T, _value(node, hint, path, tuple(plugins)))
 
 
-def settings_of(target: object, plugins: Sequence[str] = ()) -> set[str]:
+def settings_of(target: object, plugins: Sequence[str] = ()) -> dict[str, Setting]:
     """The settings of the component that `_target_` names. Raises ConfigError."""
-    return set(_settings(_find(target, TARGET, tuple(plugins)), TARGET))
+    return _settings(_find(target, TARGET, tuple(plugins)), TARGET)
 
 
 def _key(path: str, name: str) -> str:
@@ -61,7 +61,7 @@ def _a(hint: type) -> str:
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
     too_large = isinstance(value, float) and value.is_integer() and abs(value) > LARGEST
-    problem = f"must be {_describe(hint)}{f', at most {LARGEST}' if too_large else ''}"
+    problem = f"must be {describe(hint)}{f', at most {LARGEST}' if too_large else ''}"
     raise ConfigError(path or "configuration", value, problem)
 
 
@@ -77,7 +77,7 @@ _NAMES: dict[Any, str] = {
 }
 
 
-def _describe(hint: Any) -> str:
+def describe(hint: Any) -> str:
     """The values that a user may write for `hint`, in words: "a whole number or 'auto'"."""
     return either(_alternatives(hint))
 
@@ -93,11 +93,11 @@ def _alternatives(hint: Any) -> list[str]:
 
 def _describe_one(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
     if origin in _LISTS:
-        items = [_describe(argument) for argument in arguments if argument is not Ellipsis]
+        items = [describe(argument) for argument in arguments if argument is not Ellipsis]
         many = len(arguments) == 1 or arguments[-1] is Ellipsis
         return f"a list, each item {items[0]}" if many else f"a list of {len(items)}: {', '.join(items)}"
     if origin in _MAPPINGS:
-        return f"a mapping of names, each to {_describe(arguments[1])}"
+        return f"a mapping of names, each to {describe(arguments[1])}"
     if hint in _NAMES:
         return _NAMES[hint]
     if _is_record(hint):
@@ -213,7 +213,7 @@ def _is_record(hint: type) -> bool:
 def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     if isinstance(node, str) and "." in path and not _is_record(hint):
         group = hint.__name__.lower()
-        raise ConfigError(path, node, f"must be {_describe(hint)}; {group}@{path}={node} takes an option of the group")
+        raise ConfigError(path, node, f"must be {describe(hint)}; {group}@{path}={node} takes an option of the group")
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
     if str(node.get(TARGET)).startswith("torch.optim."):
@@ -229,7 +229,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
             raise ConfigError(_key(path, name), given[name], _unknown_key(name, cls, path))
     for name, setting in settings.items():
         if given.get(name) == MISSING or (setting.required and name not in given):
-            raise ConfigError(_key(path, name), None, f"must be given: {_describe(setting.hint)}")
+            raise ConfigError(_key(path, name), None, f"must be given: {describe(setting.hint)}")
     values = {name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given}
     try:
         if not _is_module(cls):
