@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.report import charts
 from a3c_exp.report import runs as run_curves
-from a3c_exp.report.ranking import Ranked, comparison, rank
+from a3c_exp.report.ranking import Runs, comparison, rank
 from a3c_exp.report.runs import RecordedRun, settings_of
 from a3c_exp.run import files
 from a3c_exp.run.metrics import SECONDS, STEP
@@ -100,7 +100,7 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
     return sections
 
 
-def draw_report(ranked: Sequence[Ranked], target: Path) -> None:
+def draw_report(ranked: Mapping[str, Runs], target: Path) -> None:
     """Draw the learning curves of configurations as `python -m a3c_exp.report` does, as PNG."""
     target.write_bytes(charts.learning_curves(ranked))
 

@@ -18,8 +18,8 @@ import yaml
 from a3c_exp.cli.processes import Job, say_best
 from a3c_exp.report import __main__ as report
 from a3c_exp.report import charts
-from a3c_exp.report.bands import band
-from a3c_exp.report.ranking import Ranked, cells, comparison, rank
+from a3c_exp.report.charts import band
+from a3c_exp.report.ranking import Runs, comparison, rank, table
 from a3c_exp.report.report import write_table
 from a3c_exp.report.runs import RecordedRun, find_runs, group, read_curve
 
@@ -61,7 +61,7 @@ def grouped(folder: Path) -> dict[str, dict[str, list[RecordedRun]]]:
     return group(find_runs([folder])[0])
 
 
-def ranked(folder: Path) -> list[Ranked]:
+def ranked(folder: Path) -> dict[str, Runs]:
     """The configurations of the only environment."""
     [configurations] = grouped(folder).values()
     return rank(configurations)
@@ -120,8 +120,7 @@ def test_environments_are_apart_by_name_game_or_class_and_have_their_own_configu
 def test_a_row_gives_estimates_and_ranges_and_counts_failures(tmp_path: Path) -> None:
     for seed, solved in enumerate([3000, 1000, None, 2000]):
         run(tmp_path / str(seed), seed, solved, mean_return_100=100.0 * seed)
-    [only] = ranked(tmp_path)
-    row = list(cells(only).values())
+    row = list(table(ranked(tmp_path))[0].values())
     assert row[:4] == ["1", "CartPole-v1", "4", "3 of 4"]
     assert re.fullmatch(r"150\.0 \[\d+\.\d, \d+\.\d\]", row[4]), "the mean without the best and the worst"
     assert row[5:] == ["500.0 [500.0, 500.0]", "2,500 (1,000 to 3,000)", "2.5 (1.0 to 3.0)", "1,000", "0.50", "*"]
@@ -131,7 +130,7 @@ def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys:
     """Among equals the one that was solved soonest is first."""
     for n, solved in ((4, None), (3, 9000), (2, 1000)):
         run(tmp_path / "equal" / str(n), 0, solved, settings=returns(n))
-    assert [each.name for each in ranked(tmp_path / "equal")] == ["returns.n=2", "returns.n=3", "returns.n=4"]
+    assert list(ranked(tmp_path / "equal")) == ["returns.n=2", "returns.n=3", "returns.n=4"]
     for seed in range(3):
         run(tmp_path / f"a{seed}", seed, settings=returns(5), mean_return_100=100.0 + seed)
         run(tmp_path / f"b{seed}", seed, 1000, settings=returns(9), mean_return_100=300.0 + seed)
@@ -177,7 +176,7 @@ def test_a_sweep_names_the_best_of_its_finished_configurations(
 def test_without_a_return_there_is_no_comparison_and_without_a_threshold_nothing_to_reach(tmp_path: Path) -> None:
     run(tmp_path / "a", settings=returns(5) | {"reward_threshold": None})
     assert comparison(ranked(tmp_path)) == []
-    assert cells(ranked(tmp_path)[0])["solved"] == "-"
+    assert table(ranked(tmp_path))[0]["solved"] == "-"
     run(tmp_path / "b", settings=returns(9), mean_return_100=None)
     assert comparison(ranked(tmp_path)) == []
 
@@ -186,7 +185,7 @@ def test_a_run_counts_once_and_runs_of_one_seed_are_shown(tmp_path: Path) -> Non
     run(tmp_path / "a")
     run(tmp_path / "b")
     assert len(find_runs([tmp_path, tmp_path / "a", tmp_path])[0]) == 2
-    assert cells(ranked(tmp_path)[0])["runs"] == "2 of 1 seed"
+    assert table(ranked(tmp_path))[0]["runs"] == "2 of 1 seed"
 
 
 # Runs that are still going on.

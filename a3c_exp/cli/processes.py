@@ -21,7 +21,7 @@ from typing import Any, Literal
 from a3c_exp.cli.existing import Action, find_action
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say
-from a3c_exp.report.ranking import cells, rank
+from a3c_exp.report.ranking import rank, table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import FolderLockedError, bytes_text, exclusive_folder, size_of
@@ -198,9 +198,9 @@ def say_best(jobs: Sequence[Job]) -> None:
     folders = [job.folder for job in jobs if read_summary(job.folder) is not None]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
-            best = rank(configurations)[0]
-            if best.scores and len(configurations) > 1:
-                say(f"best on {env}: {best.name}: final return {cells(best)['final return']}")
+            best = table(rank(configurations))[0]
+            if best["final return"] != "-" and len(configurations) > 1:
+                say(f"best on {env}: {best['configuration']}: final return {best['final return']}")
     say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
 
 

@@ -1,4 +1,6 @@
-"""The pictures of a report, drawn by matplotlib, which the extra `report` installs.
+"""Learning curves of several runs as one, and the pictures of a report.
+
+matplotlib draws them, which the extra `report` installs.
 
 Colours are those of Okabe and Ito, which colour-blind readers can tell apart, and line styles differ too. Letters are
 large enough to be read at half the size.
@@ -9,15 +11,15 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from a3c_exp.report.bands import band
-from a3c_exp.report.ranking import Ranked
-from a3c_exp.report.runs import Axis, RecordedRun, group
+from a3c_exp.common.estimates import bootstrap_band, interquartile_mean
+from a3c_exp.report.ranking import Runs, scores
+from a3c_exp.report.runs import Array, Axis, group
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
@@ -46,12 +48,44 @@ LOOK: Any = {
 """matplotlib's settings. Names of configurations may have dollar signs, which are no mathematics."""
 
 
-def learning_curves(ranked: Sequence[Ranked]) -> bytes:
+POINTS = 200
+"""Points of a curve at which runs are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The interquartile mean over runs, and its 95 % interval, float64 [points] each. runs: how many they are of."""
+
+    x: Array
+    middle: Array
+    low: Array
+    high: Array
+    runs: int
+
+
+def band(runs: Runs, axis: Axis) -> Band | None:
+    """The band of the runs that have ended, as far as the longest of them goes: the others keep their last return.
+
+    While none has ended: of all of them, as far as the shortest goes. None if there is nothing to draw yet.
+    """
+    ended = [run.curve for run in runs if run.ended and len(run.curve.steps)]
+    curves = ended or [run.curve for run in runs if len(run.curve.steps)]
+    if not curves:
+        return None
+    places = [curve.along(axis) for curve in curves]
+    start, ends = max(place[0] for place in places), [place[-1] for place in places]
+    x = np.linspace(start, max(start, max(ends) if ended else min(ends)), POINTS)
+    values = np.stack([np.interp(x, place, curve.returns) for place, curve in zip(places, curves, strict=True)])
+    low, high = bootstrap_band(values) if len(curves) > 1 else (values[0], values[0])
+    return Band(x, interquartile_mean(values.T), low, high, len(curves))
+
+
+def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
     """A PNG: returns of the first configurations over steps and over seconds. Raises ImportError without matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    shown = [each for each in ranked if any(run.score(None) is not None for run in each.runs)][:MOST_CURVES]
+    shown = [(name, runs) for name, runs in ranked.items() if scores(runs, None)][:MOST_CURVES]
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(shown)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
@@ -63,7 +97,7 @@ def learning_curves(ranked: Sequence[Ranked]) -> bytes:
         return _png(figure)
 
 
-def scatter(runs: Sequence[RecordedRun], key: str, values: Mapping[Path, float], curve: str | None) -> bytes:
+def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | None) -> bytes:
     """A PNG: the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et al. 2016.
 
     values: of the setting `key`, by folder of the run. curve: see `RecordedRun.score`. Runs that differ otherwise have
@@ -96,21 +130,20 @@ def _png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def _draw_bands(axes: Axes, shown: Sequence[Ranked], axis: Axis, units: Sequence[tuple[float, str]]) -> None:
-    longest = max(
-        (run.curve.along(axis)[-1] for each in shown for run in each.runs if len(run.curve.steps)), default=1.0
-    )
+def _draw_bands(axes: Axes, shown: Sequence[tuple[str, Runs]], axis: Axis, units: Sequence[tuple[float, str]]) -> None:
+    every = [run for _, runs in shown for run in runs]
+    longest = max((run.curve.along(axis)[-1] for run in every if len(run.curve.steps)), default=1.0)
     scale, label = next((unit for unit in units if longest >= 2 * unit[0]), units[-1])
-    for each, colour, style in zip(shown, COLOURS, STYLES, strict=False):
-        mean = band(each.runs, axis)
-        for run in each.runs:
+    for (name, runs), colour, style in zip(shown, COLOURS, STYLES, strict=False):
+        mean = band(runs, axis)
+        for run in runs:
             if not run.ended:
                 axes.plot(run.curve.along(axis) / scale, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
         if mean is not None:
-            name = textwrap.shorten(each.name, LONGEST_NAME, placeholder=" ...")
-            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=style, label=name)
+            text = textwrap.shorten(name, LONGEST_NAME, placeholder=" ...")
+            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=style, label=text)
             axes.fill_between(mean.x / scale, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0)
-    for threshold in {run.threshold for each in shown for run in each.runs if run.threshold is not None}:
+    for threshold in {run.threshold for run in every if run.threshold is not None}:
         axes.axhline(threshold, color="black", linewidth=1.0, linestyle=":", alpha=0.7)
     axes.set_xlabel(label)
     axes.set_xlim(left=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from statistics import mean, median
 
@@ -29,22 +28,10 @@ Steps, seconds, steps/s: medians, with the range in brackets; a run that has not
 Staleness: updates of others between a worker's pull and its push, mean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A configuration and its place. curve: whose last values decide it; None: final returns do."""
-
-    rank: int
-    name: str
-    runs: list[RecordedRun]
-    curve: str | None = None
-
-    @property
-    def scores(self) -> list[float]:
-        """Of the runs that have one."""
-        return _there(run.score(self.curve) for run in self.runs)
+Runs = Sequence[RecordedRun]
 
 
-def rank(configurations: Mapping[str, list[RecordedRun]], curve: str | None = None) -> list[Ranked]:
+def rank(configurations: Mapping[str, Runs], curve: str | None = None) -> dict[str, Runs]:
     """The configurations of an environment, the highest score first, among equals the one solved soonest.
 
     curve: whose last value is the score; None: the final return is.
@@ -52,46 +39,56 @@ def rank(configurations: Mapping[str, list[RecordedRun]], curve: str | None = No
 
     def place(name: str) -> tuple[float, float]:
         runs = configurations[name]
-        scores = _there(run.score(curve) for run in runs)
-        score = float(interquartile_mean(np.array(scores))) if scores else -inf
+        found = scores(runs, curve)
+        score = float(interquartile_mean(np.array(found))) if found else -inf
         return -score, median_reached([run.numbers["solved_steps"] for run in runs])
 
-    ordered = sorted(configurations, key=place)
-    return [Ranked(number, name, configurations[name], curve) for number, name in enumerate(ordered, 1)]
+    return {name: configurations[name] for name in sorted(configurations, key=place)}
 
 
-def cells(ranked: Ranked) -> dict[str, str]:
-    """A row of the table, by column."""
-    runs = ranked.runs
-    numbers = {name: [run.numbers[name] for run in runs] for name in NUMBERS}
-    return {
-        "rank": str(ranked.rank),
-        "configuration": ranked.name,
-        "runs": _count(runs),
-        "solved": _solved(runs),
-        **({} if ranked.curve is None else {ranked.curve: estimate(ranked.scores, digits=3)}),
-        "final return": estimate(_there(numbers["final_return"])),
-        "best return": estimate(_there(numbers["best_return"])),
-        "steps until solved": spread(numbers["solved_steps"], 0),
-        "seconds until solved": spread(numbers["solved_seconds"], 1),
-        "steps/s": _middle(numbers["steps_per_second"], median, 0),
-        "staleness": _middle(numbers["staleness"], mean, 2),
-        "folders": _folders([run.folder.name for run in runs]),
-    }
+def scores(runs: Runs, curve: str | None) -> list[float]:
+    """The scores of those runs that have one: see `rank`."""
+    return _there(run.score(curve) for run in runs)
 
 
-def comparison(ranked: Sequence[Ranked]) -> list[str]:
+def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str, str]]:
+    """A row for each configuration, by column. curve: that by which they are ranked."""
+    rows = []
+    for number, (name, runs) in enumerate(ranked.items(), 1):
+        numbers = {key: [run.numbers[key] for run in runs] for key in NUMBERS}
+        rows.append(
+            {
+                "rank": str(number),
+                "configuration": name,
+                "runs": _count(runs),
+                "solved": _solved(runs),
+                **({} if curve is None else {curve: estimate(scores(runs, curve), digits=3)}),
+                "final return": estimate(_there(numbers["final_return"])),
+                "best return": estimate(_there(numbers["best_return"])),
+                "steps until solved": spread(numbers["solved_steps"], 0),
+                "seconds until solved": spread(numbers["solved_seconds"], 1),
+                "steps/s": _middle(numbers["steps_per_second"], median, 0),
+                "staleness": _middle(numbers["staleness"], mean, 2),
+                "folders": _folders([run.folder.name for run in runs]),
+            }
+        )
+    return rows
+
+
+def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
     """The probability that a run of the first configuration ends higher than one of the second, in a sentence; none if
     there is no second one, or one of them has no return."""
-    if len(ranked) < 2 or not (ranked[0].scores and ranked[1].scores):
+    if len(ranked) < 2:
         return []
-    first, second = ranked[:2]
-    probability = probability_of_improvement(first.scores, second.scores)
-    low, high = improvement_interval(first.scores, second.scores)
-    alone = min(len(first.scores), len(second.scores)) == 1
-    ends = "ends higher" if first.curve is None else f"ends with a higher {first.curve}"
-    interval = "" if alone else f" [{low:.2f}, {high:.2f}]"
-    return [f"Probability that a run of {first.name} {ends} than one of {second.name}: {probability:.2f}{interval}."]
+    first, second = list(ranked)[:2]
+    x, y = scores(ranked[first], curve), scores(ranked[second], curve)
+    if not (x and y):
+        return []
+    low, high = improvement_interval(x, y)
+    interval = "" if min(len(x), len(y)) == 1 else f" [{low:.2f}, {high:.2f}]"
+    ends = "ends higher" if curve is None else f"ends with a higher {curve}"
+    probability = f"{probability_of_improvement(x, y):.2f}{interval}"
+    return [f"Probability that a run of {first} {ends} than one of {second}: {probability}."]
 
 
 def _there(values: Iterable[float | None]) -> list[float]:

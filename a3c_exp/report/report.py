@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from a3c_exp.errors import printable
 from a3c_exp.report import page
-from a3c_exp.report.bands import band
-from a3c_exp.report.charts import MOST_CURVES, learning_curves, scatter
-from a3c_exp.report.ranking import EXPLANATION, Ranked, cells, comparison, rank
+from a3c_exp.report.charts import MOST_CURVES, band, learning_curves, scatter
+from a3c_exp.report.ranking import EXPLANATION, Runs, comparison, rank, table
 from a3c_exp.report.runs import NUMBERS, Axis, RecordedRun, group, swept
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_bytes, write_text
@@ -39,7 +40,7 @@ class Report:
     curve: str | None = None
 
     @property
-    def ranked(self) -> dict[str, list[Ranked]]:
+    def ranked(self) -> dict[str, dict[str, Runs]]:
         """The configurations of each environment, in the order of their rank."""
         return {env: rank(configurations, self.curve) for env, configurations in group(self.runs).items()}
 
@@ -47,9 +48,9 @@ class Report:
         """The tables as Markdown, with what else there is to say."""
         parts = []
         for env, ranked in self.ranked.items():
-            rows = [cells(each) for each in ranked]
-            table = markdown.table(list(rows[0]), ([_cell(text) for text in row.values()] for row in rows))
-            parts += [f"{env}:\n\n{table}\n", *(f"{line}\n" for line in comparison(ranked))]
+            rows = table(ranked, self.curve)
+            lines = markdown.table(list(rows[0]), ([_cell(text) for text in row.values()] for row in rows))
+            parts += [f"{env}:\n\n{lines}\n", *(f"{line}\n" for line in comparison(ranked, self.curve))]
         return "\n".join([*parts, *self._origin(), *self._missing()])
 
     def _origin(self) -> list[str]:
@@ -76,10 +77,10 @@ class Report:
         parts = [page.HEAD, page.text("h1", "Report"), page.text("p", *self._origin())]
         score = "Final return" if self.curve is None else f"Last value of {self.curve}"
         for number, (env, configurations) in enumerate(ranked.items(), 1):
-            table = page.table([cells(each) for each in configurations])
-            parts += [page.text("h2", env), table, page.text("p", *comparison(configurations))]
+            parts += [page.text("h2", env), page.table(table(configurations, self.curve))]
+            parts.append(page.text("p", *comparison(configurations, self.curve)))
             pictures = {}
-            runs = [run for each in configurations for run in each.runs]
+            runs = [run for alike in configurations.values() for run in alike]
             if any(len(run.curve.steps) for run in runs):
                 most, count = MOST_CURVES, len(configurations)
                 others = f" {CHOICE.format(most=most, count=count)}" if count > most else ""
@@ -94,25 +95,28 @@ class Report:
         parts.append(page.text("p", explanation, *self._missing()))
         write_text(folder / PAGE, "".join(parts))
 
-    def _write_tables(self, folder: Path, ranked: Mapping[str, Sequence[Ranked]]) -> None:
-        every = [(env, each) for env, configurations in ranked.items() for each in configurations]
-        rows = (
-            [run.folder, env, each.name, run.settings.get("seed"), run.stop_reason, *run.numbers.values()]
-            for env, each in every
-            for run in each.runs
-        )
-        write_table(folder / "runs.csv", RUN_COLUMNS, rows)
-        write_table(folder / "curves.csv", CURVE_COLUMNS, (row for env, each in every for row in _points(env, each)))
+    def _write_tables(self, folder: Path, ranked: Mapping[str, Mapping[str, Runs]]) -> None:
+        runs: list[list[object]] = []
+        points: list[list[object]] = []
+        for env, configurations in ranked.items():
+            for name, alike in configurations.items():
+                for run in alike:
+                    known = run.settings.get("seed"), run.stop_reason, *run.numbers.values()
+                    runs.append([run.folder, env, name, *known])
+                points += ([env, name, *row] for row in _points(alike))
+        write_table(folder / "runs.csv", RUN_COLUMNS, runs)
+        write_table(folder / "curves.csv", CURVE_COLUMNS, points)
 
 
-def _points(env: str, ranked: Ranked) -> Iterator[list[object]]:
-    """Rows of curves.csv."""
+def _points(runs: Runs) -> Iterator[list[object]]:
+    """The last columns of curves.csv, for a configuration."""
     axes: tuple[Axis, ...] = ("steps", "seconds")
     for axis in axes:
-        mean = band(ranked.runs, axis)
+        mean = band(runs, axis)
         if mean is not None:
-            for x, middle, low, high in zip(mean.x, mean.middle, mean.low, mean.high, strict=True):
-                yield [env, ranked.name, axis, f"{x:.6g}", mean.runs, f"{middle:.6g}", f"{low:.6g}", f"{high:.6g}"]
+            for row in np.stack([mean.x, mean.middle, mean.low, mean.high], axis=1):
+                x, *values = (f"{value:.6g}" for value in row)
+                yield [axis, x, mean.runs, *values]
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
