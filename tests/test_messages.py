@@ -11,7 +11,7 @@ from a3c_exp.__main__ import main
 
 MESSAGES = {
     "gamma=1.5": "gamma = 1.5: must be a number from 0 to 1",
-    "workers=0": "workers = 0: must be a whole number from 1 to 65536, or 'auto'",
+    "workers=0": "workers = 0: must be a whole number from 1 to 65536",
     "returns=gea": "returns = 'gea': is no option: did you mean 'gae'? Allowed: "
     "discounted, gae, gae_095, n_step, n_step_zero, vtrace",
     "returns.m=3": "returns.m = 3: is no setting of GAE: Allowed: lambda_",

@@ -124,7 +124,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "device").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "FIFO")
     for path in tmp_path.iterdir():
-        with pytest.raises(UnreadableError, match=f"^is a {path.name}, not a regular file$"):
+        with pytest.raises(UnreadableError, match="is not a regular file"):
             open_regular(path)
     with pytest.raises(UnreadableError):
         open_regular(Path("a\0b"))

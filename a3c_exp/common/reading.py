@@ -26,8 +26,6 @@ LARGEST = 2**63 - 1
 MOST_BYTES = 2**24
 """Of a file that is read as a whole. A configuration has 3 kB."""
 
-_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
-
 
 class UnreadableError(ValueError):
     """The reason why a file or a text cannot be read, in plain words."""
@@ -47,10 +45,9 @@ def open_regular(path: Path, most: int | None = None) -> IO[bytes]:
         raise UnreadableError("is no name of a file")
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(number)
-    kind = stat.S_IFMT(status.st_mode)
-    if kind != stat.S_IFREG:
+    if not stat.S_ISREG(status.st_mode):
         os.close(number)
-        raise UnreadableError(f"is {_KINDS.get(kind, 'a device')}, not a regular file")
+        raise UnreadableError("is not a regular file")
     if most is not None and status.st_size > most:
         os.close(number)
         raise UnreadableError(f"has {status.st_size:,} bytes, and may have {most:,}")

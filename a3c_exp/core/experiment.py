@@ -21,7 +21,7 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment, close_within
-from a3c_exp.errors import require
+from a3c_exp.errors import require, require_whole
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.optimizers import Optimizer, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
@@ -62,10 +62,9 @@ class Stop:
     window: int = 100
 
     def __post_init__(self) -> None:
-        episodes, seconds, own = self.max_episodes, self.max_seconds, self.worker_episodes
-        require(own is None or own >= 1, "worker_episodes", own, "a whole number >= 1, or null")
-        require(1 <= self.window <= MAX_WINDOW, "window", self.window, f"a whole number from 1 to {MAX_WINDOW}")
-        require(episodes is None or episodes >= 1, "max_episodes", episodes, "a whole number >= 1, or null")
+        require_whole(self, "max_episodes", "worker_episodes")
+        require_whole(self, "window", most=MAX_WINDOW)
+        seconds = self.max_seconds
         require(seconds is None or seconds > 0, "max_seconds", seconds, "a number > 0, or null")
 
 
@@ -86,10 +85,8 @@ class Eval:
     env: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
-        fits = 1 <= self.episodes <= MAX_EPISODES
-        require(fits, "episodes", self.episodes, f"a whole number from 1 to {MAX_EPISODES}")
-        require(self.max_steps >= 1, "max_steps", self.max_steps, "a whole number >= 1")
+        require_whole(self, "every", "max_steps")
+        require_whole(self, "episodes", most=MAX_EPISODES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +104,8 @@ class Checkpoint:
     keep: Literal["both", "latest", "best", "none"] = "both"
 
     def __post_init__(self) -> None:
-        require(self.last >= 0, "last", self.last, "a whole number >= 0")
-        require(self.every is None or self.every >= 1, "every", self.every, "a whole number of steps >= 1, or null")
+        require_whole(self, "every")
+        require_whole(self, "last", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +119,7 @@ class Log:
     every: int | Literal["auto"] | None = "auto"
 
     def __post_init__(self) -> None:
-        fits = self.every in ("auto", None) or int(self.every) >= 1
-        require(fits, "every", self.every, "a whole number of steps >= 1, auto or null")
+        require_whole(self, "every")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,23 +182,15 @@ class Experiment:
     init_from: str | None = None
 
     def __post_init__(self) -> None:
-        workers, rollout = self.workers, self.rollout_length
-        require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
-        count = f"a whole number from 1 to {MAX_COUNT}"
-        require(workers == "auto" or 1 <= workers <= MAX_COUNT, "workers", workers, f"{count}, or 'auto'")
-        require(1 <= self.envs_per_worker <= MAX_COUNT, "envs_per_worker", self.envs_per_worker, count)
-        fits = rollout == "episode" or 1 <= rollout <= MAX_LENGTH
-        require(fits, "rollout_length", rollout, f"a whole number from 1 to {MAX_LENGTH}, or 'episode'")
-        accumulated = self.accumulate_rollouts
-        require(1 <= accumulated <= MAX_COUNT, "accumulate_rollouts", accumulated, count)
+        require_whole(self, "total_steps", "quorum")
+        require_whole(self, "seed", "record_episodes", least=0)
+        require_whole(self, "workers", "envs_per_worker", "accumulate_rollouts", most=MAX_COUNT)
+        require_whole(self, "rollout_length", most=MAX_LENGTH)
         require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
         require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
         require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
-        require(self.quorum == "all" or self.quorum >= 1, "quorum", self.quorum, "a whole number >= 1, or 'all'")
-        require(self.record_episodes >= 0, "record_episodes", self.record_episodes, "a whole number >= 0")
         names = [type(each).__name__ for each in self.callbacks]
         require(len(set(names)) == len(names), "callbacks", names, "callbacks of different classes")
-        require(self.total_steps >= 1, "total_steps", self.total_steps, "a whole number >= 1")
 
     @property
     def worker_count(self) -> int:

@@ -69,11 +69,8 @@ def episode_boundaries(of: Step | Rollout) -> Bools:
 
 def merge_stats(rollouts: Sequence[Rollout]) -> RunningStats | None:
     """The statistics of all rollouts as one; None if nothing is normalized."""
-    stats = rollouts[0].stats
-    if stats is not None:
-        for rollout in rollouts[1:]:
-            stats = stats.merge(rollout.stats)
-    return stats
+    stats = [rollout.stats for rollout in rollouts if rollout.stats is not None]
+    return functools.reduce(RunningStats.merge, stats) if stats else None
 
 
 def merge_episodes(rollouts: Sequence[Rollout]) -> Episodes:

@@ -18,10 +18,8 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, require
+from a3c_exp.errors import ConfigError, did_you_mean, require, require_whole
 from a3c_exp.schedules import Schedule
-
-INSTALL = "pip install 'a3c-exp[atari]'"
 
 _ENLARGED = 4
 """Enlargement of the frames of a video."""
@@ -79,11 +77,9 @@ class Atari(Environment):
         super().__post_init__()
         sticky = self.repeat_action_probability
         require(0 <= sticky < 1, "repeat_action_probability", sticky, "a number from 0 to less than 1")
-        require(0 <= self.noop_max <= MAX_NOOPS, "noop_max", self.noop_max, f"a whole number from 0 to {MAX_NOOPS}")
-        require(1 <= self.max_frames < 2**31, "max_frames", self.max_frames, f"a whole number from 1 to {2**31 - 1}")
-        for name in ("frame_skip", "frame_stack", "height", "width", "threads"):
-            value = getattr(self, name)
-            require(1 <= value <= MAX_SETTING, name, value, f"a whole number from 1 to {MAX_SETTING}")
+        require_whole(self, "noop_max", least=0, most=MAX_NOOPS)
+        require_whole(self, "max_frames", most=2**31 - 1)
+        require_whole(self, "frame_skip", "frame_stack", "height", "width", "threads", most=MAX_SETTING)
         if self.crop is not None:
             top, bottom, left, right = self.crop
             allowed = "[top, bottom, left, right], with 0 <= top < bottom and 0 <= left < right"
@@ -96,16 +92,14 @@ class Atari(Environment):
         """
         if render_mode not in (None, "rgb_array"):
             raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it")
-        if importlib.util.find_spec("ale_py") is None:
-            raise ConfigError("game", self.game, f"needs the Atari packages: {INSTALL}")
-        gymnasium.register_envs(importlib.import_module("ale_py"))
+        register_games("game", self.game)
         # Only registered games: to make a game for two players would end the program at once.
         games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
         if self.game not in games:
             guess = did_you_mean(self.game.lower(), games, list_all=False)
-            guess = guess or f"there are {len(games)}, pong and breakout among them"
-            problem = f"there is no such game: {guess} (all: https://ale.farama.org/environments)"
-            raise ConfigError("game", self.game, problem)
+            raise ConfigError(
+                "game", self.game, f"there is no such game (https://ale.farama.org/environments). {guess}"
+            )
         return _AtariBatch(self._games(count), seeds, self)
 
     def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
@@ -127,6 +121,13 @@ class Atari(Environment):
             noop_max=self.noop_max, reward_clipping=False, use_fire_reset=self.fire_reset,
         )  # fmt: skip
         return env
+
+
+def register_games(key: str, value: str) -> None:
+    """Register the games with gymnasium. Raises ConfigError about a setting if their package is not installed."""
+    if importlib.util.find_spec("ale_py") is None:
+        raise ConfigError(key, value, "needs the Atari packages: pip install 'a3c-exp[atari]'")
+    gymnasium.register_envs(importlib.import_module("ale_py"))
 
 
 class _AtariBatch(VectorEnvBatch):

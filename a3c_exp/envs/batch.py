@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.errors import MAX_STEPS_GUARD
 from a3c_exp.envs.info import Info, is_usable_name
-from a3c_exp.errors import require
+from a3c_exp.errors import require, require_whole
 from a3c_exp.schedules import Schedule, require_throughout
 
 Normalization = bool | Literal["auto", "shared", "background"] | tuple[float, float]
@@ -142,14 +142,14 @@ class Environment(ABC):
     info_keys: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        terminal, guard = self.terminal_reward, self.max_steps_guard
+        terminal = self.terminal_reward
         fits = math.isfinite(self.reward_scale) and self.reward_scale > 0
         require(fits, "reward_scale", self.reward_scale, "a finite number > 0")
         if self.reward_clip is not None:
             require_throughout(lambda most: most > 0, "reward_clip", self.reward_clip, "a number > 0 (null: no clip)")
         fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
         require(fits, "terminal_reward", terminal, "a finite number, or null for none")
-        require(guard is None or guard >= 1, "max_steps_guard", guard, "a whole number >= 1, or null")
+        require_whole(self, "max_steps_guard")
         for name in self.info_keys or ():
             allowed = "names of letters, digits, '_', '-', '.' and '/', other than those of other curves and columns"
             require(is_usable_name(name), "info_keys", name, allowed)

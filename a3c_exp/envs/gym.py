@@ -20,11 +20,11 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.trust import is_allowed_module, is_plain
-from a3c_exp.envs.atari import INSTALL
+from a3c_exp.envs.atari import register_games
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, place_of, require
+from a3c_exp.errors import ConfigError, did_you_mean, one_line, place_of, require, require_whole
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -63,8 +63,7 @@ class Gym(Environment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limit = self.max_episode_steps
-        require(limit is None or limit >= 1, "max_episode_steps", limit, "a whole number >= 1, or null")
+        require_whole(self, "max_episode_steps")
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
@@ -85,9 +84,6 @@ class Gym(Environment):
         _allow(self.id, "id", plugins)
         for name, _ in map(_parsed, self.wrappers):
             _allow(name, "wrappers", plugins)
-        self._spec()
-        for name, _ in map(_parsed, self.wrappers):
-            _wrapper(name)
 
     def settings_to_trust(self) -> dict[str, object]:
         """The wrappers, if one may do more than convert what passes through it: RecordVideo writes files."""
@@ -125,11 +121,8 @@ class Gym(Environment):
             gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
         if module:
             _import(module, "id", self.id)
-        elif name not in gymnasium.registry:  # it may be an Atari game, some of which have names without a prefix
-            if importlib.util.find_spec("ale_py") is not None:
-                gymnasium.register_envs(importlib.import_module("ale_py"))
-            elif name.startswith("ALE/"):
-                raise ConfigError("id", self.id, f"needs the Atari packages: {INSTALL}")
+        elif name.startswith("ALE/") or (name not in gymnasium.registry and importlib.util.find_spec("ale_py")):
+            register_games("id", self.id)  # some have names without a prefix
         if name not in gymnasium.registry:
             guess = did_you_mean(name, gymnasium.registry, list_all=False)
             package = "" if module else "If a package registers it: plugins=[<package>], or its module that does"
