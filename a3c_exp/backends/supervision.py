@@ -142,7 +142,7 @@ class Source(ABC):
     @property
     def beat(self) -> int | None:
         """Its heartbeat, see `Heartbeat`; None for one that need not beat yet."""
-        return self.store.counters.heartbeat_of(self.worker)
+        return int(self.store.counters.heartbeats[self.worker])
 
     @abstractmethod
     def start(self, attempt: int) -> None:

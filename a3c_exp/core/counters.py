@@ -36,8 +36,10 @@ class Multipliers(NamedTuple):
 class WorkerCounters:
     """Counters, observation statistics and generator states of all workers.
 
-    arrays: views of the shared block, as `specs` describes them. The last row of `counters` holds the
-        steps from before a resumption, and the applied gradients of workers that are no more.
+    arrays: views of the shared block, as `specs` describes them.
+    steps_by_worker, gradients, episodes, heartbeats: int64 [workers + 1], a number of each worker: environment steps,
+        gradients that were applied, finished episodes, the last `Heartbeat`. The last place has steps from before a
+        resumption, and applied gradients of workers that are no more.
 
     Statistics and generator states have two copies each. A worker writes the one that is not active and then makes it
     active by one number, so a worker that is killed in the middle leaves the old row, never half of a new one.
@@ -45,6 +47,10 @@ class WorkerCounters:
 
     def __init__(self, arrays: dict[str, Array]) -> None:
         self._rows = arrays["counters"]
+        self.steps_by_worker = self._rows[:, STEPS]
+        self.gradients = self._rows[:, GRADIENTS]
+        self.episodes = self._rows[:, EPISODES]
+        self.heartbeats = self._rows[:, HEARTBEAT]
         self._stats = arrays["stats"]
         self._rng_states = arrays["rng_states"]
         self._clock = arrays["clock"]
@@ -68,15 +74,7 @@ class WorkerCounters:
         if stats is not None:
             before = RunningStats(self._stats[self._rows[worker, STATS_COPY], worker])
             self._write(self._stats, STATS_COPY, worker, stats.merge(before).row)
-        self._rows[worker, STEPS] += steps
-
-    def count_episodes(self, worker: int, episodes: int) -> None:
-        """Count finished episodes of a worker."""
-        self._rows[worker, EPISODES] += episodes
-
-    def count_gradient(self, worker: int) -> None:
-        """Count one gradient of this worker as applied."""
-        self._rows[worker, GRADIENTS] += 1
+        self.steps_by_worker[worker] += steps
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Keep the state of a generator for a checkpoint: of a worker that acts."""
@@ -90,7 +88,7 @@ class WorkerCounters:
 
     def heartbeat(self, worker: int) -> Heartbeat:
         """The heartbeat of a worker, which writes it."""
-        return Heartbeat(self._rows[worker, HEARTBEAT : HEARTBEAT + 1])
+        return Heartbeat(self.heartbeats[worker : worker + 1])
 
     # -- read by everybody --------------------------------------------------------------------------------------------
 
@@ -106,24 +104,7 @@ class WorkerCounters:
     @property
     def steps(self) -> int:
         """Environment steps of all workers, those before a resumption included."""
-        return int(self._rows[:, STEPS].sum())
-
-    @property
-    def applied_gradients(self) -> int:
-        """Gradients of all workers that were applied, those before a resumption included."""
-        return int(self._rows[:, GRADIENTS].sum())
-
-    def gradients_of(self, worker: int) -> int:
-        """Gradients of one worker that were applied."""
-        return int(self._rows[worker, GRADIENTS])
-
-    def episodes_of(self, worker: int) -> int:
-        """Finished episodes of one worker, those before a resumption included."""
-        return int(self._rows[worker, EPISODES])
-
-    def heartbeat_of(self, worker: int) -> int:
-        """The last heartbeat of a worker, see `Heartbeat`."""
-        return int(self._rows[worker, HEARTBEAT])
+        return int(self.steps_by_worker.sum())
 
     def rng_state(self, worker: int) -> Array:
         """The row, uint64 [RNG_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
@@ -157,10 +138,10 @@ class WorkerCounters:
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs."""
         return {
-            "applied_gradients": self._rows[:, GRADIENTS].copy(),
+            "applied_gradients": self.gradients.copy(),
             "steps": self.steps,
             "multipliers": self._multipliers.copy(),
-            "worker_episodes": self._rows[:, EPISODES].copy(),
+            "worker_episodes": self.episodes.copy(),
             "stats": RunningStats.merge_all(self._active(self._stats, STATS_COPY)).row,
             "rng_states": self._active(self._rng_states, RNG_COPY),
         }
@@ -173,12 +154,12 @@ class WorkerCounters:
         self._rows[:] = 0
         applied = state["applied_gradients"]
         known = min(len(self._rows), len(applied)) - 1  # workers that the state has a row for
-        self._rows[:known, GRADIENTS] = applied[:known]
-        self._rows[-1, GRADIENTS] = version - applied[:known].sum()
-        self._rows[-1, STEPS] = state["steps"]
+        self.gradients[:known] = applied[:known]
+        self.gradients[-1] = version - applied[:known].sum()
+        self.steps_by_worker[-1] = state["steps"]
         self._multipliers[:] = state.get("multipliers", Multipliers())  # older checkpoints have none
         if "worker_episodes" in state:  # older checkpoints have none
-            self._rows[:known, EPISODES] = state["worker_episodes"][:known]
+            self.episodes[:known] = state["worker_episodes"][:known]
         if self._stats.size:
             self._stats[:] = 0
             self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
@@ -194,8 +175,8 @@ class WorkerCounters:
 
     def raise_steps_to(self, steps: int) -> None:
         """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of the servers'."""
-        self._rows[:-1, STEPS] = 0
-        self._rows[-1, STEPS] = max(self._rows[-1, STEPS], steps)
+        self.steps_by_worker[:-1] = 0
+        self.steps_by_worker[-1] = max(self.steps_by_worker[-1], steps)
 
 
 def pack_rng(rng: np.random.Generator) -> NDArray[np.uint64]:

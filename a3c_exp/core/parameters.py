@@ -105,7 +105,7 @@ class SharedParameters:
     @property
     def version(self) -> int:
         """Number of updates that the parameters have had."""
-        return int(self._flags[VERSION]) if self._two_copies else self._counters.applied_gradients
+        return int(self._flags[VERSION]) if self._two_copies else int(self._counters.gradients.sum())
 
     def copy(self, into: Vector) -> int:
         """Copy the parameters into a vector [P], and return their version. The caller holds `update_lock`."""
@@ -121,9 +121,9 @@ class SharedParameters:
         with self.update_lock:
             version, per_worker = self.version, self.spec.optimizer_state_per_worker
             staleness = version - base_version
-            t = (self._counters.gradients_of(worker) if per_worker else version) + 1
+            t = (int(self._counters.gradients[worker]) if per_worker else version) + 1
             self._optimize(gradient, steps, multiplier, worker if per_worker else 0, t, staleness)
-            self._counters.count_gradient(worker)
+            self._counters.gradients[worker] += 1
             if self._two_copies:
                 self._flags[VERSION] = version + 1
         return staleness

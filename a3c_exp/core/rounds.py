@@ -3,13 +3,16 @@
 A worker that makes several gradients of one rollout takes part in rounds until it has finished with the rollout. It
 then waits until the others have finished with theirs, so that all workers act with the same parameters.
 
-With a quorum of M a round needs M gradients, or one from each worker that can bring one where these are fewer. A
-rollout's end needs as many: a turn is over once M living workers have finished a rollout in it, and these go on. Nobody
-waits for ever: if all wait, those that have not finished have submitted, so the round is complete; if there are none of
-these, the turn is.
+A round needs gradients of a quorum, M of N workers, or one from each worker that can bring one where these are fewer.
+Without a quorum M is N. A rollout's end needs as many: a turn is over once M living workers, or all, have finished a
+rollout in it, and these go on. Nobody waits for ever: if all wait, those that have not finished have submitted, so the
+round is complete; if there are none of these, the turn is.
 """
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +30,15 @@ HAS_LEFT = np.iinfo(np.int64).max
 class SynchronousRounds:
     """The workers that have submitted a gradient to the current round, or finished with their rollout.
 
-    arrays: views of the shared block, as `specs` describes them. `submit` and `average` need the store's lock: who sees
-    a worker's round must also see its gradient. quorum: gradients that close a round; None: those of all workers.
+    arrays: views of the shared block, as `specs` describes them. lock: the store's, which `submit`, `average` and
+    `close_round` need too: who sees a worker's round must also see its gradient. quorum: gradients that close a round.
     """
 
-    def __init__(self, arrays: dict[str, Array], quorum: int | None = None) -> None:
+    def __init__(self, arrays: dict[str, Array], lock: AbstractContextManager[Any], quorum: int) -> None:
         self._rows = arrays["rounds"]
         self._gradients = arrays["gradients"]
         self._flags = arrays["round_flags"]
+        self._lock = lock
         self._quorum = quorum
 
     @staticmethod
@@ -72,16 +76,13 @@ class SynchronousRounds:
         return bool(self._rows[worker, WEIGHT])
 
     def is_complete(self) -> bool:
-        """Return whether every worker that takes part, or a quorum of them, has submitted to the current round.
+        """Return whether a quorum, or every worker that takes part, has submitted to the current round.
 
         A gradient of a worker that has died since counts for the quorum: it is in the average.
         """
-        finished = self._rows[:, FINISHED]
         ready = self._rows[:, ROUND] > self._flags[COMPLETED]
-        if self._quorum is None:
-            return bool((ready | (finished > finished.min())).all())
-        taking_part = int((finished <= self._flags[TURNS]).sum())
-        return int(ready.sum()) >= min(self._quorum, taking_part)
+        takes_part = self._rows[:, FINISHED] <= self._flags[TURNS]
+        return bool(ready.sum() >= self._quorum or (ready | ~takes_part).all())
 
     def average(self) -> Floats | None:
         """The round's gradients averaged by their weights, float32 [P]; None if the round has none."""
@@ -98,31 +99,29 @@ class SynchronousRounds:
 
     def finish_rollout(self, worker: int) -> None:
         """Take a worker out of rounds until all others, or a quorum, have finished their rollouts too."""
-        row = self._rows[worker]
-        if row[FINISHED] != HAS_LEFT:
-            row[FINISHED] = (row[FINISHED] if self._quorum is None else self._flags[TURNS]) + 1
+        with self._lock:  # so that the turn does not end meanwhile
+            if self._rows[worker, FINISHED] != HAS_LEFT:
+                self._rows[worker, FINISHED] = self._flags[TURNS] + 1
 
-    def in_progress(self, worker: int) -> bool:
-        """Return whether another worker has finished fewer rollouts than this one; with a quorum, whether the turn is
-        still open in which this worker has finished its rollout."""
-        finished = self._rows[:, FINISHED]
-        if self._quorum is None:
-            return bool(finished.min() < finished[worker])
-        return bool(self._flags[TURNS] < finished[worker] < HAS_LEFT)
+    def turn_in_progress(self, worker: int) -> bool:
+        """Return whether the turn is still open in which this worker has finished its rollout.
 
-    def is_turn_complete(self) -> bool:
-        """Return whether a quorum of the living workers has finished a rollout in this turn. Never without a quorum,
-        where there are no turns to be closed."""
-        if self._quorum is None:
-            return False
+        Whoever finds a turn complete ends it, so no turn depends on one particular worker.
+        """
+        if self._waits_for_turn(worker) and self._is_turn_complete():
+            with self._lock:
+                if self._waits_for_turn(worker) and self._is_turn_complete():
+                    self._flags[TURNS] += 1
+        return self._waits_for_turn(worker)
+
+    def _waits_for_turn(self, worker: int) -> bool:
+        return bool(self._flags[TURNS] < self._rows[worker, FINISHED] < HAS_LEFT)
+
+    def _is_turn_complete(self) -> bool:
         finished = self._rows[:, FINISHED]
         living = finished < HAS_LEFT
         waiting = living & (finished > self._flags[TURNS])
         return int(waiting.sum()) >= min(self._quorum, int(living.sum()))
-
-    def close_turn(self) -> None:
-        """End the current turn: those that have finished a rollout in it go on."""
-        self._flags[TURNS] += 1
 
     def leave(self, worker: int) -> None:
         """Take a worker out for good: it has ended or died."""
@@ -130,10 +129,8 @@ class SynchronousRounds:
 
     def join(self, worker: int) -> None:
         """Let a worker that has left, or its replacement, take part in the turn that the others are in."""
-        finished = self._rows[:, FINISHED]
-        if finished[worker] == HAS_LEFT:
-            turn = finished.min() if self._quorum is None else self._flags[TURNS]
-            finished[worker] = 0 if turn == HAS_LEFT else turn
+        if self._rows[worker, FINISHED] == HAS_LEFT:
+            self._rows[worker, FINISHED] = self._flags[TURNS]
 
     def reset(self) -> None:
         """Start with round 1, and every worker a member."""

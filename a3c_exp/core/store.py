@@ -127,7 +127,8 @@ class SharedStore:
         arrays = arrays_in(bytearray(spec.nbytes()) if block is None else block, spec.arrays())
         self.counters = WorkerCounters(arrays)
         self.parameters = SharedParameters(spec, arrays, self.counters, lock)
-        self.rounds = SynchronousRounds(arrays, spec.quorum) if spec.synchronous else None
+        lock = self.parameters.lock
+        self.rounds = SynchronousRounds(arrays, lock, spec.quorum or spec.workers) if spec.synchronous else None
         self._flags = arrays["store_flags"]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -147,7 +148,7 @@ class SharedStore:
         unpack_rng(rng, self.counters.rng_state(worker))
         self.join(worker)
         self.counters.start_clock()
-        return self.counters.episodes_of(worker)
+        return int(self.counters.episodes[worker])
 
     def heartbeat(self, worker: int) -> Heartbeat:
         return self.counters.heartbeat(worker)
@@ -166,7 +167,7 @@ class SharedStore:
     def push(self, worker: int, push: Push) -> Ticket:
         """Step the parameters, or submit to the synchronous round after those that were over at the pull."""
         self.counters.count(worker, push.event.steps, push.stats)
-        self.counters.count_episodes(worker, len(push.event.episodes))
+        self.counters.episodes[worker] += len(push.event.episodes)
         ticket = Ticket(push.event)
         if self.rounds is not None:
             ticket = self._submit(self.rounds, worker, push)
@@ -205,7 +206,7 @@ class SharedStore:
         if rounds.waits(worker):
             return False
         if rounds.counted(worker):
-            self.counters.count_gradient(worker)
+            self.counters.gradients[worker] += 1
             push.event.count_update(0, applied=0)
         return True
 
@@ -222,18 +223,10 @@ class SharedStore:
 
     def finish_rollout(self, worker: int) -> None:
         if self.rounds is not None:
-            with self.parameters.lock:  # so that the turn does not end meanwhile
-                self.rounds.finish_rollout(worker)
+            self.rounds.finish_rollout(worker)
 
     def round_in_progress(self, worker: int) -> bool:
-        rounds = self.rounds
-        if rounds is None:
-            return False
-        if rounds.in_progress(worker) and rounds.is_turn_complete():
-            with self.parameters.lock:
-                if rounds.in_progress(worker) and rounds.is_turn_complete():
-                    rounds.close_turn()
-        return rounds.in_progress(worker)
+        return self.rounds is not None and self.rounds.turn_in_progress(worker)
 
     def leave(self, worker: int) -> None:
         if self.rounds is not None:

@@ -84,7 +84,7 @@ def run_agent(
                 break
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
             store.counters.save_rng_state(index, actor.rng)
-            store.counters.count_episodes(index, len(rollout.episodes))
+            store.counters.episodes[index] += len(rollout.episodes)
             channel.put_rollout(slot, rollout, network.versions[-len(rollout.rewards) :])
             network.versions.clear()
             event = Event(index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps

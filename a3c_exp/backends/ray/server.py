@@ -81,7 +81,7 @@ class ParameterServer:
         self._store.join(worker)
         counters.start_clock()
         self._notify()
-        return self._reply(), counters.rng_state(worker).copy(), counters.episodes_of(worker)
+        return self._reply(), counters.rng_state(worker).copy(), int(counters.episodes[worker])
 
     async def pull(self) -> Reply:
         """The current parameters."""
