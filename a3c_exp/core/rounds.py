@@ -11,6 +11,7 @@ round is complete; if there are none of these, the turn is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -30,8 +31,8 @@ HAS_LEFT = np.iinfo(np.int64).max
 class SynchronousRounds:
     """The workers that have submitted a gradient to the current round, or finished with their rollout.
 
-    arrays: views of the shared block, as `specs` describes them. lock: the store's, which `submit`, `average` and
-    `close_round` need too: who sees a worker's round must also see its gradient. quorum: gradients that close a round.
+    arrays: views of the shared block, as `specs` describes them. lock: the store's, which `submit` needs too: who sees
+    a worker's round must also see its gradient. quorum: gradients that close a round.
     """
 
     def __init__(self, arrays: dict[str, Array], lock: AbstractContextManager[Any], quorum: int) -> None:
@@ -67,15 +68,29 @@ class SynchronousRounds:
         row[WEIGHT] = 0 if gradient is None else weight
         row[ROUND] = round
 
-    def waits(self, worker: int) -> bool:
-        """Return whether the round to which the worker last submitted is still open."""
+    def round_in_progress(self, worker: int, step: Callable[[Floats], object]) -> bool:
+        """Return whether the round to which the worker last submitted is still open.
+
+        Whoever finds a round complete ends it, so no round depends on one particular worker. step: is called with the
+        average [P], at last: if this worker is killed in between, the round has no step, rather than two.
+        """
+        while self._waits_for_round(worker) and self._is_round_complete():
+            with self._lock:
+                if self._waits_for_round(worker) and self._is_round_complete():
+                    gradient = self._average()
+                    self._flags[COMPLETED] += 1
+                    if gradient is not None:
+                        step(gradient)
+        return self._waits_for_round(worker)
+
+    def _waits_for_round(self, worker: int) -> bool:
         return bool(self._flags[COMPLETED] < self._rows[worker, ROUND])
 
     def counted(self, worker: int) -> bool:
         """Return whether the worker's last submission had a gradient."""
         return bool(self._rows[worker, WEIGHT])
 
-    def is_complete(self) -> bool:
+    def _is_round_complete(self) -> bool:
         """Return whether a quorum, or every worker that takes part, has submitted to the current round.
 
         A gradient of a worker that has died since counts for the quorum: it is in the average.
@@ -84,7 +99,7 @@ class SynchronousRounds:
         takes_part = self._rows[:, FINISHED] <= self._flags[TURNS]
         return bool(ready.sum() >= self._quorum or (ready | ~takes_part).all())
 
-    def average(self) -> Floats | None:
+    def _average(self) -> Floats | None:
         """The round's gradients averaged by their weights, float32 [P]; None if the round has none."""
         members = self._rows[:, ROUND] == self._flags[COMPLETED] + 1  # others wait for a later round
         weights = self._rows[:, WEIGHT] * members
@@ -92,10 +107,6 @@ class SynchronousRounds:
             return None
         gradient: Floats = (weights / weights.sum()).astype(np.float32) @ self._gradients
         return gradient
-
-    def close_round(self) -> None:
-        """End the current round: its members go on."""
-        self._flags[COMPLETED] += 1
 
     def finish_rollout(self, worker: int) -> None:
         """Take a worker out of rounds until all others, or a quorum, have finished their rollouts too."""

@@ -195,31 +195,18 @@ class SharedStore:
         return Ticket(push.event, partial(self._close_rounds, rounds, worker, push))
 
     def _close_rounds(self, rounds: SynchronousRounds, worker: int, push: Push) -> bool:
-        """Make the steps of complete rounds, and return whether the worker's own round is over.
+        """Make the steps of complete rounds, and return whether the worker's own round is over."""
 
-        Whoever finds a round complete makes its step, so no round depends on one particular worker.
-        """
-        while rounds.waits(worker) and rounds.is_complete():
-            with self.parameters.lock:
-                if rounds.waits(worker) and rounds.is_complete():
-                    self._close_round(rounds, push)
-        if rounds.waits(worker):
+        def step(gradient: Floats) -> None:
+            self.parameters.step_round(gradient, push.snapshot.steps, push.snapshot.multipliers.learning_rate)
+            push.event.updates += 1
+
+        if rounds.round_in_progress(worker, step):
             return False
         if rounds.counted(worker):
             self.counters.gradients[worker] += 1
             push.event.count_update(0, applied=0)
         return True
-
-    def _close_round(self, rounds: SynchronousRounds, push: Push) -> None:
-        """End the current round, and make its step. The caller holds the lock. push: of a worker that waits.
-
-        The step comes last: if this worker is killed in between, the round has none, rather than two.
-        """
-        gradient = rounds.average()
-        rounds.close_round()
-        if gradient is not None:
-            self.parameters.step_round(gradient, push.snapshot.steps, push.snapshot.multipliers.learning_rate)
-            push.event.updates += 1
 
     def finish_rollout(self, worker: int) -> None:
         if self.rounds is not None:

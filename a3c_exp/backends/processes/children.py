@@ -22,7 +22,7 @@ from a3c_exp.backends.supervision import PipeSource, Run, end_all
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.envs import close_within
-from a3c_exp.errors import one_line
+from a3c_exp.errors import RunError, one_line
 
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
@@ -57,23 +57,26 @@ class Child(PipeSource):
         try:
             thread.start()
         except RuntimeError as error:  # no thread is to be had
-            self._settle(writer, error)
+            self.wanted = False
+            raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
         self._settled.wait(MERGE_SECONDS)
 
     def _start(self, run: Run, writer: connection.Connection) -> None:
-        """Start the process, or send the reason why there is none."""
-        problem: Exception | None = None
-        for _ in range(_TRIES):
+        """Start the process, or send the reason why there is none. Its copy of the writer is the last."""
+        for tries_left in reversed(range(_TRIES)):
             try:
                 with forkserver.starting():
                     if self.wanted:
                         self._fork(run, writer)
-                problem = None
                 break
             except Exception as error:  # of many kinds, where the fork server is dying or a limit is reached
-                problem = error
-                time.sleep(_PAUSE)
-        self._settle(writer, problem)
+                if tries_left:
+                    time.sleep(_PAUSE)
+                    continue
+                with suppress(ReceiverClosedError):
+                    send(writer, WorkerExit(f"{self.name} could not be started: {one_line(error)}", final=True))
+        writer.close()
+        self._settled.set()
 
     def _fork(self, run: Run, writer: connection.Connection) -> None:
         arguments = self.name, run, writer, forkserver.server()
@@ -85,14 +88,6 @@ class Child(PipeSource):
         finally:
             impatient.cancel()
         self.process, self.sentinel = process, process.sentinel
-
-    def _settle(self, writer: connection.Connection, problem: Exception | None) -> None:
-        """Say why there is no process, if there is none. Its copy of the writer is the last one, and ends with it."""
-        if problem is not None:
-            with suppress(ReceiverClosedError):
-                send(writer, WorkerExit(f"{self.name} could not be started: {one_line(problem)}", final=True))
-        writer.close()
-        self._settled.set()
 
     def join(self, deadline: float) -> bool:
         self._settled.wait(max(0.0, deadline - time.monotonic()))

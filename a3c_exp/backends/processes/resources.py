@@ -9,7 +9,6 @@ import os
 import resource
 import tempfile
 import threading
-from collections.abc import Callable
 from dataclasses import fields
 from multiprocessing import reduction
 from typing import Any
@@ -62,7 +61,8 @@ def allow_files(workers: int, each: int) -> None:
 
 def shared_store(spec: StoreSpec) -> SharedStore:
     """A store that can be sent to child processes."""
-    return SharedStore(spec, shared_block(spec.nbytes()), FileLock())
+    block = shared_block(spec.nbytes())
+    return SharedStore(spec, block, FileLock(block))
 
 
 def shared_block(nbytes: int) -> SharedBlock:
@@ -109,39 +109,36 @@ class SharedBlock(mmap.mmap):
         os.close(self.fd)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (SharedBlock, reduction.DupFd(self.fd))
+        return _attach, (reduction.DupFd(self.fd),)
+
+
+def _attach(fd: Any) -> SharedBlock:
+    """The block of a descriptor that came from another process."""
+    return SharedBlock(fd.detach())
 
 
 class FileLock:
     """A lock between processes that the system releases when its holder dies, however it dies.
 
-    It is a POSIX record lock on a file without a name, which excludes other processes, and an ordinary lock, which
-    excludes other threads of this process.
+    It is a POSIX record lock on a block's file, which excludes other processes, and an ordinary lock, which excludes
+    other threads of this process.
     """
 
-    def __init__(self, fd: int | None = None) -> None:
-        self._fd = _anonymous_file() if fd is None else fd
+    def __init__(self, block: SharedBlock) -> None:
+        self._block = block
         self._threads = threading.Lock()
 
     def __enter__(self) -> None:
         self._threads.acquire()
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            fcntl.lockf(self._block.fd, fcntl.LOCK_EX)
         except BaseException:  # a second Ctrl-C may come while this waits
             self._threads.release()
             raise
 
     def __exit__(self, *_: object) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_UN)
+        fcntl.lockf(self._block.fd, fcntl.LOCK_UN)
         self._threads.release()
 
-    def __del__(self) -> None:
-        os.close(self._fd)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (FileLock, reduction.DupFd(self._fd))
-
-
-def _attach(kind: Callable[[int], Any], fd: Any) -> Any:
-    """The block or lock of a descriptor that came from another process."""
-    return kind(fd.detach())
+        return FileLock, (self._block,)
