@@ -149,7 +149,7 @@ class Package:
 class Update:
     """Calls between two points of the curves.
 
-    run: the folder of the run, whose metrics.jsonl grows with each point.
+    run: the folder of the run, whose metrics.csv grows with each point after its header.
     files, records: by name. frames: the deepest stack, outermost first.
     """
 
@@ -158,7 +158,7 @@ class Update:
         self.records: set[str] = set()
         self.frames: list[str] = []
         self._package = Package(checkout)
-        self._table = run / "metrics.jsonl"
+        self._table = run / "metrics.csv"
         self._size = self._points = 0
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
@@ -179,7 +179,7 @@ class Update:
             size = self._table.stat().st_size
             if size != self._size:
                 self._size = size
-                self._points = self._table.read_bytes().count(b"\n")
+                self._points = self._table.read_bytes().count(b"\n") - 1
 
     def _note_record(self, frame: FrameType) -> None:
         code = frame.f_code

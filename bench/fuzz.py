@@ -178,7 +178,7 @@ def report(folder: Path) -> str:
 FILES: dict[str, tuple[Callable[[random.Random, bytes], bytes], tuple[Callable[[Path], str], ...]]] = {
     "config.yaml": (damage.yaml_file, (use_policy, report, resume)),
     "summary.json": (damage.json_file, (report,)),
-    "metrics.jsonl": (damage.any_bytes, (report, resume)),
+    "metrics.csv": (damage.table, (report, resume)),
     "episodes.csv": (damage.table, (resume,)),
     "checkpoints/latest.ckpt": (damage.checkpoint, (use_policy, resume)),
     "events.out.tfevents.*": (damage.any_bytes, (resume,)),

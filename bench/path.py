@@ -2,7 +2,7 @@
 
 An update: a run on CartPole with one worker of the serial backend, 4 environments and rollouts of 64 steps, without
 evaluations. Its clock moves on so fast that every update gets a point of the curves. Calls are counted from the moment
-when metrics.jsonl has got its fourth point to the moment when it has got its fifth: the worker's pull, rollout,
+when metrics.csv has got its fourth point to the moment when it has got its fifth: the worker's pull, rollout,
 gradient and push, and the way of its event to the thread that writes both files. Start-up and shut-down lie outside.
 
     files      files below a3c_exp/ with a Python function that is called meanwhile

@@ -16,7 +16,6 @@ import contextlib
 import gc
 import io
 import itertools
-import json
 import os
 import sys
 import tempfile
@@ -35,6 +34,7 @@ import a3c_exp
 from a3c_exp.errors import one_line
 from a3c_exp.run import markdown
 from a3c_exp.run.files import bytes_text
+from a3c_exp.run.metrics import SECONDS, STEP, read_points
 from bench.processes import PROC, tree
 from bench.runs import ENDLESS, memory, running
 
@@ -103,7 +103,7 @@ def steady(flags: argparse.Namespace, *, label: str, overrides: str, most_minute
         while time.monotonic() < end and process.poll() is None:
             time.sleep(min(5.0, 60 * minutes / SAMPLES))
             samples.append(take_sample(process.pid))
-        (points,) = Path(folder).glob("outputs/*/metrics.jsonl")
+        (points,) = Path(folder).glob("outputs/*/metrics.csv")
         both = speeds(points, 2 * SPEEDS)
         alive = process.poll() is None
     yield from held_lines(label, minutes, samples)
@@ -173,9 +173,8 @@ def speed_line(what: str, minutes: float, earlier: NDArray[np.float64], later: N
 
 
 def speeds(file: Path, count: int, skip: float = 1 / 3) -> NDArray[np.float64]:
-    """Steps a second in each of `count` equal parts of the time in a metrics.jsonl. skip: share of the time before."""
-    points = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    seconds, steps = np.array([(float(each["wall_seconds"]), float(each["step"])) for each in points]).T
+    """Steps a second in each of `count` equal parts of the time in a metrics.csv. skip: share of the time before."""
+    seconds, steps = np.array([(each[SECONDS], each[STEP]) for each in read_points(file)]).T
     edges = np.linspace(seconds[0] + skip * (seconds[-1] - seconds[0]), seconds[-1], count + 1)
     return np.asarray(np.diff(np.interp(edges, seconds, steps)) / np.diff(edges))
 

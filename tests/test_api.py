@@ -91,10 +91,10 @@ def test_a_run_that_fails_raises_once_its_summary_is_written(tmp_path: Path) -> 
 @pytest.mark.parametrize(("number", "ends_with"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_signal_ends_the_program_too(number: int, ends_with: type[BaseException], tmp_path: Path) -> None:
     """A loop over seeds does not continue with the next one."""
-    table = tmp_path / "run" / "metrics.jsonl"
+    table = tmp_path / "run" / "metrics.csv"
 
     def interrupt() -> None:
-        wait_until(lambda: table.is_file() and len(table.read_text().splitlines()) > 1)
+        wait_until(lambda: table.is_file() and len(table.read_text().splitlines()) > 2)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt).start()

@@ -21,6 +21,7 @@ from a3c_exp.cli.existing import Action, find_action
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.events import Episodes
+from a3c_exp.run.metrics import read_points
 
 
 @dataclass(kw_only=True)
@@ -272,5 +273,4 @@ def test_no_improvement_ends_a_run_after_so_many_evaluations(tmp_path: Path) -> 
     rule = {"_target_": "a3c_exp.callbacks.NoImprovement", "evaluations": 3}
     done = train(tmp_path, callbacks=[rule], eval__every=40, total_steps=10**6, optimizer__learning_rate=1e-12)
     assert done.summary["stop_reason"] == "no_improvement"
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert len([row for row in rows if "eval/mean_reward" in row]) == 4
+    assert len([point for point in read_points(tmp_path / "metrics.csv") if "eval/mean_reward" in point]) == 4

@@ -1,4 +1,4 @@
-"""What is written of a run for TensorBoard, to metrics.jsonl and to metrics.csv."""
+"""What is written of a run for TensorBoard and to metrics.csv."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from a3c_exp.common.reading import UnreadableError
+from a3c_exp.run import files
 from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.event_file import EventFile, header, hparams
-from a3c_exp.run.files import Appender
 from a3c_exp.run.metrics import ResumePoint, read_points
-from a3c_exp.run.run_folder import POINTS_FILE, config_text
+from a3c_exp.run.run_folder import config_text
 
 CONFIG = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
 
@@ -31,11 +31,6 @@ def writer(folder: Path, resumed: ResumePoint | None = None) -> CurveWriter:
     made = CurveWriter(folder, resumed)
     made.events.write(summary=header(CONFIG))
     return made
-
-
-def close(writer: CurveWriter, success: bool = True) -> None:
-    writer.write_table()
-    writer.close(success)
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -53,26 +48,19 @@ def table(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_tensorboard_and_both_tables_get_the_same(tmp_path: Path) -> None:
-    """Each point is a line of metrics.jsonl at once. A name that comes later gets a column, and old rows a gap."""
+def test_tensorboard_and_the_table_get_the_same(tmp_path: Path) -> None:
+    """Each point is a row at once. A name that comes later gets a column, and old rows a gap."""
     w = writer(tmp_path)
     w.log(100, {"rollout/ep_rew_mean": 1.5, "train/n_updates": 5}, 0.25)
     w.log(150, {"eval, of 10": 9.0}, 0.375)
-    assert (tmp_path / "metrics.jsonl").read_text() == (
-        '{"step": 100, "wall_seconds": 0.25, "rollout/ep_rew_mean": 1.5, "train/n_updates": 5}\n'
-        '{"step": 150, "wall_seconds": 0.375, "eval, of 10": 9.0}\n'
-    )
-    assert not (tmp_path / "metrics.csv").exists()
-    w.write_table()
-    w.log(200, {"rollout/ep_rew_mean": 2.5, "train/n_updates": 9}, 0.50049)
     assert len(table(tmp_path)) == 2
-    close(w)
-    assert curve(tmp_path, "rollout/ep_rew_mean") == [(100, 1.5), (200, 2.5)]
+    w.log(200, {"rollout/ep_rew_mean": 2.5, "train/n_updates": 9}, 0.50049)
     assert (tmp_path / "metrics.csv").read_text() == (
         'step,wall_seconds,rollout/ep_rew_mean,train/n_updates,"eval, of 10"\n'
         "100,0.25,1.5,5,\n150,0.375,,,9.0\n200,0.5,2.5,9,\n"
     )
-    assert read_points(tmp_path / "metrics.csv") == read_points(tmp_path / "metrics.jsonl")
+    w.close()
+    assert curve(tmp_path, "rollout/ep_rew_mean") == [(100, 1.5), (200, 2.5)]
 
 
 def test_the_dashboard_opens_with_reward_losses_and_entropy_and_the_config_is_shown_verbatim(tmp_path: Path) -> None:
@@ -111,90 +99,78 @@ def test_hyperparameters_are_flat_columns_and_what_is_null_has_none() -> None:
     }
 
 
-@pytest.mark.parametrize("points", [POINTS_FILE, None], ids=["this version", "an earlier one, with metrics.csv alone"])
-def test_a_resumed_run_is_one_line_without_what_came_after_its_checkpoint(tmp_path: Path, points: str | None) -> None:
+def test_a_resumed_run_is_one_line_without_what_came_after_its_checkpoint(tmp_path: Path) -> None:
     """Of a kept point that is younger than the checkpoint, an evaluation's, the time is the checkpoint's."""
     w = writer(tmp_path)
     for step in (100, 200, 300, 400):
         w.log(step, {"rollout/ep_rew_mean": float(step), "train/n_updates": step}, step / 100)
     w.log(90, {"eval/mean_reward": 7.0}, 185.5)
-    close(w, success=False)
-    if points is None:
-        (tmp_path / POINTS_FILE).unlink()
+    w.close(success=False)
     w = writer(tmp_path, resumed=ResumePoint(200, wall_seconds=2.12349))
     assert [row["wall_seconds"] for row in table(tmp_path)] == ["1.0", "2.0", "2.123"], "whole from the resumption on"
     for step in (250, 350):
         w.log(step, {"rollout/ep_rew_mean": float(step), "train/n_updates": step}, step / 100)
-    close(w)
+    w.close()
     assert curve(tmp_path, "rollout/ep_rew_mean") == [(step, step) for step in (100, 200, 250, 350)]
-    assert [point["step"] for point in read_points(tmp_path / "metrics.jsonl")] == [100, 200, 90, 250, 350]
     assert [row["step"] for row in table(tmp_path)] == ["100", "200", "90", "250", "350"]
     assert [row["train/n_updates"] for row in table(tmp_path)] == ["100", "200", "", "250", "350"]
 
 
-WHOLE = b'{"step": 1, "wall_seconds": 0.5, "a": 2}\n'
-DAMAGE = [b"x\n", b"[]\n", b'{"step": 2, "wall_seconds": "1"}\n', b'{"step": 2}\n', b"[" * 100_000 + b"\n"]
-DAMAGE.append(b'{"step": 1, "wall_seconds": %s}\n' % (b"9" * 400))
+WHOLE = b"step,wall_seconds,a\n1,0.5,2\n"
+DAMAGE = [b"1,0.5,2,3\n", b"1\n", b"2,x,1\n", b"2,,1\n", b"2,1," + b"9" * 200_000 + b"\n"]
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage[:20].decode())
-def test_points_that_another_program_has_changed_are_kept_under_another_name(
+def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
     damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(WHOLE + damage + WHOLE)
-    with pytest.raises(UnreadableError, match="line 2 is no point"):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(WHOLE + damage + b"3,1.5,2\n")
+    with pytest.raises(UnreadableError, match="is no point"):
         read_points(path)
     with caplog.at_level(logging.WARNING, "a3c_exp"):
-        close(writer(tmp_path, resumed=ResumePoint(1000)))
-    assert [row["a"] for row in table(tmp_path)] == ["2", "2"]
-    assert (tmp_path / "metrics.jsonl.old").read_bytes() == WHOLE + damage + WHOLE
+        writer(tmp_path, resumed=ResumePoint(1000)).close()
+    assert table(tmp_path) == []
+    assert (tmp_path / "metrics.csv.old").read_bytes() == WHOLE + damage + b"3,1.5,2\n"
     [record] = caplog.records
-    assert "metrics.jsonl.old" in record.message
+    assert "metrics.csv.old" in record.message
 
 
 def test_a_line_without_its_end_is_that_of_a_killed_writer(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(WHOLE + WHOLE[:-1])
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(WHOLE + b"2,0.7")
     assert len(read_points(path)) == 1
     writer(tmp_path, resumed=ResumePoint(1000)).close()
     assert path.read_bytes() == WHOLE
-    assert not (tmp_path / "metrics.jsonl.old").exists()
-
-
-def test_an_earlier_versions_table_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
-    content = "step,wall_seconds\n1,2,3\n"
-    (tmp_path / "metrics.csv").write_text(content)
-    close(writer(tmp_path, resumed=ResumePoint(1000)))
-    assert (tmp_path / "metrics.csv.old").read_text() == content
-    assert not table(tmp_path)
+    assert not (tmp_path / "metrics.csv.old").exists()
 
 
 def test_numbers_that_are_not_finite_are_written_as_such(tmp_path: Path) -> None:
     w = writer(tmp_path)
     w.log(1, {"train/value_loss": math.inf, "train/policy_loss": math.nan}, 0.0)
-    close(w)
+    w.close()
     assert curve(tmp_path, "train/value_loss") == [(1, math.inf)]
-    assert table(tmp_path)[0]["train/policy_loss"] == "nan"
-    for name in ("metrics.jsonl", "metrics.csv"):
-        [point] = read_points(tmp_path / name)
-        assert point["train/value_loss"] == math.inf and math.isnan(point["train/policy_loss"])
+    [point] = read_points(tmp_path / "metrics.csv")
+    assert point["train/value_loss"] == math.inf and math.isnan(point["train/policy_loss"])
 
 
+@pytest.mark.parametrize("names", [["train/entropy"] * 4, ["train/entropy", "train/entropy", "new", "train/entropy"]])
 def test_what_a_full_disk_did_not_take_is_written_with_the_next_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    w = writer(tmp_path)
+    w, full = writer(tmp_path), Mock(side_effect=OSError("the disk is full"))
+    w.log(0, {names[0]: 0}, 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(Appender, "flush", Mock(side_effect=OSError("the disk is full")))
-        for step in range(3):
+        patch.setattr(files.Appender, "flush", full)
+        patch.setattr(files, "atomic_write", full)
+        for step in (1, 2):
             with pytest.raises(OSError, match="full"):
-                w.log(step, {"train/entropy": step}, step / 7)
-    w.log(3, {"train/entropy": 3}, 1.0)
-    close(w)
-    assert [step for step, _ in curve(tmp_path, "train/entropy")] == [0, 1, 2, 3]
+                w.log(step, {names[step]: step}, step / 7)
+    w.log(3, {names[3]: 3}, 1.0)
+    w.close()
+    assert [step for name in set(names) for step, _ in curve(tmp_path, name)] == [0, 1, 2, 3] or "new" in names
     assert [int(row["step"]) for row in table(tmp_path)] == [0, 1, 2, 3]
-    assert len(read_points(tmp_path / "metrics.jsonl")) == 4
+    assert [row["train/entropy"] for row in table(tmp_path)] == ["0", "1", "" if "new" in names else "2", "3"]
 
 
 # The event file.

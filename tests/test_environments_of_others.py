@@ -230,7 +230,7 @@ def test_one_run_trains_in_a_process_at_a_time(tmp_path: Path) -> None:
     ended: list[a3c_exp.RunError] = []
 
     def second() -> None:
-        wait_until((tmp_path / "first" / "metrics.jsonl").exists)
+        wait_until((tmp_path / "first" / "metrics.csv").exists)
         try:
             a3c_exp.train(QUICK, tmp_path / "second")
         except a3c_exp.RunError as error:

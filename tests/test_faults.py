@@ -62,7 +62,7 @@ def test_a_worker_that_is_to_end_its_rollout_is_not_waited_for(tmp_path: Path, m
 
 
 def _rows(folder: Path) -> int:
-    return (folder / "metrics.jsonl").read_text().count("\n")
+    return (folder / "metrics.csv").read_text().count("\n") - 1
 
 
 class Program:
@@ -79,7 +79,7 @@ class Program:
     def wait_for_training(self) -> None:
         def trains() -> bool:
             assert self.process.poll() is None, self.process.communicate()[0]
-            return (self.folder / "metrics.jsonl").exists() and _rows(self.folder) > 1
+            return (self.folder / "metrics.csv").exists() and _rows(self.folder) > 1
 
         wait_until(trains, 180)
 

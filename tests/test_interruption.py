@@ -99,8 +99,8 @@ def test_a_signal_while_the_program_starts_ends_it_without_a_trace(number: int, 
 def test_a_signal_that_was_ignored_stays_ignored_and_another_one_saves_the_run(tmp_path: Path) -> None:
     program = start("total_steps=1e9", "hydra.run.dir=run", folder=tmp_path)
     try:
-        points = tmp_path / "run" / "metrics.jsonl"
-        wait_until(lambda: points.exists() and points.read_text())
+        points = tmp_path / "run" / "metrics.csv"
+        wait_until(lambda: points.exists() and points.read_text().count("\n") > 1)
         program.send_signal(signal.SIGHUP)
         before = len(points.read_text())
         wait_until(lambda: len(points.read_text()) > before)

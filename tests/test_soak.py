@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,8 +57,8 @@ def test_memory_may_grow_at_first_alone(held: Callable[[int], int], problem: str
 
 def test_speeds_are_those_of_equal_parts_of_the_time(tmp_path: Path) -> None:
     points = [(0, 0), (3, 900), (4, 1000), (6, 1200), (9, 1500), (12, 1650)]
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("".join(f"{json.dumps({'step': step, 'wall_seconds': second})}\n" for second, step in points))
+    file = tmp_path / "metrics.csv"
+    file.write_text("wall_seconds,step\n" + "".join(f"{second},{step}\n" for second, step in points))
     assert soak.speeds(file, 3, skip=0.25).tolist() == [100, 100, 50]
 
 

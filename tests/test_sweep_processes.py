@@ -220,8 +220,8 @@ def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: l
     variables = slurm.install(sweeps.folder / "slurm")
     words = [*QUICK, "total_steps=50000", "stop.mean_return=null", "seed=0"]
     started = sweeps.start(*words, "-m", "hydra/launcher=submitit_slurm", **variables)
-    points = sweeps.folder / "sweep" / "0_s0" / "metrics.jsonl"
-    wait_until(lambda: points.exists() and points.read_text(), SECONDS)
+    points = sweeps.folder / "sweep" / "0_s0" / "metrics.csv"
+    wait_until(lambda: points.exists() and points.read_text().count("\n") > 1, SECONDS)
     for number in signals:
         os.kill(int((sweeps.folder / "slurm" / "pid").read_text()), number)
     assert "Traceback" not in sweeps.end(started, 0)

@@ -21,6 +21,7 @@ import a3c_exp
 import a3c_exp.__main__ as program
 from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.run.metrics import read_points
 
 Curves = dict[str, list[tuple[int, float]]]
 
@@ -38,12 +39,11 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def curves(folder: Path) -> Curves:
-    """The points of a run by their names, as metrics.jsonl has them."""
+    """The points of a run by their names, as metrics.csv has them."""
     found: Curves = defaultdict(list)
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        point = json.loads(line)
+    for point in read_points(folder / "metrics.csv"):
         for name in point.keys() - {"step", "wall_seconds"}:
-            found[name].append((point["step"], point[name]))
+            found[name].append((int(point["step"]), point[name]))
     return {name: sorted(points) for name, points in found.items()}
 
 

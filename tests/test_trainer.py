@@ -77,7 +77,7 @@ class TestWhatARunLeaves:
     def test_the_files(self, done: Run) -> None:
         names = [str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()]
         (events,) = [name for name in names if name.startswith("events.out.tfevents")]
-        expected = "config.yaml metrics.csv metrics.jsonl episodes.csv summary.json train.log"
+        expected = "config.yaml metrics.csv episodes.csv summary.json train.log"
         assert set(names) == {*expected.split(), "checkpoints/latest.ckpt", "checkpoints/best.ckpt", events}
         assert done.folder.name in (done.folder / "train.log").read_text()
         assert logging.getLogger("a3c_exp").handlers == []

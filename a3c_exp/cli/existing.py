@@ -28,7 +28,6 @@ from a3c_exp.run.run_folder import (
     EPISODES_FILE,
     EVENTS,
     METRICS_FILE,
-    POINTS_FILE,
     SUMMARY_FILE,
     VIDEOS,
     check_links,
@@ -141,7 +140,8 @@ def own_files(folder: Path) -> list[Path]:
     """
     checkpoints = [path for path in (folder / CHECKPOINTS).glob("*") if OWN_CHECKPOINT.fullmatch(path.name)]
     videos = [path for path in (folder / VIDEOS).glob("*.mp4") if path.stem.isdecimal()]
-    names = ("train.log", "trace.json", EPISODES_FILE, POINTS_FILE, METRICS_FILE, CONFIG_FILE)
+    # Earlier versions wrote metrics.jsonl beside metrics.csv.
+    names = ("train.log", "trace.json", EPISODES_FILE, "metrics.jsonl", METRICS_FILE, CONFIG_FILE)
     files = [folder / SUMMARY_FILE, *checkpoints, *videos, *sorted(folder.glob(f"{EVENTS}*"))]
     return [path for path in (*files, *(folder / name for name in names)) if path.exists()]
 

@@ -23,8 +23,8 @@ from a3c_exp.config.saved import read_config
 from a3c_exp.config.schema import TARGET
 from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, FolderError, did_you_mean
-from a3c_exp.run.metrics import SECONDS, STEP, points_file, read_points
-from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, environment_of, read_summary
+from a3c_exp.run.metrics import SECONDS, STEP, read_points
+from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, environment_of, read_summary
 
 Array = NDArray[np.float64]
 Axis = Literal["steps", "seconds"]
@@ -187,11 +187,10 @@ def read_run(folder: Path) -> RecordedRun:
     summary = read_summary(folder) or {}
     if "stop_reason" not in summary and (folder / SUMMARY_FILE).exists():
         raise FolderError(folder, f"its {SUMMARY_FILE} is damaged: it does not say how the run ended")
-    points = points_file(folder)
     try:
-        curve = read_curve(points)
+        curve = read_curve(folder / METRICS_FILE)
     except (OSError, UnreadableError) as error:
-        raise FolderError(folder, f"its {points.name} is damaged: {error}") from error
+        raise FolderError(folder, f"its {METRICS_FILE} is damaged: {error}") from error
     return RecordedRun(folder, settings_of(config), summary, curve)
 
 

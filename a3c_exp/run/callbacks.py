@@ -15,7 +15,7 @@ from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.event_file import header
 from a3c_exp.run.metrics import ResumePoint
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE, PREVIOUS
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, PREVIOUS
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
@@ -84,11 +84,7 @@ class Curves(Own):
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         run.log(values | {f"eval/{name}": number for name, number in result.numbers.items()}, result.steps)
 
-    def flush(self) -> None:
-        self._run.output.write(METRICS_FILE, self._writer.write_table)
-
     def close(self, finished: bool) -> None:
-        self.flush()
         self._run.output.write("curves", partial(self._writer.close, finished))
 
 

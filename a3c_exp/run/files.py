@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -140,12 +140,22 @@ class Appender:
     Pieces that do not fit on a full disk leave nothing behind in the file, and wait for the next `flush`.
     """
 
-    def __init__(self, path: Path, begin: Sequence[bytes] | None = None) -> None:
+    def __init__(self, path: Path, begin: Iterable[bytes] | None = None) -> None:
+        self._path = path
         if begin is not None:
             atomic_write(path, lambda file: file.writelines(begin))
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._open()
+
+    def _open(self) -> None:
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
         self._end = os.fstat(self._file.fileno()).st_size
         self._pending: list[bytes] = []
+
+    def replace(self, pieces: Iterable[bytes]) -> None:
+        """Let the file hold these pieces alone, whole or not at all. Raises OSError if they do not fit."""
+        atomic_write(self._path, lambda file: file.writelines(pieces))
+        self._file.close()
+        self._open()
 
     def add(self, piece: bytes) -> None:
         """Add a piece, which the next `flush` writes."""

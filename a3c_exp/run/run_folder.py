@@ -16,7 +16,6 @@ CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
-POINTS_FILE = "metrics.jsonl"
 VIDEOS = "videos"
 _NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
 CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"

@@ -226,7 +226,7 @@ class Trainer:
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         for name in values:
             _check_name(name)
-        numbers = {name: value if isinstance(value, (int, float)) else float(value) for name, value in values.items()}
+        numbers = {name: value if type(value) in (int, float) else float(value) for name, value in values.items()}
         self.tell("on_point", self.steps if step is None else step, numbers)
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:

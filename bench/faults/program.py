@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, POINTS_FILE, SUMMARY_FILE
+from a3c_exp.run.metrics import STEP, read_points
+from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, SUMMARY_FILE
 from a3c_exp.run.saved_state import load_state
 from bench.checkout import HERE
 from bench.processes import marked
@@ -95,10 +96,7 @@ class Program:
     @property
     def steps(self) -> int:
         """Steps in its curves, which get a point twice a second."""
-        with suppress(OSError):
-            lines = (self.folder / POINTS_FILE).read_bytes().splitlines(keepends=True)
-            return max((int(json.loads(line)["step"]) for line in lines if line.endswith(b"\n")), default=0)
-        return 0
+        return max((int(point[STEP]) for point in read_points(self.folder / METRICS_FILE)), default=0)
 
     @property
     def latest(self) -> Path:
