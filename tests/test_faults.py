@@ -239,10 +239,10 @@ class TestAFullDisk:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         save = checkpoint.save
 
-        def make_room(path: Path, state: dict[str, Any], *previous: Path) -> None:
+        def make_room(path: Path, state: dict[str, Any]) -> None:
             if has_room_again and state["store"]["steps"] > 100:
                 resource.setrlimit(resource.RLIMIT_FSIZE, before)
-            save(path, state, *previous)
+            save(path, state)
 
         monkeypatch.setattr(checkpoint, "save", make_room)
         limited()

@@ -125,7 +125,7 @@ def test_a_run_without_a_latest_checkpoint_goes_on_from_its_best_one(run: Path) 
 @pytest.fixture
 def cut(run: Path) -> Path:
     """A run that was killed: it has the checkpoint before the latest, of step 32."""
-    previous = Path(shutil.copy(latest(run), latest(run).with_name("previous.ckpt")))
+    previous = Path(shutil.copy(latest(run), latest(run).with_name("step_32.ckpt")))
     for place in ("store.steps", "statistics.steps"):
         rewrite(previous, place, 32)
     return run
@@ -149,14 +149,14 @@ def test_a_cut_run_without_a_readable_latest_checkpoint_goes_on_from_the_one_bef
         latest(cut).unlink()
     done = train_config(config(**RUN) | {"total_steps": 128}, cut, resume=True)
     assert (done.summary["stop_reason"], done.summary["steps"], done.summary["resumed"]) == ("total_steps", 128, 1)
-    assert "the run goes on from previous.ckpt, step 32" in (cut / "train.log").read_text() or is_missing
+    assert "the run goes on from step_32.ckpt" in (cut / "train.log").read_text()
     assert load_state(latest(cut))["store"]["steps"] == 128
     aside = latest(cut).with_name("latest.ckpt.old")
     assert is_missing or aside.read_bytes() == damaged
 
 
 def test_two_damaged_checkpoints_are_refused_in_one_line_and_stay(cut: Path) -> None:
-    paths = [latest(cut), latest(cut).with_name("previous.ckpt")]
+    paths = [latest(cut), latest(cut).with_name("step_32.ckpt")]
     damaged = [flip_bit(path) for path in paths]
     with pytest.raises(ConfigError, match=r"latest\.ckpt'?: is no checkpoint, or a damaged one") as error:
         train_config(config(**RUN) | {"total_steps": 128}, cut, resume=True)

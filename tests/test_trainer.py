@@ -306,11 +306,11 @@ class TestCheckpoints:
         found: list[dict[str, Any]] = []
         save = checkpoint.save
 
-        def watched(path: Path, state: dict[str, Any], *before: Path) -> None:
+        def watched(path: Path, state: dict[str, Any]) -> None:
             found.append(state)
             with open(path.parent.parent / "episodes.csv") as file:
                 assert len(list(csv.DictReader(file))) == state["statistics"]["episodes"], "written before it"
-            save(path, state, *before)
+            save(path, state)
 
         monkeypatch.setattr(checkpoint, "save", watched)
         return found

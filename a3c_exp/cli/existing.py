@@ -31,7 +31,7 @@ from a3c_exp.run.run_folder import (
     SUMMARY_FILE,
     VIDEOS,
     check_links,
-    latest_checkpoint,
+    latest_checkpoints,
     read_summary,
 )
 
@@ -82,7 +82,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
         raise FolderError(folder, f"has a run with other settings: {shown}; {way}")
     summary = read_summary(folder)
     if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
-        return Action.RESUME if latest_checkpoint(folder).exists() else Action.BEGIN
+        return Action.RESUME if latest_checkpoints(folder) else Action.BEGIN
     return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
 
 

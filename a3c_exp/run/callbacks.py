@@ -15,7 +15,7 @@ from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.event_file import header
 from a3c_exp.run.metrics import ResumePoint
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, PREVIOUS
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
@@ -113,8 +113,9 @@ class Checkpoints(Own):
 
     def __init__(self, run: Training) -> None:
         super().__init__(run)
+        self._settings = run.experiment.checkpoint
         self._folder = run.folder / CHECKPOINTS
-        self._due = Every(run.experiment.checkpoint.every, run.steps)
+        self._due = Every(self._settings.every, run.steps)
 
     def on_tick(self, run: RunView) -> None:
         if self._due(run.steps) or self._run.interruption.save_requested:
@@ -122,9 +123,9 @@ class Checkpoints(Own):
             run.save()
 
     def write(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Write a checkpoint, whole or not at all. The latest one before it stays as previous.ckpt."""
-        output, before = self._run.output, self._folder / PREVIOUS if name == LATEST else None
-        output.write(name, partial(checkpoint.save, self._folder / name, state, before))
+        """Write a checkpoint, whole or not at all."""
+        output = self._run.output
+        output.write(name, partial(checkpoint.save, self._folder / name, state))
         written = name not in output.unwritten
         if name == LATEST and written:
             output.write("numbered checkpoints", partial(self._number_latest, state["store"]["steps"]))
@@ -133,13 +134,12 @@ class Checkpoints(Own):
     def _number_latest(self, steps: int) -> None:
         """Keep the latest checkpoint by its steps, and delete numbered ones that are too many.
 
-        Those of later steps are of a part of the run that was lost.
+        Two are kept at least: the next save may leave a damaged latest one. Those of later steps are of a part of the
+        run that was lost.
         """
-        last = self._run.experiment.checkpoint.last
-        if last:
-            files.copy_as(self._folder / LATEST, run_folder.numbered_checkpoint(self._run.folder, steps))
+        files.copy_as(self._folder / LATEST, run_folder.numbered_checkpoint(self._run.folder, steps))
         numbers = run_folder.numbered_checkpoints(self._run.folder)
-        kept = [path for path, number in numbers.items() if number <= steps][:last]
+        kept = [path for path, number in numbers.items() if number <= steps][: max(2, self._settings.last)]
         for path in numbers.keys() - set(kept):
             path.unlink()
 
@@ -151,12 +151,12 @@ class Checkpoints(Own):
         output = self._run.output
         if LATEST in output.unwritten:
             return
-        keep = self._run.experiment.checkpoint.keep if finished else "both"
+        keep = self._settings.keep if finished else "both"
         if keep == "best" and not (self._folder / BEST).exists():
             keep = "latest"
         kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
-        numbered = () if LATEST in kept else (path.name for path in run_folder.numbered_checkpoints(self._run.folder))
-        for name in {LATEST, PREVIOUS, BEST, *numbered} - kept:
+        numbered = [path.name for path in run_folder.numbered_checkpoints(self._run.folder)]
+        for name in {LATEST, BEST, *numbered[self._settings.last if LATEST in kept else 0 :]} - kept:
             output.write(name, partial((self._folder / name).unlink, missing_ok=True))
 
 

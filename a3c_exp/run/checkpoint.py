@@ -29,10 +29,8 @@ _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
 
 
-def save(path: Path, state: Mapping[str, Any], keep: Path | None = None) -> None:
+def save(path: Path, state: Mapping[str, Any]) -> None:
     """Write `state` to `path` atomically: `path` is always the old checkpoint or the new one, whole.
-
-    keep: see `atomic_write`.
 
     state: by name int, float, str, bool, None, lists and dicts of those, and numpy arrays of numbers or text. Names
         are printable and without a slash. Scalars of numpy become plain numbers.
@@ -49,7 +47,7 @@ def save(path: Path, state: Mapping[str, Any], keep: Path | None = None) -> None
                 with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as entry:
                     np.lib.format.write_array(entry, array, allow_pickle=False)
 
-    files.atomic_write(path, write, keep)
+    files.atomic_write(path, write)
 
 
 def require_plain(value: Any) -> None:

@@ -106,12 +106,11 @@ class RunOutput:
             self.unwritten.discard(what)
 
 
-def atomic_write(path: Path, write: Callable[[IO[bytes]], object], keep: Path | None = None) -> None:
+def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Call `write` with a temporary file beside `path`, and rename it to `path` once it is on disk.
 
     After a full disk, a kill or a power cut, `path` is the whole old file or the whole new one. Raises OSError, and
     whatever `write` raises.
-    keep: what the old file is called from then on, where that can be had.
     """
     # Always the same name: a killed process leaves one such file, and the next call overwrites it.
     partial = path.with_name(f"{path.name}.partial")
@@ -120,9 +119,6 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object], keep: Path | 
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        if keep is not None:
-            with suppress(OSError):
-                copy_as(path, keep)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)

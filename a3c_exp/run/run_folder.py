@@ -10,7 +10,7 @@ from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_json, read_text
 from a3c_exp.errors import ConfigError, FolderError, one_line
-from a3c_exp.run.files import set_aside
+from a3c_exp.run.files import copy_as, set_aside
 
 CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
@@ -18,7 +18,7 @@ EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
 VIDEOS = "videos"
 _NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
-CHECKPOINTS, LATEST, PREVIOUS, BEST = "checkpoints", "latest.ckpt", "previous.ckpt", "best.ckpt"
+CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
 
 def environment_of(config: Mapping[str, Any]) -> str:
@@ -102,21 +102,18 @@ def numbered_checkpoints(folder: Path) -> dict[Path, int]:
     return dict(sorted(found.items(), key=itemgetter(1), reverse=True))
 
 
-def latest_checkpoint(folder: Path) -> Path:
-    """A run's latest checkpoint, or the best if it was killed before it saved another. It may not exist."""
+def latest_checkpoints(folder: Path) -> list[Path]:
+    """What a run may go on from, the first one first: its latest checkpoint and the numbered ones; the best if it was
+    killed before it saved another."""
     checkpoints = expanded(folder) / CHECKPOINTS
-    paths = [checkpoints / LATEST, checkpoints / PREVIOUS, *numbered_checkpoints(folder), checkpoints / BEST]
-    return next((path for path in paths if path.exists()), checkpoints / LATEST)
+    found = [path for path in (checkpoints / LATEST, *numbered_checkpoints(folder)) if path.exists()]
+    return found or [path for path in (checkpoints / BEST,) if path.exists()]
 
 
 def make_latest(path: Path) -> None:
-    """Let an earlier checkpoint, that before the latest one or a numbered one, take its place; nothing, for another.
-
-    The next save would replace it by the damaged one, and a kill during that save would leave none. The damaged one is
-    set aside.
-    """
+    """Let a numbered checkpoint be the latest one too. A damaged one, in whose place it comes, is set aside."""
     if path.name not in (LATEST, BEST):
         latest = path.with_name(LATEST)
         if latest.exists():
             set_aside(latest)
-        path.rename(latest)
+        copy_as(path, latest)

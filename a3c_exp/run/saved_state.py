@@ -51,11 +51,10 @@ def load_state(path: Path) -> dict[str, Any]:
 def load_latest(folder: Path) -> tuple[dict[str, Any], Path, str]:
     """The state that the run in `folder` continues from, its checkpoint, and a warning if that is not latest.ckpt.
 
-    A latest checkpoint that is refused has the one before it in its place, if the run was cut before its end, or the
-    last numbered one that can be read. Raises FolderError as `load_state` does.
+    A latest checkpoint that is refused has the last numbered one that can be read in its place: a run that was cut has
+    that of the save before. Raises FolderError as `load_state` does.
     """
-    path = run_folder.latest_checkpoint(folder)
-    before = [path.with_name(run_folder.PREVIOUS), *run_folder.numbered_checkpoints(folder)]
+    path, *before = run_folder.latest_checkpoints(folder) or [folder / run_folder.CHECKPOINTS / run_folder.LATEST]
     try:
         missing = f"there is no {run_folder.LATEST}: the run goes on from {path.name}"
         return load_state(path), path, "" if path.name == run_folder.LATEST else missing

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, PREVIOUS
+from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, numbered_checkpoints
 from a3c_exp.run.saved_state import load_state
 from bench.faults.cases import Outcome
 from bench.faults.program import BACKENDS, EVERY, Program
@@ -52,15 +52,15 @@ class Latest:
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         program = Program(folder, BACKENDS["serial"])
         program.start()
-        previous = program.latest.with_name(PREVIOUS)
-        program.wait_until(lambda: program.steps >= 4 * EVERY and previous.exists())
+        program.wait_until(lambda: program.steps >= 4 * EVERY and len(numbered_checkpoints(program.folder)) > 1)
         program.kill()
         known, whole = program.steps, program.latest.read_bytes()
-        before = load_state(previous)["store"]["steps"]
+        last = load_state(program.latest)["store"]["steps"]
+        before = next(steps for steps in numbered_checkpoints(program.folder).values() if steps < last)
         middle = len(whole) // 2  # in an array: noticed for certain
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
         program.latest.write_bytes(cut_end(rng, whole) if number % 2 else flipped)
         fault = program.finish()
-        if f"goes on from {PREVIOUS}, step {before}" not in program.output:
-            fault = f"{fault}; it does not say that it goes on from {PREVIOUS}"
+        if f"goes on from step_{before}.ckpt, step {before}" not in program.output:
+            fault = f"{fault}; it does not say that it goes on from step {before}"
         return Outcome(happened="went on from the one before", lost={"most steps": float(known - before)}, fault=fault)
