@@ -34,6 +34,7 @@ TOGETHER = [
     f"algorithm=ppo algorithm.minibatch_size=8 returns=gae critic_returns=n_step network=cnn {CORNERS}",
     f"returns=gae_095 critic_returns=gae optimizer=sgd network=cnn_nature backend=processes {CORNERS}",
     f"returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala backend=ga3c {CORNERS}",
+    "network=dict env=gym env.id=Blackjack-v1",
     f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
     "backend=ray",
 ]

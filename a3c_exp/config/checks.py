@@ -20,6 +20,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import EnvBatch, Environment, close_within
+from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, is_lack_of_memory, refused, require
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
@@ -163,8 +164,8 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
     """Raise ConfigError for an environment whose first observation or first step is of no use."""
     batch.action_space.seed(0)
     try:
-        batch.reset()
-        batch.step(np.stack([batch.action_space.sample()]))
+        [observation] = batch.reset()
+        batch.step(np.stack([sample_action(batch.action_space, batch.observation_space, observation)]))
     except RunError as error:
         raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.envs.batch import Normalization
+from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.inputs import ImageLayout
@@ -98,12 +99,14 @@ class NormalizedObservations:
     measured: by running statistics, of the given shape: that of an observation, or () for all numbers together.
     by_network: they are pictures of bytes, whose pixels the network scales.
     fixed: mean and standard deviation of all pixels; None if they are measured, or nothing is normalized.
+    left: the columns of observations of several parts that stay as they are.
     """
 
     measured: bool = False
     shape: tuple[int, ...] = ()
     by_network: bool = False
     fixed: tuple[float, float] | None = None
+    left: tuple[slice, ...] = ()
 
     @classmethod
     def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
@@ -118,6 +121,10 @@ class NormalizedObservations:
         if isinstance(setting, tuple):
             require_pictures(space, "env.normalize_observations", list(setting))
             return cls(by_network=True, fixed=setting)
+        if isinstance(space, PartsBox):
+            allowed = "true or false: observations have several parts"
+            require(setting is True, "env.normalize_observations", setting, allowed)
+            return cls(True, space.shape, left=space.unmeasured)
         return cls(True, space.shape if setting is True else (), are_pictures(space))
 
     def network_space(self, space: Box) -> Box:
@@ -125,7 +132,9 @@ class NormalizedObservations:
 
         Normalized observations are floats without bounds.
         """
-        return space if self.by_network or not self.measured else Box(-np.inf, np.inf, space.shape, np.float32)
+        if self.by_network or not self.measured:
+            return space
+        return space.unbounded() if isinstance(space, PartsBox) else Box(-np.inf, np.inf, space.shape, np.float32)
 
     def prepare(self, network: ActorCritic) -> None:
         """Let a network that scales pixels begin with the fixed numbers, or with those that stand for nothing measured.
@@ -165,6 +174,9 @@ class Normalizer:
             centre, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
             mean = centre.astype(np.float32).reshape(form.shape)
             inverse_std = (1 / std).astype(np.float32).reshape(form.shape)
+            for columns in form.left:
+                mean[columns] = 0
+                inverse_std[columns] = 1
         scale = _reward_scale(row) if rewards else None
         return cls(mean, inverse_std, scale, form.by_network, not form.measured or row[0] >= 2)
 

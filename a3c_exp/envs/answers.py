@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.vector.utils import iterate
 
 from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.envs.parts import ACTION_MASK, PartsBox
 from a3c_exp.envs.spaces import encoder
 
 _FLOAT32 = np.dtype(np.float32)
@@ -44,9 +46,14 @@ class AnswerCheck:
             self._start = np.asarray(space.start).astype(np.int64)
             self._count = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
         self._plain = isinstance(space, Box) and bool(space.shape) and not self._picture
+        parts = self.box.parts if isinstance(self.box, PartsBox) else ()
+        self._parts = [(part, AnswerCheck(part.space)) for part in parts]
+        self.mask = self.box.mask if isinstance(self.box, PartsBox) else None
 
     def observations(self, observations: Sequence[Any] | Array) -> Array | None:
         """K observations as the policy takes them, a new array [K, ...]; None if one of them cannot be used."""
+        if self._parts:
+            return self._joined(observations)
         try:
             raw = np.array(observations)
         except Exception:  # their shapes differ, or they are no numbers
@@ -73,16 +80,26 @@ class AnswerCheck:
         found = self.observations(observations)
         if found is not None and len(found) == len(indices):
             return found
-        for index, observation in zip(indices, observations, strict=False):
+        is_batched = isinstance(observations, (Mapping, tuple))
+        for index, observation in zip(
+            indices, iterate(self.space, observations) if is_batched else observations, strict=False
+        ):
             if fault := self.fault(observation):
                 raise WrongAnswerError(fault, int(index))
-        expected = (len(indices), *(self._shape or ()))
+        expected = (len(indices), *(self._shape or self.box.shape))
         raise WrongAnswerError(f"observations of shape {np.shape(observations)}, not {expected}")
 
     def fault(self, observation: Any) -> str | None:
         """The fault of an observation: 'an observation with nan at [3]'; None if nothing is."""
         if self.observations([observation]) is not None:
             return None
+        for part, check in self._parts:
+            try:
+                [own] = part.rows([observation])
+            except Exception:  # it lacks the key, or is no mapping
+                return f"an observation without the part {part.name!r}: {short(observation)}"
+            if fault := check.fault(own):
+                return f"in {part.name!r} {fault}"
         try:
             raw = np.asarray(observation)
             wrong = np.argwhere(~np.isfinite(raw))
@@ -93,6 +110,30 @@ class AnswerCheck:
         if len(wrong):
             return f"an observation with {raw[tuple(wrong[0])]} at {wrong[0].tolist()}"
         return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
+
+    def require_action(self, observations: Floats, indices: Sequence[int] | Array) -> None:
+        """Raise WrongAnswerError if the mask of an observation that is acted on allows no action. indices: see `batch`.
+
+        Ask only if there is a `mask`.
+        """
+        allowed = (observations[:, self.mask] > 0.5).any(1)
+        if not allowed.all():
+            index = int(np.asarray(indices)[int(allowed.argmin())])
+            raise WrongAnswerError(f"an {ACTION_MASK} that allows no action", index)
+
+    def _joined(self, observations: Any) -> Floats | None:
+        """Observations of several parts."""
+        found = []
+        for part, check in self._parts:
+            try:
+                rows = part.rows(observations)
+            except Exception:  # one lacks the key, or is no mapping
+                return None
+            array = check.observations(rows)
+            if array is None:
+                return None
+            found.append(array)
+        return PartsBox.join(found)
 
     def _pictures(self, raw: Array) -> Array | None:
         if raw.dtype == np.uint8:

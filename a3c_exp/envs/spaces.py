@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.envs.parts import PartsBox
 
 Encode = Callable[[Sequence[Any] | Array], Array]
 Decode = Callable[[Array], Array]
@@ -20,6 +21,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new array [K, ...]:
     - Box: float32; a Box of uint8 with two axes or more is a picture, and stays uint8. A scalar is a vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
+    - Dict, Tuple: the vector of a `PartsBox`, of a list of observations, or of one mapping or tuple of arrays [K, ...].
     Raises TypeError for other spaces.
     """
     if isinstance(space, Box):
@@ -35,10 +37,14 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     if isinstance(space, MultiBinary):
         size = int(np.prod(space.shape))
         return Box(0.0, 1.0, (size,), np.float32), _flat(size)
-    raise TypeError(
-        f"its observations are a {type(space).__name__} space, not arrays: env.wrappers=[FlattenObservation] makes a "
-        "vector of parts that are, which FilterObservation chooses"
-    )
+    if isinstance(space, (Dict, Tuple)):
+        whole = PartsBox.of(space, encoder)
+        encoders = [encoder(part.space)[1] for part in whole.parts]
+        return whole, lambda rows: whole.join(
+            [encode(part.rows(rows)) for part, encode in zip(whole.parts, encoders, strict=True)]
+        )
+    needed = "arrays, discrete values, or a Dict or Tuple of these are needed; FilterObservation leaves parts out"
+    raise TypeError(f"its observations are a {type(space).__name__} space: {needed}")
 
 
 def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:

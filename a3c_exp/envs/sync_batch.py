@@ -84,7 +84,10 @@ class SyncEnvBatch:
         """Start an episode in every environment, and return the first observations [K, ...]."""
         self._began = [self._tick] * self.count
         self._due = self._tick + self._limit
-        return np.concatenate([self._first_observation(index) for index in range(self.count)])
+        observations = np.concatenate([self._first_observation(index) for index in range(self.count)])
+        if self._check.mask is not None:
+            self._require_action(observations)
+        return observations
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
@@ -111,9 +114,12 @@ class SyncEnvBatch:
         obs, earned = self._check.observations(observations), listed_rewards(rewards)
         if obs is None or earned is None:
             raise self._wrong_answer(observations, rewards)
-        if not ended:
-            return Step(obs, earned, self._none, self._none, obs, self._all)
-        return self._restart(obs, earned, ended)
+        result = Step(obs, earned, self._none, self._none, obs, self._all)
+        if ended:
+            result = self._restart(obs, earned, ended)
+        if self._check.mask is not None:
+            self._require_action(result.obs)
+        return result
 
     def _restart(self, obs: Array, reward: Floats, answers: list[tuple[int, bool, bool, Any]]) -> Step:
         """Apply the time limit, and restart ended episodes, whose last observations go to `final_obs`.
@@ -153,6 +159,12 @@ class SyncEnvBatch:
                 return row
             fault = str(self._check.fault(observation))
         raise env_error(WrongAnswerError(fault), _name(self._envs[index]), index=index)
+
+    def _require_action(self, observations: Floats) -> None:
+        try:
+            self._check.require_action(observations, range(self.count))
+        except WrongAnswerError as error:
+            raise self._error(error, error.index or 0) from None
 
     def _wrong_answer(self, observations: list[Any], rewards: list[Any]) -> EnvError:
         """The error of the first environment whose reward or observation cannot be used."""

@@ -84,7 +84,10 @@ class VectorEnvBatch:
         seed = seeds if seeds is None or self._takes_seeds else seeds[0]
         observations, _ = self._env.reset(seed=seed)  # type: ignore[arg-type]  # gymnasium types the native form only
         self._ended = np.zeros(self.count, np.bool_)
-        return self._check.batch(observations, range(self.count))
+        found = self._check.batch(observations, range(self.count))
+        if self._check.mask is not None:
+            self._check.require_action(found, range(self.count))
+        return found
 
     def _advance(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
@@ -105,6 +108,9 @@ class VectorEnvBatch:
             restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})
             obs = obs.copy()
             obs[ended] = self._check.batch(restarted, range(self.count))[ended]
+        if self._check.mask is not None:
+            acting = np.flatnonzero(~ended) if self._mode is AutoresetMode.NEXT_STEP else np.arange(self.count)
+            self._check.require_action(obs[acting], acting)
         return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=final_infos(info, ended))
 
     def _cut(self, step: Step) -> Step:

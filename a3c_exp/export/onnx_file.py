@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+from gymnasium.spaces import Box
 from onnx import ModelProto, helper
 from torch import Tensor, nn
 
@@ -25,6 +26,7 @@ from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs import EnvBatch
+from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.networks.recurrent import reset_state
 from a3c_exp.run.files import write_bytes
@@ -87,7 +89,10 @@ class PolicyModule(nn.Module):
         self.network = policy.network
         self.scales = policy.normalizer
 
-    def forward(self, observation: Tensor, state: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward(self, observation: Tensor | dict[str, Tensor], state: Tensor | None = None) -> tuple[Tensor, ...]:
+        if isinstance(observation, dict):  # see `PartsBox.join`
+            parts = [part / 255 if part.dtype == torch.uint8 else part for part in observation.values()]
+            observation = torch.cat([part.flatten(1) for part in parts], dim=1)
         if self.scales is not None and not self.scales.by_network:
             mean, inverse_std = torch.from_numpy(self.scales.mean), torch.from_numpy(self.scales.inverse_std)
             observation = ((observation.float() - mean) * inverse_std).clamp(-CLIP, CLIP)
@@ -96,13 +101,20 @@ class PolicyModule(nn.Module):
         return outputs if after is None else (*outputs, after)
 
 
+def inputs_of(space: Box, observations: Array) -> dict[str, Array]:
+    """A model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by the names of its parts."""
+    return space.split(observations) if isinstance(space, PartsBox) else {"observation": observations}
+
+
 def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelProto:
     """The ONNX model of a policy, for any number of rows. about: for its metadata.
 
     Raises ConfigError for a network that torch cannot export.
     """
     module, space = PolicyModule(policy), env.observation_space
-    arguments = {"observation": torch.from_numpy(np.zeros((3, *space.shape), space.dtype))}
+    example = np.zeros((3, *space.shape), space.dtype)
+    inputs = {name: torch.from_numpy(array) for name, array in inputs_of(space, example).items()}
+    arguments: dict[str, Any] = {"observation": inputs if isinstance(space, PartsBox) else inputs["observation"]}
     if module.network.recurrent:
         arguments["state"] = torch.zeros(3, module.network.state_size)
     names = OUTPUTS if module.network.recurrent else OUTPUTS[:-1]
@@ -111,9 +123,17 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), torch.no_grad():
             warnings.simplefilter("ignore")
             # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs that.
-            shapes = {name: {0: torch.export.Dim("N")} for name in arguments}
+            rows = {0: torch.export.Dim("N")}
+            shapes: dict[str, Any] = dict.fromkeys(arguments, rows)
+            if isinstance(space, PartsBox):
+                shapes["observation"] = dict.fromkeys(inputs, rows)
             graph = torch.export.export(module, (), arguments, dynamic_shapes=shapes)
-            program: Any = torch.onnx.export(graph, verbose=False, input_names=list(arguments), output_names=names)
+            program: Any = torch.onnx.export(
+                graph,
+                verbose=False,
+                input_names=[*inputs, *[name for name in arguments if name == "state"]],
+                output_names=names,
+            )
     except Exception as error:  # the exporter raises anything, and so does a user's module
         problem = f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
         raise ConfigError("network", about["network"], problem) from error
@@ -141,7 +161,8 @@ def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
     count, largest = 0, 0.0
     while count < steps:
         parameters, values, after = policy.outputs(observations, state)
-        found = session.run(None, {"observation": observations} | ({} if state is None else {"state": state}))
+        inputs = inputs_of(env.observation_space, observations)
+        found = session.run(None, inputs | ({} if state is None else {"state": state}))
         expected = [policy.choose(found[2]), values, parameters, *([] if after is None else [after])]
         largest = max(largest, *map(difference, OUTPUTS, found, expected))
         step = env.step(policy.choose(parameters))

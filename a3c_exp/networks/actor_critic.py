@@ -23,6 +23,9 @@ from a3c_exp.networks.recurrent import RecurrentInput
 
 Kernels = Literal["auto", "numpy", "torch"]
 
+FORBIDDEN = np.float32(-1e9)
+"""The logit of a forbidden action: finite, since 0 times infinity is not 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkOutputs:
@@ -95,6 +98,7 @@ class ActorCritic(nn.Module, ABC):
     observation_input: the form in which its modules take observations.
     distribution: of the actions. param_slices: where each parameter group lies in the vector.
     loss_module: a module of the loss's own, whose parameters are the group `loss`; None if the loss has none.
+    action_mask: the columns of observations that say which actions are allowed; None: all are.
     warnings: settings that it does not use, a line each for the log.
     state_size: S, of a recurrent state, float32 [N, S]: the state of each environment's episode, which starts as zeros.
         0 for a network without one.
@@ -102,6 +106,7 @@ class ActorCritic(nn.Module, ABC):
     """
 
     observation_input: ObservationInput
+    action_mask: slice | None = None
     warnings: tuple[str, ...] = ()
     state_size: int = 0
     runtime: Runtime
@@ -166,6 +171,18 @@ class ActorCritic(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self.BOUND}
+
+    def masked(self, parameters: Any, observations: Any) -> Any:
+        """Distribution parameters [N, P] in which actions that the observations [N, ...] forbid have no probability.
+
+        Of arrays or tensors. Forbidden actions have no part in the entropy, and get no gradient.
+        """
+        if self.action_mask is None:
+            return parameters
+        forbidden = observations[:, self.action_mask] < 0.5
+        if isinstance(parameters, Tensor):
+            return parameters.masked_fill(forbidden, float(FORBIDDEN))
+        return np.where(forbidden, FORBIDDEN, parameters)
 
     # -- training -----------------------------------------------------------------------------------------------------
 

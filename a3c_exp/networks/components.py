@@ -16,10 +16,11 @@ import torch
 from gymnasium.spaces import Box
 from torch import nn
 
+from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, refused, require
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
-from a3c_exp.networks.distributions import Gaussian, make_distribution
+from a3c_exp.networks.distributions import Categorical, Distribution, Gaussian, MultiCategorical, make_distribution
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
@@ -96,6 +97,7 @@ class Network(ABC):
         """
         with seeded_construction(seed):
             network = self.make(observations, actions, rng, build_loss)
+        network.action_mask = _action_mask(observations, network.distribution)
         network.bind(self.kernels)
         return network
 
@@ -305,6 +307,17 @@ class WholeNetwork(Network):
         return network
 
 
+def _action_mask(observations: Box, distribution: Distribution) -> slice | None:
+    """The columns of the mask of actions. Raises ConfigError for one that does not fit the actions."""
+    columns = observations.mask if isinstance(observations, PartsBox) else None
+    if columns is not None:
+        size = columns.stop - columns.start
+        needed = distribution.size if isinstance(distribution, (Categorical, MultiCategorical)) else "no"
+        allowed = f"an environment whose action_mask has {needed} numbers, as its actions need: it has {size}"
+        require(size == needed, "env.id", "action_mask", allowed)
+    return columns
+
+
 def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, ObservationInput]:
     """An encoder, whose width is found by one pass, and the form of its observations.
 
@@ -337,8 +350,14 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
     """The module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
     with (
-        refused("network", name, f"its forward failed for observations {tuple(inputs.shape)}"),
+        refused("network", name, f"its forward failed for observations {_shapes(inputs)}"),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", UserWarning)  # lazy modules announce themselves
         return module(inputs)
+
+
+def _shapes(inputs: Any) -> object:
+    parts = inputs if isinstance(inputs, dict) else {"": inputs}
+    shapes = {name: tuple(part.shape) for name, part in parts.items()}
+    return shapes if isinstance(inputs, dict) else shapes[""]

@@ -63,11 +63,12 @@ class EncoderActorCritic(ActorCritic):
             state = features.new_zeros(len(features), self.state_size) if state is None else state
             features, state = self.core(features, state)
         critic_features = features if self.shared else self.critic_encoder(inputs)
-        return self.head(features), self.value(critic_features)[:, 0], state
+        return self.masked(self.head(features), observations), self.value(critic_features)[:, 0], state
 
     def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
         length, count = observations.shape[:2]
-        inputs = self.observation_input.prepare(observations.flatten(0, 1))
+        flat = observations.flatten(0, 1)
+        inputs = self.observation_input.prepare(flat)
         features = self.actor_encoder(inputs)
         if self.core is not None:
             assert state is not None and boundaries is not None
@@ -79,7 +80,7 @@ class EncoderActorCritic(ActorCritic):
             features = torch.cat(steps)
         critic_features = features if self.shared else self.critic_encoder(inputs)
         by_time = features.reshape(length, count, -1)
-        return UnrollOutputs(self.head(features), self.value(critic_features)[:, 0], by_time)
+        return UnrollOutputs(self.masked(self.head(features), flat), self.value(critic_features)[:, 0], by_time)
 
     def make_runtime(self, kernels: Kernels) -> Runtime:
         if kernels == "torch":
@@ -118,14 +119,14 @@ class WholeActorCritic(ActorCritic):
     def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         inputs = self.observation_input.prepare(observations)
         if self.recurrent and state is None:
-            state = inputs.new_zeros(inputs.shape[0], self.state_size, dtype=torch.float32)
+            state = observations.new_zeros(len(observations), self.state_size, dtype=torch.float32)
         outputs = self.module(inputs, state)
         if not isinstance(outputs, tuple) or len(outputs) != 3:
             raise TypeError("forward must return the parameters, the values and the next state (or None)")
         parameters, values, after = outputs
         if isinstance(self.distribution, Gaussian):
             parameters = bound_log_std(parameters)
-        return parameters, values, after
+        return self.masked(parameters, observations), values, after
 
     def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
         if not self.recurrent:
@@ -149,6 +150,7 @@ class PartRuntime:
 
     def __init__(self, network: EncoderActorCritic, obstacle: str | None) -> None:
         self.description = "kernels: numpy" + (f", but torch for an encoder ({obstacle})" if obstacle else "")
+        self._masked = network.masked
         self._shared = network.shared
         self._actor = self._critic = _encoder_part(network.actor_encoder, network.observation_input)
         if not network.shared:
@@ -163,7 +165,8 @@ class PartRuntime:
             assert state is not None
             features, state = self._core.act_forward(features, state)
         critic_features = features if self._shared else self._critic.act_forward(observations)
-        return self._head.forward(features), self._value.forward(critic_features)[:, 0], state
+        parameters = self._masked(self._head.forward(features), observations)
+        return parameters, self._value.forward(critic_features)[:, 0], state
 
     def values(self, observations: Array, state: Array | None) -> Array:
         features = self._critic.act_forward(observations)
@@ -197,7 +200,7 @@ class PartRuntime:
             encoder_backward(grad_features)
 
         values = self._value.forward(critic_features)[:, 0]
-        return TrainOutputs(self._head.forward(features), values, by_time, backward)
+        return TrainOutputs(self._masked(self._head.forward(features), flat), values, by_time, backward)
 
 
 class _TorchEncoder:

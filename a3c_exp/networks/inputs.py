@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.envs.parts import Part, PartsBox
 from a3c_exp.errors import ConfigError
 
 VECTOR = ("inputs",)
@@ -132,6 +133,7 @@ class ObservationInput:
     arguments: what comes from the space, by the names that its constructor may ask for.
     axes: of one observation. layout, pixels: of pictures; None for what is no picture.
     raw: whether the module scales the pixels itself.
+    parts: of observations of several, for a module that asks for `observation_space`: it gets a dictionary of them.
     """
 
     arguments: dict[str, Any]
@@ -139,11 +141,18 @@ class ObservationInput:
     layout: ImageLayout | None = None
     pixels: PixelScaling | None = None
     raw: bool = False
+    parts: tuple[Part, ...] = ()
 
     @classmethod
     def of(cls, module: type[nn.Module], space: Box) -> ObservationInput:
         """The form that suits a module's constructor. Raises ConfigError if it cannot take such observations."""
         form, shape, is_bytes = observation_form(module), space.shape, space.dtype == np.uint8
+        if isinstance(space, PartsBox):
+            if form == SPACE:
+                return cls({"observation_space": _spaces(space)}, 1, parts=space.parts)
+            if form == PICTURE or any(part.is_image for part in space.parts):
+                names = ", ".join(part.name for part in space.parts)
+                raise _misfit(module, names, "one array", "For a Dict or a Tuple network=dict", "of the parts")
         if form == VECTOR and len(shape) != 1:
             smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
             advice = f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; before LSTM cells "
@@ -180,7 +189,10 @@ class ObservationInput:
         return not self.raw or getattr(module, "pixels", None) is self.pixels
 
     def prepare(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_pictures`."""
+        """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_pictures`; parts
+        in a dictionary, see `_spaces`."""
+        if self.parts:
+            return {part.name: _of_part(part, observations) for part in self.parts}  # type: ignore[return-value]
         if self.layout is None or self.pixels is None:
             return observations.float()
         pictures = self.layout.channels_first(observations)
@@ -190,11 +202,35 @@ class ObservationInput:
 def sample_observations(space: Box, count: int) -> Array:
     """Observations [count, ...] of a space, the same at each call, to try a network with."""
     rows = np.random.default_rng(0).uniform(-1, 1, (count, *space.shape))
+    if isinstance(space, PartsBox) and space.mask is not None:
+        rows[:, space.mask] = 1
     low, high = np.maximum(space.low.astype(np.float64), -1), space.high.astype(np.float64)
     high = np.maximum(low, high if space.dtype == np.uint8 else np.minimum(high, 1))
     return (low + (high - low) * (rows + 1) / 2).astype(space.dtype)
 
 
-def _misfit(module: type[nn.Module], shape: tuple[int, ...], takes: str, advice: str) -> ConfigError:
-    problem = f"must be a network for observations of shape {shape}: {module.__name__} takes {takes}. {advice}"
+def _spaces(space: PartsBox) -> Dict:
+    """The parts as a module gets them, by name: vectors, and images [C, H, W] of numbers from 0 to 1."""
+    return Dict(
+        {
+            part.name: Box(0.0, 1.0, layout.shape, np.float32)
+            if (layout := _image(part))
+            else Box(-np.inf, np.inf, (int(np.prod(part.box.shape)),), np.float32)
+            for part in space.parts
+        }
+    )
+
+
+def _image(part: Part) -> ImageLayout | None:
+    return ImageLayout.of(part.box.shape) if part.is_image else None
+
+
+def _of_part(part: Part, observations: Tensor) -> Tensor:
+    """The columns of a part: a vector [N, size], or images [N, C, H, W]."""
+    columns, layout = observations[:, part.columns], _image(part)
+    return columns if layout is None else layout.channels_first(columns.reshape(-1, *part.box.shape))
+
+
+def _misfit(module: type[nn.Module], shape: object, takes: str, advice: str, of: str = "of shape") -> ConfigError:
+    problem = f"must be a network for observations {of} {shape}: {module.__name__} takes {takes}. {advice}"
     return ConfigError("network", module.__name__, problem)

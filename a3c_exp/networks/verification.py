@@ -33,16 +33,15 @@ def verify(network: ActorCritic, space: Box) -> None:
     if isinstance(network, WholeActorCritic):
         _verify_module(network.module, observations, network, functools.partial(_whole_outputs, network))
     if isinstance(network, EncoderActorCritic):
-        inputs = network.observation_input.prepare(observations)
         for encoder in dict.fromkeys((network.actor_encoder, network.critic_encoder)):
-            _verify_module(encoder, inputs, network, functools.partial(_features, encoder))
+            _verify_module(encoder, observations, network, functools.partial(_features, network, encoder))
 
 
-def _features(encoder: nn.Module, inputs: Tensor) -> Tensor:
+def _features(network: EncoderActorCritic, encoder: nn.Module, observations: Tensor) -> Tensor:
     name = type(encoder).__name__
-    features = run_module(encoder, inputs, name)
+    features = run_module(encoder, network.observation_input.prepare(observations), name)
     width = features.shape[-1] if isinstance(features, Tensor) and features.dim() else 1
-    return _checked(name, "features", features, (len(inputs), width))
+    return _checked(name, "features", features, (len(observations), width))
 
 
 def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:

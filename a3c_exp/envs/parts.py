@@ -1,0 +1,165 @@
+"""Observations of several parts (Dict and Tuple spaces) as one vector, in which every backend carries them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+from a3c_exp.common.arrays import Array, Floats
+
+ACTION_MASK = "action_mask"
+"""The part that says which actions are allowed: 1 for each that is, 0 for each that is not."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of an observation.
+
+    name: the keys that lead to it, joined by dots: 'camera.left'; of a Tuple its index, '0'.
+    path: these keys. space: the environment's. box: of the part as a policy sees it: a vector, or an image.
+    columns: its numbers in the vector. The bytes of an image become numbers from 0 to 1.
+    """
+
+    name: str
+    path: tuple[Any, ...]
+    space: Space[Any]
+    box: Box
+    columns: slice
+
+    @property
+    def is_image(self) -> bool:
+        """Return whether the part is an image of bytes."""
+        return self.box.dtype == np.uint8
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether running statistics may scale the part: not images, choices and masks."""
+        return isinstance(self.space, Box) and not self.is_image and self.name != ACTION_MASK
+
+    def rows(self, observations: Any) -> Any:
+        """This part of K observations: of a list of them, or of one mapping or tuple of arrays [K, ...]."""
+        if isinstance(observations, (Mapping, tuple)):
+            return functools.reduce(operator.getitem, self.path, observations)
+        return [functools.reduce(operator.getitem, self.path, observation) for observation in observations]
+
+
+class PartsBox(Box):
+    """The space of observations of several parts: float32 [D], the parts side by side, flattened."""
+
+    def __init__(self, parts: Sequence[Part], *, bounded: bool = True) -> None:
+        self.parts = tuple(parts)
+        bounds = [self._bounds(part, bounded) for part in parts]
+        low, high = (np.concatenate(each) for each in zip(*bounds, strict=True))
+        super().__init__(low, high, dtype=np.float32)
+
+    @classmethod
+    def of(cls, space: Space[Any], encoder: Callable[[Space[Any]], tuple[Box, Any]]) -> PartsBox:
+        """The space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
+        leaves = [(path, leaf, encoder(leaf)[0]) for path, leaf in _leaves(space, ())]
+        if not leaves:
+            raise TypeError("its observations have no parts")
+        ends = [0, *itertools.accumulate(int(np.prod(box.shape)) for _, _, box in leaves)]
+        columns = itertools.starmap(slice, itertools.pairwise(ends))
+        return cls(
+            [
+                Part(".".join(map(str, path)), path, leaf, box, place)
+                for (path, leaf, box), place in zip(leaves, columns, strict=True)
+            ]
+        )
+
+    @property
+    def mask(self) -> slice | None:
+        """The columns of the mask of actions; None if there is none."""
+        return next((part.columns for part in self.parts if part.name == ACTION_MASK), None)
+
+    @property
+    def unmeasured(self) -> tuple[slice, ...]:
+        """The columns that running statistics leave as they are."""
+        return tuple(part.columns for part in self.parts if not part.is_measured)
+
+    def unbounded(self) -> PartsBox:
+        """The same with no bounds for the parts that running statistics scale."""
+        return PartsBox(self.parts, bounded=False)
+
+    @staticmethod
+    def join(parts: Sequence[Array]) -> Floats:
+        """The parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
+        rows = [part.reshape(len(part), -1) for part in parts]
+        return np.concatenate([x / np.float32(255) if x.dtype == np.uint8 else x for x in rows], 1, dtype=np.float32)
+
+    def split(self, observations: Floats) -> dict[str, Array]:
+        """Undo `join`: the parts by name, [K, ...] each, those of images as bytes."""
+        pieces = {part.name: (part, observations[:, part.columns]) for part in self.parts}
+        return {
+            name: (np.rint(x * 255) if part.is_image else x).astype(part.box.dtype).reshape(-1, *part.box.shape)
+            for name, (part, x) in pieces.items()
+        }
+
+    @staticmethod
+    def _bounds(part: Part, bounded: bool) -> tuple[Floats, Floats]:
+        if part.is_measured and not bounded:
+            size = int(np.prod(part.box.shape))
+            return np.full(size, -np.inf, np.float32), np.full(size, np.inf, np.float32)
+        scale = np.float32(255 if part.is_image else 1)
+        return part.box.low.ravel() / scale, part.box.high.ravel() / scale
+
+
+def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
+    """A random action that the mask of the observation [D], if there is one, allows."""
+    columns = space.mask if isinstance(space, PartsBox) else None
+    if columns is None:
+        return actions.sample()
+    mask = observation[columns].astype(np.int8)
+    if isinstance(actions, MultiDiscrete):
+        return actions.sample(tuple(np.split(mask, np.cumsum(actions.nvec)[:-1])))
+    return actions.sample(mask)
+
+
+def _leaves(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+    """The spaces inside a Dict or a Tuple that are neither, with the keys that lead to them."""
+    if isinstance(space, (Dict, Tuple)):
+        for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
+            yield from _leaves(inner, (*path, key))
+    else:
+        yield path, space
+
+
+class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Adds the mask of actions that an environment gives as info["action_mask"] to its observations, as a part.
+
+    An observation that is no Dict becomes the part `observation`.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        actions = env.action_space
+        if not isinstance(actions, (Discrete, MultiDiscrete)):
+            raise TypeError(f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}")
+        size = int(actions.n if isinstance(actions, Discrete) else actions.nvec.sum())
+        space = env.observation_space
+        inner = dict(space.items()) if isinstance(space, Dict) else {"observation": space}
+        self.observation_space = Dict(inner | {ACTION_MASK: MultiBinary(size)})
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**arguments)
+        return self._with_mask(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask(observation, info), reward, terminated, truncated, info
+
+    def _with_mask(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+        inner = observation if isinstance(observation, Mapping) else {"observation": observation}
+        if ACTION_MASK not in info:
+            raise KeyError(f"{self.env} gave no info[{ACTION_MASK!r}]")
+        mask = info[ACTION_MASK]
+        of_choices = mask if isinstance(mask, tuple) else (mask,)  # gymnasium masks MultiDiscrete by a tuple
+        return {**inner, ACTION_MASK: np.concatenate([np.ravel(part) for part in of_choices]).astype(np.int8)}

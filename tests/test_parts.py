@@ -1,0 +1,221 @@
+"""Observations of several parts, and actions that are not always allowed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from runs import drain, same
+
+import a3c_exp
+from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
+from a3c_exp.envs import EnvError, SyncEnvBatch, VectorEnvBatch
+from a3c_exp.envs.parts import MaskFromInfo, PartsBox
+from a3c_exp.envs.spaces import encoder
+from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
+
+SPACE = Dict(
+    {
+        "camera": Box(0, 255, (6, 5, 3), np.uint8),
+        "place": Tuple((Discrete(3), Box(-1, 1, (2,), np.float64))),
+        "action_mask": MultiBinary(4),
+    }
+)
+
+
+class Signs(gymnasium.Env[Any, Any]):
+    """Each episode has one right action of four. An image shows the half in which it lies, a vector the place in that
+    half; the mask forbids another action, which would be paid most. The best return is 5, of five steps.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium has it
+    observation_space = Dict({
+        "camera": Box(0, 255, (4, 4, 1), np.uint8), "vector": Box(-1, 1, (1,)), "action_mask": MultiBinary(5)
+    })  # fmt: skip
+    action_space = Discrete(5)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._look(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.mask[action], "a forbidden action"
+        reward = float(action == self.right)
+        self.steps += 1
+        return self._look(), reward, self.steps == 5, False, {}
+
+    def _look(self) -> dict[str, Any]:
+        self.right = int(self.np_random.integers(4))
+        self.mask = np.array([1, 1, 1, 1, 0], np.int8)
+        self.mask[(self.right + 1) % 4] = 0
+        camera = np.full((4, 4, 1), 200 if self.right >= 2 else 10, np.uint8)
+        return {
+            "camera": camera, "vector": np.array([2 * (self.right % 2) - 1], np.float32), "action_mask": self.mask
+        }  # fmt: skip
+
+
+gymnasium.register("Signs-v0", entry_point=lambda **kwargs: Signs(**kwargs), max_episode_steps=100)
+
+
+def overrides(backend: str, **more: Any) -> list[str]:
+    settings = {"env": "gym", "env.id": "Signs-v0", "network": "dict", "backend": backend, "total_steps": 40_000}
+    settings |= {"stop.mean_return": 4.9, "rollout_length": 20, "optimizer.learning_rate": 0.003, "seed": 0}
+    return [f"{key}={value}" for key, value in (settings | more).items()]
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes", "ga3c", "ray"])
+def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(backend: str, tmp_path: Path) -> None:
+    if backend == "ray" and find_spec("ray") is None:  # not imported: that is for the backend
+        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
+    run = a3c_exp.train(overrides(backend, workers=2), tmp_path / "run")
+    assert run.exit_code == 0
+    policy, env, returns = a3c_exp.load(tmp_path / "run"), Signs(), 0.0
+    for seed in range(10):
+        observation, _ = env.reset(seed=seed)
+        over = False
+        while not over:
+            observation, reward, over, _, _ = env.step(policy.act(observation))
+            returns += reward
+    assert returns == 50
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes", "ga3c", "ray"])
+def test_one_worker_is_the_same_everywhere(backend: str) -> None:
+    if backend == "ray" and find_spec("ray") is None:  # not imported: that is for the backend
+        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
+    more = {"env.normalize_observations": True, "total_steps": 1600, "workers": 1, "stop.mean_return": "null"}
+    at_once = {"backend.in_flight": 0} if backend == "ray" else {}
+    _, expected, _ = drain(a3c_exp.compose(overrides("serial", **more)))
+    _, state, error = drain(a3c_exp.compose(overrides(backend, **more, **at_once)))
+    assert error is None
+    assert same(state["parameters"], expected["parameters"])
+
+
+def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[export]'")
+    from a3c_exp.export import __main__ as export
+
+    folder = tmp_path / "run"
+    more = {"total_steps": 800, "env.normalize_observations": True}
+    a3c_exp.train(overrides("serial", workers=1, **more), folder)
+    assert export.main([str(folder), "steps=50"]) == 0  # checked against the policy
+    session = onnxruntime.InferenceSession(str(folder / "policy.onnx"), providers=["CPUExecutionProvider"])
+    inputs = {each.name: each.type for each in session.get_inputs()}
+    assert inputs == {"action_mask": "tensor(float)", "camera": "tensor(uint8)", "vector": "tensor(float)"}
+
+
+class TestSpaces:
+    def test_parts_lie_side_by_side_and_come_back(self) -> None:
+        space, encode = encoder(SPACE)
+        assert isinstance(space, PartsBox)
+        SPACE.seed(0)
+        rows = [SPACE.sample() for _ in range(3)]
+        flat = encode(rows)
+        assert flat.dtype == np.float32 and flat.shape == (3, 4 + 90 + 3 + 2) == (3, *space.shape)
+        parts = space.split(flat)
+        assert list(parts) == [".".join(map(str, part.path)) for part in space.parts]
+        np.testing.assert_array_equal(parts["camera"], [row["camera"] for row in rows])
+        np.testing.assert_array_equal(parts["place.0"].argmax(1), [row["place"][0] for row in rows])
+        np.testing.assert_allclose(parts["place.1"], [row["place"][1] for row in rows], rtol=1e-6)
+        np.testing.assert_array_equal(parts["action_mask"], [row["action_mask"] for row in rows])
+
+    def test_a_part_that_is_a_text_is_refused(self) -> None:
+        with pytest.raises(TypeError, match="Text"):
+            encoder(Dict({"a": Box(0, 1, (2,)), "mission": Text(5)}))
+
+    def test_running_statistics_scale_vectors_alone(self) -> None:
+        space, encode = encoder(SPACE)
+        form = NormalizedObservations.of(True, space)
+        flat = encode([SPACE.sample() for _ in range(50)])
+        normalizer = Normalizer.from_row(RunningStats.of(flat, None).row, form, False)
+        scaled = normalizer.observations(flat)
+        assert isinstance(space, PartsBox)
+        for part in space.parts:
+            changed = not np.array_equal(scaled[:, part.columns], flat[:, part.columns])
+            assert changed == (part.name == "place.1"), part.name
+
+
+class TestAnswers:
+    class Faulty(Signs):
+        look: Any = None
+
+        def _look(self) -> dict[str, Any]:
+            return super()._look() | (self.look if getattr(self, "steps", 0) == 2 else {})
+
+    @pytest.mark.parametrize(
+        ("look", "words"),
+        [
+            ({"vector": np.array([np.nan], np.float32)}, "vector"),
+            ({"camera": np.zeros((3, 4, 1), np.uint8)}, "camera"),
+            ({"action_mask": np.zeros(5, np.int8)}, "no action"),
+        ],
+    )
+    @pytest.mark.parametrize("vector", [False, True])
+    def test_the_part_that_cannot_be_used_is_named(self, look: dict[str, Any], words: str, vector: bool) -> None:
+        faulty = type("Wrong", (self.Faulty,), {"look": look})
+        if vector and words == "camera":
+            return  # gymnasium's vector refuses it
+        make = gymnasium.vector.SyncVectorEnv([faulty, faulty]) if vector else None
+        batch = VectorEnvBatch(make, [0, 1]) if make else SyncEnvBatch([faulty(), faulty()], [0, 1])
+        obs = batch.reset()
+        with pytest.raises(EnvError, match=words):
+            for _ in range(4):
+                assert isinstance(batch.observation_space, PartsBox) and batch.observation_space.mask is not None
+                allowed = obs[:, batch.observation_space.mask]
+                obs = batch.step(allowed.argmax(1)).obs
+
+    def test_a_mask_in_info_becomes_a_part(self) -> None:
+        class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
+            def reset(self, **arguments: Any) -> Any:
+                observation, _ = self.env.reset(**arguments)
+                return observation, {"action_mask": np.array([1, 0], np.int8)}
+
+            def step(self, action: Any) -> Any:
+                *answer, _ = self.env.step(action)
+                return *answer, {"action_mask": np.array([0, 1], np.int8)}
+
+        env = MaskFromInfo(Masked(gymnasium.make("CartPole-v1")))
+        first, _ = env.reset(seed=0)
+        assert first in env.observation_space and first["action_mask"].tolist() == [1, 0]
+        assert env.step(0)[0]["action_mask"].tolist() == [0, 1]
+
+
+class TestMask:
+    @pytest.mark.parametrize("actions", [Discrete(4), MultiDiscrete([2, 2])])
+    @pytest.mark.parametrize("network", [DictEncoder, Mlp])
+    @pytest.mark.parametrize("kernels", ["auto", "torch"])
+    def test_a_forbidden_action_has_no_probability_and_no_gradient(
+        self, actions: Any, network: type, kernels: Any
+    ) -> None:
+        space, encode = encoder(Dict({"vector": Box(-1, 1, (3,)), "action_mask": MultiBinary(4)}))
+        built = EncoderNetwork(encoder=ModuleSpec(network), policy_gain=1.0, kernels=kernels).build(
+            space, actions, np.random.default_rng(0)
+        )
+        mask = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 0, 1, 0]], np.int8)
+        rows = encode([{"vector": np.full(3, 0.1 * k, np.float32), "action_mask": m} for k, m in enumerate(mask)])
+        parameters, _, _ = built.act_forward(rows)
+        assert (parameters[mask == 0] < -1e8).all() and (np.abs(parameters[mask == 1]) < 10).all()
+        for _ in range(50):
+            chosen, _ = built.distribution.sample(parameters, np.random.default_rng())
+            one_hot = encoder(actions)[1](chosen)
+            assert (one_hot <= mask).all()
+        with torch.no_grad():
+            np.testing.assert_allclose(built(torch.from_numpy(rows))[0].numpy(), parameters, rtol=1e-5)
+        outputs, backward = built.evaluate(rows[None], chosen[None])
+        assert np.isfinite(outputs.log_probs).all() and (outputs.entropy >= 0).all()
+        ones = np.ones((1, 3), np.float32)
+        backward(OutputGradients(ones, ones, ones))
+        assert np.isfinite(built.gradient).all() and np.abs(built.gradient).max() > 0
+
+    def test_one_of_another_length_is_refused(self) -> None:
+        space, _ = encoder(SPACE)
+        with pytest.raises(a3c_exp.ConfigError, match="action_mask") as info:
+            EncoderNetwork(encoder=ModuleSpec(DictEncoder)).build(space, Discrete(3), None)
+        assert info.value.key == "env.id"
