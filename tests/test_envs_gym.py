@@ -144,8 +144,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("observations", "actions", "hint"),
         [
-            (Dict({"a": Discrete(2)}), Discrete(2), "wrappers=[FlattenObservation]"),
-            (Tuple([Discrete(2)]), Discrete(2), "Tuple"),
+            (Dict({"a": Discrete(2), "b": Text(3)}), Discrete(2), "Text"),
             (Text(3), Discrete(2), "Text"),
             (Discrete(2), Dict({"a": Discrete(2)}), "Dict"),
             (Discrete(2), Tuple([Discrete(2), Discrete(2)]), "one agent"),

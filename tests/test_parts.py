@@ -91,11 +91,11 @@ def test_one_worker_is_the_same_everywhere(backend: str) -> None:
     if backend == "ray" and find_spec("ray") is None:  # not imported: that is for the backend
         pytest.skip("clusters: pip install 'a3c-exp[ray]'")
     more = {"env.normalize_observations": True, "total_steps": 1600, "workers": 1, "stop.mean_return": "null"}
-    at_once = {"backend.in_flight": 0} if backend == "ray" else {}
+    one_by_one = {"ray": {"backend.in_flight": 0}, "ga3c": {"backend.rollouts": 1, "backend.training_batch": 1}}
     _, expected, _ = drain(a3c_exp.compose(overrides("serial", **more)))
-    _, state, error = drain(a3c_exp.compose(overrides(backend, **more, **at_once)))
+    _, state, error = drain(a3c_exp.compose(overrides(backend, **more, **one_by_one.get(backend, {}))))
     assert error is None
-    assert same(state["parameters"], expected["parameters"])
+    assert same(state["parameters"], expected["parameters"]) and same(state["stats"], expected["stats"])
 
 
 def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
