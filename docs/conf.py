@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -45,8 +46,10 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
 
     def link(match: re.Match[str]) -> str:
         text, path = match.groups()
-        if "://" in path or path.startswith("#") or path.partition("#")[0].endswith(".md"):
+        if "://" in path or path.startswith("#"):
             return match[0]
+        if path.partition("#")[0].endswith(".md"):
+            return f"[]({path})" if text.endswith(".md") else match[0]  # a file's name: the page's title
         assert (folder / path.partition("#")[0]).exists(), match[0]
         return text
 
@@ -60,23 +63,33 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
 
 
 def read_docstring(app: Any, what: str, name: str, object_: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: `code`, and indented lines, as they are."""
-    plain = [re.sub(r"`+([^`]+)`+", r"``\1``", re.sub(r"([*|\\_])(?![^`]*`)", r"\\\1", line)) for line in lines]
-    lines.clear()
-    for line in plain:
-        indented = line.startswith("    ")
-        before = lines[-1] if lines else ""
-        if indented and before and not before.startswith("    "):
-            line = line.strip()  # a description that goes on
-        elif before and re.match(r"([a-z_]+(, [a-z_]+)*: |Raises |Returns )", line):
-            lines.append("")  # an argument
-        elif indented and not before and len(lines) > 1 and not lines[-2].startswith("    "):
-            lines.extend(["::", ""])
-        elif not indented and before.startswith("    "):
-            lines.append("")
-        lines.append(line)
-    if lines and lines[-1]:
-        lines.append("")
+    """Docstrings are plain text: `code`, indented lines, and `argument: what it is`, which goes into a list."""
+    joined: list[str] = []
+    for line in lines:
+        if line.startswith("    ") and joined and joined[-1] and not joined[-1].startswith("    "):
+            joined[-1] += f" {line.strip()}"
+        else:
+            joined.append(line)
+    names = list(inspect.signature(object_).parameters) if callable(object_) else []
+    several = re.compile(rf"(?<=\.) (?=(?:{'|'.join(names) or '-'}): )")
+    text, arguments = [], []
+    for line in joined:
+        named = re.match(r"((?:\w+, )*\w+): ", line)
+        if named and named[1].split(", ")[0] in names:
+            for part in several.split(line):
+                words, _, meaning = part.partition(": ")
+                arguments += [f":param {word}: {plain(meaning)}" for word in words.split(", ")]
+        elif line.startswith("    "):
+            text += [line] if text[-1].startswith("    ") else ["::", "", line]
+        else:
+            text += ["", plain(line)] if named or line.startswith(("Raises ", "Returns ")) else [plain(line)]
+            text += [""] if named else []
+    lines[:] = [*text, "", *arguments, ""]
+
+
+def plain(text: str) -> str:
+    """Text whose only markup is `code`, as reStructuredText."""
+    return re.sub(r"`+([^`]+)`+", r"``\1``", re.sub(r"([*|\\_])(?![^`]*`)", r"\\\1", text))
 
 
 def setup(app: Any) -> None:
