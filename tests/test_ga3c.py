@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from backend_runs import SETTINGS, ga3c, nobody_works, running, serial_state, totals, worker_threads
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from runs import BANDIT, CORRIDOR, SCRIPTED, config, drain, latest, make_store, same, train_config, wait_until
 from scripted import End, Scripted
 
 from a3c_exp.backends.ga3c import services
+from a3c_exp.backends.ga3c.agent import RemoteNetwork
 from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, SharedBuffers
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
@@ -29,6 +31,7 @@ from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import Learner
 from a3c_exp.errors import ConfigError
+from a3c_exp.networks.distributions import Categorical
 
 # An agent waits until its rollout has been learned from.
 STEP_BY_STEP: dict[str, Any] = {"backend__rollouts": 1, "backend__training_batch": 1}
@@ -308,12 +311,13 @@ class TestSharedBuffers:
     def test_an_agent_with_an_unread_notification_is_busy(self, buffers: SharedBuffers) -> None:
         """Trainers learn from less than `training_batch` if no agent is busy. An agent whose slot has just been
         released is, however long the system keeps it from its core."""
-        channel, status = buffers.channel(0), buffers.request_arrays["status"]
+        network = RemoteNetwork(buffers.channel(0), Categorical(Discrete(2)), Heartbeat())
+        status = buffers.request_arrays["status"]
         assert buffers.busy_agents == 2
-        assert channel.acquire_slot() == 0
+        assert network.acquire_slot() == 0
         status[0] = WAITING
         assert buffers.busy_agents == 1
         buffers.release([0])
         assert buffers.busy_agents == 2
-        assert channel.acquire_slot() == 0
+        assert network.acquire_slot() == 0
         assert status[0] == WORKING

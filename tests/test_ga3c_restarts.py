@@ -16,18 +16,22 @@ import backend_runs
 import numpy as np
 import pytest
 from backend_runs import nobody_works, running, totals, worker_processes
+from gymnasium.spaces import Discrete
 from killing import killed_at_line
 from runs import CORRIDOR, SCRIPTED, drain, train_config, wait_until
 
 from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
-from a3c_exp.backends.ga3c.buffers import STARTING, AgentChannel, BufferSpec, Prediction, SharedBuffers
+from a3c_exp.backends.ga3c.agent import RemoteNetwork
+from a3c_exp.backends.ga3c.buffers import STARTING, AgentChannel, BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.backends.ga3c.queues import bytes_in
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import build_network
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
+from a3c_exp.networks.distributions import Categorical
 
 AGENTS, ENVS, LENGTH, SLOTS = 2, 4, 4, 2
 OBSERVATION_SIZE = 4
@@ -58,18 +62,24 @@ def scripted_rollout(mark: int) -> Rollout:
     return Rollout(**columns, state=None, episodes=Episodes(), transitions=LENGTH * ENVS, stats=None)
 
 
+def network_of(channel: AgentChannel) -> RemoteNetwork:
+    return RemoteNetwork(channel, Categorical(Discrete(2)), Heartbeat())
+
+
 def live(channel: AgentChannel) -> None:
-    """The life of an agent: two rollouts, each after a request."""
-    channel.begin()
+    """The life of an agent: two rollouts, each after a request of its parameters' version."""
+    network = network_of(channel)
+    network.begin()
     for mark in (1, 2):
-        slot = channel.acquire_slot()
-        channel.predict(np.full((ENVS, OBSERVATION_SIZE), mark, np.float32), None)
-        channel.put_rollout(slot, scripted_rollout(mark), [mark] * LENGTH)
+        slot = network.acquire_slot()
+        network._mine["version"][0] = mark
+        network.act_forward(np.full((ENVS, OBSERVATION_SIZE), mark, np.float32), None)
+        network.put_rollout(slot, scripted_rollout(mark))
 
 
-def prediction(requests: Sequence[int], value: float) -> Prediction:
+def reply(buffers: SharedBuffers, requests: Sequence[int], value: float) -> None:
     count = len(requests) * ENVS
-    return Prediction(np.full((count, 2), value, np.float32), np.full(count, value, np.float32), None, 7)
+    buffers.reply(requests, 9, np.full((count, 2), value, np.float32), np.full(count, value, np.float32), None)
 
 
 class Case:
@@ -87,7 +97,7 @@ class Case:
         self.slots = buffers.finished.take(9, 0.0) if taken else []
         self.requests = buffers.take_requests(9, 0.0) if taken else []
         buffers.renew(0)
-        self.successor = buffers.channel(0)
+        self.successor = network_of(buffers.channel(0))
 
     def check(self) -> None:
         buffers, successor = self.buffers, self.successor
@@ -95,7 +105,7 @@ class Case:
         assert buffers.busy_agents == AGENTS - 1, "nobody waits for an agent that starts"
         # Whatever the predecessor wanted to know, nobody answers it.
         if self.requests:
-            buffers.reply(self.requests, prediction(self.requests, 5.0))
+            reply(buffers, self.requests, 5.0)
         assert buffers.take_requests(9, 0.0) == []
         free = self.free_slots()
         queued = self.slots + buffers.finished.take(9, 0.0)
@@ -106,7 +116,7 @@ class Case:
         assert self.free_slots() == queued
         assert os.read(buffers._notifications[1][0].fileno(), 99) == bytes(range(SLOTS)), "the other agent has its own"
         self.check_reply()
-        successor.put_rollout(0, scripted_rollout(9), [9] * LENGTH)
+        successor.put_rollout(0, scripted_rollout(9))
         assert buffers.finished.take(9, 0.0) == [0]
         buffers.close()
 
@@ -120,10 +130,10 @@ class Case:
         buffers = self.buffers
         server = threading.Thread(target=lambda: self.serve(8.0))
         server.start()
-        answer = self.successor.predict(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
+        distributions, values, _ = self.successor.act_forward(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
         server.join()
-        np.testing.assert_array_equal(answer.values, np.full(ENVS, 8.0))
-        np.testing.assert_array_equal(answer.distributions, np.full((ENVS, 2), 8.0))
+        np.testing.assert_array_equal(values, np.full(ENVS, 8.0))
+        np.testing.assert_array_equal(distributions, np.full((ENVS, 2), 8.0))
         assert not bytes_in(buffers._notifications[0][0])
 
     def serve(self, value: float) -> None:
@@ -131,7 +141,7 @@ class Case:
         while not requests:
             requests = self.buffers.take_requests(9, 1.0)
         assert [request % AGENTS for request in requests] == [0]
-        self.buffers.reply(requests, prediction(requests, value))
+        reply(self.buffers, requests, value)
 
 
 def assert_whole(rollout: Rollout, mark: int) -> None:

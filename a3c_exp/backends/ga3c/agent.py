@@ -8,14 +8,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.buffers import AgentChannel
+from a3c_exp.backends.ga3c.buffers import ENDED, REPLIED, WAITING, WORKING, AgentChannel
+from a3c_exp.backends.ga3c.queues import polling, write_index
+from a3c_exp.backends.messages import ReceiverClosedError
 from a3c_exp.backends.supervision import incarnation
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Array, Floats, arrays_in
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.leaving import LeavingRules
 from a3c_exp.core.measuring import measure_actor
+from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint, make_actor
 from a3c_exp.envs import close_within
@@ -28,33 +32,102 @@ NICENESS = 10
 
 
 class RemoteNetwork:
-    """A `PolicyNetwork` whose forward passes are made by a predictor. Only actions are drawn here.
+    """A `PolicyNetwork` whose forward passes are made by a predictor, and the slots of its agent's rollouts.
 
-    versions: of the parameters of each `act_forward`, since the list was last cleared.
+    Only actions are drawn here. waited: seconds that the agent has spent waiting; the agent resets it.
     """
 
-    def __init__(self, channel: AgentChannel, distribution: Distribution) -> None:
-        self._channel = channel
+    def __init__(self, channel: AgentChannel, distribution: Distribution, heartbeat: Heartbeat) -> None:
+        spec, agent = channel.spec, channel.agent
         self.distribution = distribution
-        self.versions: list[int] = []
+        self._spec = spec
+        self._agent = agent
+        self._heartbeat = heartbeat
+        self._request = agent + spec.agents * channel.incarnation
+        self._notifications, self._requests, self._finished = channel.pipes
+        self._poll = polling(self._notifications)
+        arrays = arrays_in(channel.blocks[0], spec.requests)
+        self._status = arrays.pop("status")
+        self._mine: dict[str, Array] = {name: rows[agent : agent + 1] for name, rows in arrays.items()}
+        self._rollouts = arrays_in(channel.blocks[1], spec.rollouts)
+        self._free_slots: list[int] = []
+        self._versions: list[int] = []  # of the parameters of each `act_forward` of a rollout
+        self.waited = 0.0
 
     def initial_state(self, count: int) -> Floats | None:
-        size = self._channel.spec.state_size
+        size = self._spec.state_size
         return np.zeros((count, size), np.float32) if size else None
 
     def act_forward(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
-        reply = self._channel.predict(observations, state)
-        self.versions.append(reply.version)
-        return reply.distributions, reply.values, reply.next_state
+        """The distributions are a view, which holds until the next request."""
+        self._ask(observations, state)
+        count, mine = len(observations), self._mine
+        self._versions.append(int(mine["version"][0]))
+        next_state = None if state is None else mine["next_state"][0, :count].copy()
+        return mine["distributions"][0, :count], mine["values"][0, :count].copy(), next_state
 
     def values(self, observations: Array, state: Array | None) -> Floats:
         """V(s) for any number of observations: a request has room for those of K environments."""
-        count = self._channel.spec.envs
         values = []
-        for start in range(0, len(observations), count):
-            rows = slice(start, start + count)
-            values.append(self._channel.predict(observations[rows], None if state is None else state[rows]).values)
+        for start in range(0, len(observations), self._spec.envs):
+            rows = slice(start, start + self._spec.envs)
+            self._ask(observations[rows], None if state is None else state[rows])
+            values.append(self._mine["values"][0, : len(observations[rows])].copy())
         return values[0] if len(values) == 1 else np.concatenate(values)
+
+    def _ask(self, observations: Array, state: Array | None) -> None:
+        """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait for the reply."""
+        count, mine = len(observations), self._mine
+        mine["observations"][0, :count] = observations
+        if state is not None:
+            mine["state"][0, :count] = state
+        write_index(self._requests, self._request)
+        while (number := self._read_notification()) != REPLIED:
+            self._free_slots.append(number)
+
+    def begin(self) -> None:
+        """Say that this agent works from now on: predictors and trainers wait for it."""
+        self._status[self._agent] = WORKING
+
+    def leave(self) -> None:
+        """Say that nothing more will come from this agent."""
+        self._status[self._agent] = ENDED
+
+    def acquire_slot(self) -> int:
+        """Wait until one of the agent's rollout slots is free, and take it."""
+        if not self._free_slots:
+            self._status[self._agent] = WAITING
+            self._wait_for_notification()
+            self._status[self._agent] = WORKING  # before it is read: see `SharedBuffers.busy_agents`
+            self._free_slots.append(self._read_notification())
+        return self._free_slots.pop(0)
+
+    def put_rollout(self, slot: int, rollout: Rollout) -> None:
+        """Write a rollout into a slot, and queue it for trainers. Each step has the version that acted in it."""
+        index, arrays, length = self._agent * self._spec.slots_per_agent + slot, self._rollouts, len(rollout.rewards)
+        for name in STEP_FIELDS:
+            column = np.array(self._versions[-length:])[:, None] if name == "version" else getattr(rollout, name)
+            arrays[name][index, :length] = column
+        self._versions.clear()
+        arrays["length"][index] = length
+        if rollout.state is not None:
+            arrays["state"][index] = rollout.state
+        if rollout.stats is not None:
+            arrays["stats"][index] = rollout.stats.row
+        write_index(self._finished, index)
+
+    def _wait_for_notification(self) -> None:
+        began = time.perf_counter()
+        while not self._poll.poll(1000 * PAUSE_SECONDS):
+            self._heartbeat.beat()
+        self.waited += time.perf_counter() - began
+
+    def _read_notification(self) -> int:
+        self._wait_for_notification()
+        found = os.read(self._notifications.fileno(), 1)
+        if not found:
+            raise ReceiverClosedError
+        return found[0]
 
 
 def run_agent(
@@ -67,36 +140,35 @@ def run_agent(
     """
     experiment = context.experiment
     import_plugins(experiment.plugins)  # they may register environments
-    channel.heartbeat = store.heartbeat(index)
-    network = RemoteNetwork(channel, distribution)
-    actor = make_actor(incarnation(context, attempt), index, lambda env: network, channel.heartbeat)
+    heartbeat = store.heartbeat(index)
+    network = RemoteNetwork(channel, distribution, heartbeat)
+    actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat)
     if (watch := measure_actor(context.measures, actor)) is not None:
         watch.time(network, "act_forward", "waiting")  # for a predictor
     try:
         os.nice(NICENESS)
         rules = LeavingRules(experiment.stop, store.start(index, actor.rng))
-        channel.begin()
+        network.begin()
         began = time.perf_counter()
         while True:
-            slot = channel.acquire_slot()
+            slot = network.acquire_slot()
             snapshot = store.peek()
             if store.stopped or snapshot.steps >= experiment.total_steps or rules.has_all_episodes:
                 break
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
             store.counters.save_rng_state(index, actor.rng)
             store.counters.episodes[index] += len(rollout.episodes)
-            channel.put_rollout(slot, rollout, network.versions[-len(rollout.rewards) :])
-            network.versions.clear()
+            network.put_rollout(slot, rollout)
             event = Event(index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
             event.left = rules.add(rollout.episodes)
             now = time.perf_counter()
-            event.add({"ga3c/agent_wait": channel.waited / (now - began)})
-            began, channel.waited = now, 0.0
+            event.add({"ga3c/agent_wait": network.waited / (now - began)})
+            began, network.waited = now, 0.0
             if watch is not None:
                 watch.report(event)
             yield event
             if event.left:
                 break
-        channel.leave()  # not if this raises: then another agent may take its place
+        network.leave()  # not if this raises: then another agent may take its place
     finally:
         close_within(actor.env)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -16,13 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.queues import IndexQueue, bytes_in, polling, write_index
-from a3c_exp.backends.messages import ReceiverClosedError
+from a3c_exp.backends.ga3c.queues import IndexQueue, bytes_in
 from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
@@ -117,7 +114,7 @@ class SharedBuffers:
             os.write(writer.fileno(), bytes(range(spec.slots_per_agent)))
 
     def channel(self, agent: int) -> AgentChannel:
-        """One agent's way to these buffers, to be sent to its process."""
+        """One agent's way to these buffers."""
         pipes = self._notifications[agent][0], self.requests.writer, self.finished.writer
         return AgentChannel(self.spec, agent, self._incarnations[agent], self._blocks, pipes)
 
@@ -178,18 +175,24 @@ class SharedBuffers:
 
         return flat("observations"), flat("state") if self.spec.state_size else None
 
-    def reply(self, requests: Sequence[int], reply: Prediction) -> None:
-        """Write the replies to requests, and tell their agents. An agent that has been replaced gets none."""
+    def reply(
+        self, requests: Sequence[int], version: int, distributions: Floats, values: Floats, next_state: Floats | None
+    ) -> None:
+        """Write the replies to requests, and tell their agents. An agent that has been replaced gets none.
+
+        distributions [N, P], values [N], next_state [N, S]: as a forward pass has them, of all observations of the
+            requests. version: of the parameters.
+        """
         shape = len(requests), self.spec.envs
         with self._lock:
             valid = [row for row, request in enumerate(requests) if self._is_valid(request)]
             arrays, agents = self.request_arrays, [requests[row] % self.spec.agents for row in valid]
             rows = slice(None) if len(valid) == len(requests) else valid
-            arrays["distributions"][agents] = reply.distributions.reshape(*shape, -1)[rows]
-            arrays["values"][agents] = reply.values.reshape(shape)[rows]
-            if reply.next_state is not None:
-                arrays["next_state"][agents] = reply.next_state.reshape(*shape, -1)[rows]
-            arrays["version"][agents] = reply.version
+            arrays["distributions"][agents] = distributions.reshape(*shape, -1)[rows]
+            arrays["values"][agents] = values.reshape(shape)[rows]
+            if next_state is not None:
+                arrays["next_state"][agents] = next_state.reshape(*shape, -1)[rows]
+            arrays["version"][agents] = version
             for agent in agents:
                 self._notify(agent, REPLIED)
 
@@ -225,100 +228,16 @@ class SharedBuffers:
         self.finished.close()
 
 
-class Prediction(NamedTuple):
-    """A reply for observations [N, ...]: distributions [N, P], values [N], the recurrent state after them [N, S], and
-    the version of the parameters. The distributions are a view, which holds until the next request."""
-
-    distributions: Floats
-    values: Floats
-    next_state: Floats | None
-    version: int
-
-
-class AgentChannel:
-    """One agent's way to the shared buffers.
+class AgentChannel(NamedTuple):
+    """One agent's way to the shared buffers, to be sent to its process.
 
     incarnation: number of agents that had its place before it.
+    blocks: the memory of requests and that of rollouts.
     pipes: the reading end of its own one, and the writing ends of the queues of requests and of finished rollouts.
-    heartbeat: of the agent. waited: seconds that the agent has spent waiting; the agent resets it.
     """
 
-    def __init__(
-        self, spec: BufferSpec, agent: int, incarnation: int, blocks: tuple[Any, Any], pipes: tuple[Connection, ...]
-    ) -> None:
-        self._arguments = spec, agent, incarnation, blocks, pipes
-        self.spec = spec
-        self.agent = agent
-        self._request = agent + spec.agents * incarnation
-        self._notifications, self._requests, self._finished = pipes
-        arrays = arrays_in(blocks[0], spec.requests)
-        self._status = arrays.pop("status")
-        self._mine: dict[str, Array] = {name: rows[agent : agent + 1] for name, rows in arrays.items()}
-        self._rollouts = arrays_in(blocks[1], spec.rollouts)
-        self._poll = polling(self._notifications)
-        self._free_slots: list[int] = []
-        self.heartbeat = Heartbeat()
-        self.waited = 0.0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Map the same memory and the same pipes in the process that this is sent to."""
-        return AgentChannel, self._arguments
-
-    def begin(self) -> None:
-        """Say that this agent works from now on: predictors and trainers wait for it."""
-        self._status[self.agent] = WORKING
-
-    def predict(self, observations: Array, state: Array | None) -> Prediction:
-        """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait for the reply."""
-        count, mine = len(observations), self._mine
-        mine["observations"][0, :count] = observations
-        if state is not None:
-            mine["state"][0, :count] = state
-        write_index(self._requests, self._request)
-        while (number := self._read_notification()) != REPLIED:
-            self._free_slots.append(number)
-        return Prediction(
-            distributions=mine["distributions"][0, :count],
-            values=mine["values"][0, :count].copy(),
-            next_state=None if state is None else mine["next_state"][0, :count].copy(),
-            version=int(mine["version"][0]),
-        )
-
-    def acquire_slot(self) -> int:
-        """Wait until one of the agent's rollout slots is free, and take it."""
-        if not self._free_slots:
-            self._status[self.agent] = WAITING
-            self._wait_for_notification()
-            self._status[self.agent] = WORKING  # before it is read: see `SharedBuffers.busy_agents`
-            self._free_slots.append(self._read_notification())
-        return self._free_slots.pop(0)
-
-    def put_rollout(self, slot: int, rollout: Rollout, versions: Sequence[int]) -> None:
-        """Write a rollout into a slot, and queue it for trainers. versions: of the parameters, at each step."""
-        index, arrays, length = self.agent * self.spec.slots_per_agent + slot, self._rollouts, len(rollout.rewards)
-        for name in STEP_FIELDS:
-            column = np.array(versions)[:, None] if name == "version" else getattr(rollout, name)
-            arrays[name][index, :length] = column
-        arrays["length"][index] = length
-        if rollout.state is not None:
-            arrays["state"][index] = rollout.state
-        if rollout.stats is not None:
-            arrays["stats"][index] = rollout.stats.row
-        write_index(self._finished, index)
-
-    def leave(self) -> None:
-        """Say that nothing more will come from this agent."""
-        self._status[self.agent] = ENDED
-
-    def _wait_for_notification(self) -> None:
-        began = time.perf_counter()
-        while not self._poll.poll(1000 * PAUSE_SECONDS):
-            self.heartbeat.beat()
-        self.waited += time.perf_counter() - began
-
-    def _read_notification(self) -> int:
-        self._wait_for_notification()
-        found = os.read(self._notifications.fileno(), 1)
-        if not found:
-            raise ReceiverClosedError
-        return found[0]
+    spec: BufferSpec
+    agent: int
+    incarnation: int
+    blocks: tuple[Any, Any]
+    pipes: tuple[Connection, Connection, Connection]

@@ -22,7 +22,7 @@ import numpy as np
 from a3c_exp.backends.messages import ReceiverClosedError
 
 _WIDTH = np.dtype(np.int32).itemsize
-_ALL = 1 << 14  # no fewer indices than a pipe holds: 64 KiB
+_MOST = 1 << 16  # bytes, no fewer than a pipe holds
 
 
 class IndexQueue:
@@ -45,7 +45,7 @@ class IndexQueue:
             return []
         with self._lock:
             if len(self._indices) < count:
-                self._read(count - len(self._indices))
+                self._read()
             taken = [self._indices.popleft() for _ in range(min(count, len(self._indices)))]
             self._held.update(taken)
         return taken
@@ -58,7 +58,7 @@ class IndexQueue:
     def known(self) -> set[int]:
         """All indices that are queued or held."""
         with self._lock:
-            self._read(_ALL)
+            self._read()
             return self._held | set(self._indices)
 
     def __len__(self) -> int:
@@ -69,10 +69,10 @@ class IndexQueue:
         self._reader.close()
         self.writer.close()
 
-    def _read(self, count: int) -> None:
-        """Move up to `count` indices out of the pipe. The caller holds the lock."""
+    def _read(self) -> None:
+        """Move indices out of the pipe. The caller holds the lock."""
         if bytes_in(self._reader):
-            self._indices.extend(np.frombuffer(os.read(self._reader.fileno(), _WIDTH * count), np.int32).tolist())
+            self._indices.extend(np.frombuffer(os.read(self._reader.fileno(), _MOST), np.int32).tolist())
 
 
 def write_index(pipe: Connection, index: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.buffers import POLL_SECONDS, Prediction, SharedBuffers
+from a3c_exp.backends.ga3c.buffers import POLL_SECONDS, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.core import seeding
@@ -79,7 +79,7 @@ class Services:
                 version = snapshot.version
                 if snapshot.normalizer is not None:
                     snapshot.normalizer.scale_pixels(network)
-            buffers.reply(requests, Prediction(*network.act_forward(*buffers.observations(requests)), version))
+            buffers.reply(requests, version, *network.act_forward(*buffers.observations(requests)))
             event.add({"ga3c/prediction_batch": len(requests) * buffers.spec.envs, "ga3c/prediction_queue": waiting})
             now = time.monotonic()
             if now >= due:

@@ -151,12 +151,10 @@ def shard_slices(size: int, count: int) -> list[slice]:
 
 def shard_spec(spec: StoreSpec, shard: slice) -> StoreSpec:
     """The spec of one server's store. A part of the network that crosses the shard's border is cut there."""
-    size = shard.stop - shard.start
-
-    def within(index: int) -> int:
-        return int(min(max(index - shard.start, 0), size))
-
-    param_slices = {name: slice(within(part.start), within(part.stop)) for name, part in spec.param_slices.items()}
+    size, param_slices = shard.stop - shard.start, {}
+    for name, part in spec.param_slices.items():
+        ends = np.array([part.start, part.stop]) - shard.start
+        param_slices[name] = slice(*ends.clip(0, size).tolist())
     return replace(spec, size=size, param_slices=param_slices)
 
 
