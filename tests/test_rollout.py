@@ -15,6 +15,7 @@ from a3c_exp.core.normalization import NormalizedObservations, Normalizer, Runni
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Gym, Step
+from a3c_exp.envs.batch import RewardNormalization
 from a3c_exp.schedules import Linear
 
 
@@ -112,7 +113,7 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts() -> None:
         assert 0 <= rest <= length / 8
 
 
-def make_normalizer(rewards: bool = False, row: Array | None = None) -> Normalizer:
+def make_normalizer(rewards: RewardNormalization = False, row: Array | None = None) -> Normalizer:
     row = np.zeros(RunningStats.width((4,), True, rewards)) if row is None else row
     return Normalizer.from_row(row, NormalizedObservations(True, (4,)), rewards)
 
@@ -149,6 +150,19 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None
     second = collect(actor, normalizer=make_normalizer(rewards=True, row=first.stats.row))
     raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([0, 1, 0])])
     np.testing.assert_allclose(second.rewards[:, 0], raw / running.std(), rtol=1e-5)
+
+
+def test_centered_rewards_have_their_own_mean_and_deviation() -> None:
+    """Those of the transitions before; of the first rollout its own."""
+    actor = make_actor(length=3, lengths=(9,))
+    first = collect(actor, normalizer=make_normalizer(rewards="centered"))
+    assert first.stats is not None
+    r = np.array([Scripted.reward(0, t + 1, int(a)) for t, a in enumerate(first.actions[:, 0])])
+    np.testing.assert_allclose(first.stats.row[-3:], [3, r.mean(), 3 * r.var()])
+    np.testing.assert_allclose(first.rewards[:, 0], (r - r.mean()) / r.std(), rtol=1e-5)
+    second = collect(actor, normalizer=make_normalizer(rewards="centered", row=first.stats.row))
+    raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([0, 1, 0])])
+    np.testing.assert_allclose(second.rewards[:, 0], (raw - r.mean()) / r.std(), rtol=1e-5)
 
 
 class Lives:

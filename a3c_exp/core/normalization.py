@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns, to which many workers add.
+"""Running statistics of observations and of returns or rewards, to which many workers add.
 
 A worker pulls one `Normalizer` and uses it for a whole rollout: acting, bootstrapping and learning see the same
 scaling. What it measures travels back with its push as `RunningStats`.
@@ -16,7 +16,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Bools
-from a3c_exp.envs.batch import Normalization
+from a3c_exp.envs.batch import Normalization, RewardNormalization
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic
@@ -33,6 +33,8 @@ CONSTANT = 1e-20  # a smaller share of the squared mean is no variance: the roun
 class RunningStats:
     """Count, mean and sum of squared deviations of raw observations and of discounted returns, as one row.
 
+    With `normalize_rewards=centered` rewards stand in the place of returns.
+
     Sums of squares would be shorter, but they lose what varies little around a large mean. A reader that meets a row
     half written also does little wrong: the two halves are from close points in time, and so are their scales.
 
@@ -44,7 +46,7 @@ class RunningStats:
     row: NDArray[np.float64]
 
     @staticmethod
-    def width(shape: tuple[int, ...], observations: bool, rewards: bool) -> int:
+    def width(shape: tuple[int, ...], observations: bool, rewards: RewardNormalization) -> int:
         """Length of a row for observations of this shape; 0 if neither observations nor rewards are normalized."""
         if not (observations or rewards):
             return 0
@@ -156,17 +158,22 @@ class Normalizer:
     mean, inverse_std: float32, shaped like an observation, or [] for all its numbers; None if observations are not
         normalized. by_network: they are pictures, whose pixels the network scales.
     is_measured: two observations or more have been measured.
-    reward_scale: factor of rewards; None if they are not normalized, NaN before the first return was measured.
+    reward_scale: factor of rewards; None if they are not normalized, NaN before the second return was measured.
+    reward_mean: what is subtracted from them first; None if nothing is, and rewards in place of returns are measured
+        if it is a number.
     """
 
     mean: NDArray[np.float32] | None
     inverse_std: NDArray[np.float32] | None
     reward_scale: float | None
+    reward_mean: float | None = None
     by_network: bool = False
     is_measured: bool = True
 
     @classmethod
-    def from_row(cls, row: NDArray[np.float64], form: NormalizedObservations, rewards: bool) -> Normalizer:
+    def from_row(
+        cls, row: NDArray[np.float64], form: NormalizedObservations, rewards: RewardNormalization
+    ) -> Normalizer:
         """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
         mean = inverse_std = None
         if form.measured:
@@ -178,7 +185,8 @@ class Normalizer:
                 mean[columns] = 0
                 inverse_std[columns] = 1
         scale = _reward_scale(row) if rewards else None
-        return cls(mean, inverse_std, scale, form.by_network, not form.measured or row[0] >= 2)
+        reward_mean = float(row[-2]) if rewards == "centered" else None
+        return cls(mean, inverse_std, scale, reward_mean, form.by_network, not form.measured or row[0] >= 2)
 
     def observations(self, raw: Array) -> Array:
         """Scale observations [B, ...] to mean 0 and variance 1 over the run so far, float32, clipped to +-10.
@@ -210,13 +218,19 @@ class Normalizer:
     def rewards(self, rewards: NDArray[np.float32], measured: RunningStats) -> NDArray[np.float32]:
         """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10.
 
+        Where rewards are centered their own mean is subtracted first, and the deviation is their own.
+
         measured: statistics of these rewards. They count where nothing had been measured before: the gradient of a
             first rollout without a scale may be so large that Adam's second moment needs thousands of updates to forget
             it.
         """
         if self.reward_scale is None:
             return rewards
-        scale = _reward_scale(measured.row) if math.isnan(self.reward_scale) else self.reward_scale
+        scale, mean = self.reward_scale, self.reward_mean
+        if math.isnan(scale):
+            scale, mean = _reward_scale(measured.row), None if mean is None else measured.row[-2]
+        if mean is not None:
+            rewards = rewards - np.float32(mean)
         return (rewards * np.float32(1.0 if math.isnan(scale) else scale)).clip(-CLIP, CLIP)
 
 

@@ -23,6 +23,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs, Floats, Vector, block_size
 from a3c_exp.core.counters import WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.rounds import SynchronousRounds
+from a3c_exp.envs.batch import RewardNormalization
 from a3c_exp.optimizers import Optimizer, rates
 from a3c_exp.schedules import Schedule, progress_of
 
@@ -57,7 +58,7 @@ class StoreSpec:
     locked: bool = False
     optimizer_state_per_worker: bool = False
     observations: NormalizedObservations = field(default_factory=NormalizedObservations)
-    normalize_rewards: bool = False
+    normalize_rewards: RewardNormalization = False
 
     @property
     def copies(self) -> int:

@@ -291,8 +291,10 @@ class Actor:
     def _measure(self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools) -> RunningStats:
         """Statistics of what is normalized, over the rows that are transitions."""
         observations = normalizer.part_to_measure(raw, valid)
-        returns = None if normalizer.reward_scale is None else self._discounted.add(rewards, ended)[valid]
-        return RunningStats.of(observations, returns)
+        if normalizer.reward_scale is None:
+            return RunningStats.of(observations, None)
+        measured = rewards if normalizer.reward_mean is not None else self._discounted.add(rewards, ended)
+        return RunningStats.of(observations, measured[valid])
 
 
 def _concat(rows: Sequence[Array]) -> Array:

@@ -20,6 +20,7 @@ from a3c_exp.errors import require, require_whole
 from a3c_exp.schedules import Schedule, require_throughout
 
 Normalization = bool | Literal["auto", "shared", "background"] | tuple[float, float]
+RewardNormalization = bool | Literal["centered"]
 """Values of `normalize_observations`, see `Environment`."""
 
 _progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambda: None)
@@ -126,7 +127,8 @@ class Environment(ABC):
         pixels of pictures; or false. For pictures of bytes also a mean and a deviation, or 'background': the most
         frequent byte of a short random play, and 64. 'auto': 'background' for pictures of bytes whose pixels the
         network scales, and false for all else.
-    normalize_rewards: whether training divides rewards by the standard deviation of the discounted return, running too.
+    normalize_rewards: true: training divides rewards by the standard deviation of the discounted return, running too;
+        'centered': it subtracts the running mean of the rewards, and divides by their own deviation; or false.
     max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not. Batches apply it.
     info_keys: names in the `info` of an episode's last step whose numbers are reported beside its return; None: of all
         numbers and truth values the first 20 names, in the order in which they come.
@@ -137,7 +139,7 @@ class Environment(ABC):
     terminal_reward: float | None = None
     time_limit_is_terminal: bool = False
     normalize_observations: Normalization = False
-    normalize_rewards: bool = False
+    normalize_rewards: RewardNormalization = False
     max_steps_guard: int | None = MAX_STEPS_GUARD
     info_keys: tuple[str, ...] | None = None
 
