@@ -31,6 +31,12 @@ ATTENTION: dict[str, Any] = {"network": {"_target_": "thirdparty.Attention"}, "p
 NORMALIZED = {"env__normalize_observations": True, "env__normalize_rewards": True}
 SETTINGS: dict[str, dict[str, Any]] = {
     "continuous actions, normalized": {"env": TARGET, "env__kwargs": {"length": 7}, **NORMALIZED},
+    "beta, centered rewards": {
+        "env": TARGET,
+        "env__kwargs": {"length": 7},
+        "env__normalize_rewards": "centered",
+        "network__distribution": "beta",
+    },
     "rmsprop, locked": {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2, "lock": True},
     "ppo": {"algorithm": PPO, "algorithm__target_kl": 0.05, "returns": GAE},
     "ppo, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "returns": GAE},

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from nets import draw_actions, normal
 from torch import Tensor, distributions
+from torch.nn import functional
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
@@ -38,8 +39,13 @@ def learned(
     return outputs
 
 
-def evaluated_by_torch(space: spaces.Space[Any], parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies of torch's distributions: parameters [N, P], actions [N, ...] -> [N] each."""
+def evaluated_by_torch(
+    space: spaces.Space[Any], parameters: Tensor, actions: Tensor, continuous: str = "gaussian", **settings: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of torch's distributions: parameters [N, P], actions [N, ...] -> [N] each.
+
+    continuous, settings: as `make_distribution` takes them.
+    """
     match space:
         case spaces.Discrete():
             parts: list[Any] = [distributions.Categorical(logits=parameters)]
@@ -49,11 +55,28 @@ def evaluated_by_torch(space: spaces.Space[Any], parameters: Tensor, actions: Te
             parts, taken = [distributions.Categorical(logits=piece) for piece in pieces], list(actions.unbind(-1))
         case spaces.MultiBinary():
             parts, taken = [distributions.Independent(distributions.Bernoulli(logits=parameters), 1)], [actions.float()]
+        case _ if continuous == "beta":
+            alpha, beta = (1 + functional.softplus(parameters)).chunk(2, -1)
+            parts, taken = [distributions.Independent(distributions.Beta(alpha, beta), 1)], [actions]
         case _:
-            mean, log_std = parameters.chunk(2, -1)
-            parts, taken = [distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)], [actions]
+            mean, spread = parameters.chunk(2, -1)
+            std = functional.softplus(spread) if settings.get("softplus_std") else spread.exp()
+            normal: Any = distributions.Normal(mean.tanh() if settings.get("squash_mean") else mean, std)
+            if continuous == "squashed_gaussian":
+                squashed: Any = distributions.TransformedDistribution(normal, [distributions.TanhTransform()])
+                log_probs = squashed.log_prob(actions.tanh()).sum(-1)
+                return log_probs, _entropy_by_integration(normal).sum(-1)
+            parts, taken = [distributions.Independent(normal, 1)], [actions]
     log_probs = [part.log_prob(action) for part, action in zip(parts, taken, strict=True)]
     return torch.stack(log_probs).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
+
+
+def _entropy_by_integration(normal: Any) -> Any:
+    """The entropy of tanh u, that of u and E[ln(1 - tanh^2 u)], by a sum over 4,000 points."""
+    x = torch.linspace(-9, 9, 4001, dtype=normal.mean.dtype)
+    u = normal.mean[..., None] + normal.stddev[..., None] * x
+    squash: Any = distributions.TanhTransform()
+    return normal.entropy() + (squash.log_abs_det_jacobian(u, None) * torch.softmax(-0.5 * x * x, 0)).sum(-1)
 
 
 def compare_gradients(

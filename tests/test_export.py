@@ -89,6 +89,10 @@ class Case(NamedTuple):
 
 CASES = {
     "one-hot, user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}),
+    "squashed": Case(
+        Box(-1, 1, (3,)), Box(-2, 4, (2,)), {"_target_": "a3c_exp.networks.Mlp", "distribution": "squashed_gaussian"}
+    ),
+    "beta": Case(Box(-1, 1, (3,)), Box(-2, 4, (2,)), {"_target_": "a3c_exp.networks.Mlp", "distribution": "beta"}),
     "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"),
 }
 

@@ -11,10 +11,11 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import evaluated_by_torch
 from nets import normal
+from refusals import refused
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks.distributions import Distribution, make_distribution
-from a3c_exp.networks.heads import LOG_STD_RANGE, PolicyHead, bound_log_std
+from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initializer
 
 SPACES: list[gym.Space[Any]] = [
@@ -26,6 +27,15 @@ SPACES: list[gym.Space[Any]] = [
     Box(-np.inf, np.inf, (1,)),
 ]
 ROWS = 6
+CONTINUOUS: list[dict[str, Any]] = [
+    {},
+    {"squash_mean": True},
+    {"softplus_std": True},
+    {"squash_mean": True, "softplus_std": True, "clip_actions": True},
+    {"continuous": "squashed_gaussian"},
+    {"continuous": "squashed_gaussian", "softplus_std": True},
+    {"continuous": "beta"},
+]
 
 
 def draw(distribution: Distribution) -> tuple[Floats, Array]:
@@ -51,6 +61,102 @@ class TestDistributions:
         assert tensor.grad is not None
         np.testing.assert_allclose(grad, tensor.grad, atol=1e-5)
         assert log_probs.dtype == entropy.dtype == grad.dtype == np.float32
+
+    @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
+    def test_continuous_ones_are_those_of_torch_in_double_precision(self, settings: dict[str, Any]) -> None:
+        """By autograd, and the derivatives by central differences too."""
+        space = Box(-2, 2, (3,))
+        distribution = make_distribution(space, **settings)
+        parameters, actions = (numbers.astype(np.float64) for numbers in draw(distribution))
+        parameters *= 0.5  # standard deviations below 3
+        weights, entropy_weights = normal(2, ROWS, seed=4).astype(np.float64)
+
+        def weighted(parameters: Array) -> Any:
+            log_probs, entropy, _ = distribution.evaluate(parameters, actions)
+            return weights @ log_probs + entropy_weights @ entropy
+
+        log_probs, entropy, backward = distribution.evaluate(parameters, actions)
+        grad = backward(weights.copy(), entropy_weights.copy())
+        tensor = torch.from_numpy(parameters).requires_grad_()
+        expected = evaluated_by_torch(space, tensor, torch.from_numpy(actions), **settings)
+        torch.autograd.backward(expected, [torch.from_numpy(weights), torch.from_numpy(entropy_weights)])
+        assert tensor.grad is not None
+        np.testing.assert_allclose(log_probs, expected[0].detach(), atol=1e-6)
+        np.testing.assert_allclose(entropy, expected[1].detach(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(grad, tensor.grad, rtol=1e-4, atol=1e-5)
+        for place in np.ndindex(*parameters.shape):
+            step = np.zeros_like(parameters)
+            step[place] = 1e-5
+            difference = (weighted(parameters + step) - weighted(parameters - step)) / 2e-5
+            assert difference == pytest.approx(grad[place], rel=1e-4, abs=1e-5)
+
+    @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
+    def test_sampled_actions_follow_the_density_they_report(self, settings: dict[str, Any]) -> None:
+        """1 / density, averaged over samples, is the size of where they lie; an environment gets them within its range.
+
+        The densities are bounded below there, or the average would not converge.
+        """
+        distribution = make_distribution(Box(3, 7, (1,)), **settings)
+        parameters = np.repeat(normal(1, 2), 100_000, 0)
+        actions, log_probs = distribution.sample(parameters, np.random.default_rng(3))
+        again, _, _ = distribution.evaluate(parameters, actions)
+        np.testing.assert_allclose(log_probs, again, atol=1e-4)
+        shares = (distribution.to_env(actions)[:, 0] - 3) / 4
+        assert shares.min() >= 0 and shares.max() <= 1
+        inside = (shares > 0.2) & (shares < 0.6)
+        size = 0.4 if settings.get("continuous") == "beta" else 0.8
+        assert (inside / np.exp(log_probs)).mean() == pytest.approx(size, rel=0.02)
+
+    @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
+    def test_the_greedy_action_is_in_the_middle_of_sampled_ones(self, settings: dict[str, Any]) -> None:
+        """The mean, or the median where the two differ: of a squashed Gaussian."""
+        distribution = make_distribution(Box(3, 7, (2,)), **settings)
+        parameters = normal(1, 4) - 1
+        actions, _ = distribution.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
+        in_env = distribution.to_env(actions)
+        middle = in_env.mean(0) if settings.get("continuous") == "beta" else np.median(in_env, 0)
+        greedy = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
+        np.testing.assert_allclose(greedy[0], middle, atol=0.03)
+
+    @pytest.mark.parametrize("settings", [{"continuous": "squashed_gaussian"}, {"continuous": "beta"}], ids=str)
+    @pytest.mark.parametrize("size", [1e3, 1e30, np.inf])
+    def test_extreme_parameters_give_finite_actions_and_numbers(self, settings: dict[str, Any], size: float) -> None:
+        distribution = make_distribution(Box(-1, 1, (2,)), **settings)
+        parameters = np.array([[1, -1, 1, -1], [-1, -1, 1, 1]], np.float32) * np.float32(size)
+        actions, log_probs = distribution.sample(parameters, np.random.default_rng(0))
+        in_env = distribution.to_env(actions)
+        assert (np.abs(in_env) <= 1).all()
+        if np.isfinite(size) and settings["continuous"] == "beta":
+            numbers = distribution.evaluate(parameters, actions)
+            grad = numbers[2](np.ones(2, np.float32), np.ones(2, np.float32))
+            assert all(np.isfinite(each).all() for each in (log_probs, *numbers[:2], grad))
+
+    def test_a_clipped_action_has_the_density_at_the_bound(self) -> None:
+        distribution = make_distribution(Box(-2, 2, (1,)), clip_actions=True)
+        parameters = np.array([[3.0, 0.0]] * 1000, np.float32)
+        actions, log_probs = distribution.sample(parameters, np.random.default_rng(0))
+        assert actions.max() == 1 and (actions == 1).mean() == pytest.approx(0.977, abs=0.02)
+        at_the_bound = -0.5 * 2**2 - 0.5 * np.log(2 * np.pi)
+        np.testing.assert_allclose(log_probs[actions[:, 0] == 1], at_the_bound, rtol=1e-5)
+
+    @pytest.mark.parametrize("softplus_std", [False, True])
+    def test_a_deviation_is_bounded_and_its_derivative_leads_back(self, softplus_std: bool) -> None:
+        """d/dx (w x): beyond a bound it is 0 only if a step against it would lead further out."""
+        distribution: Any = make_distribution(Box(-1, 1, (1,)), softplus_std=softplus_std)
+        spread = np.array([0.0, 9.0, 9.0, -9.0, -9.0], np.float32)
+        parameters = np.stack([np.zeros_like(spread), spread], 1)
+        std = np.exp(distribution.moments(parameters)[1][:, 0])
+        np.testing.assert_allclose(std[1:], np.exp([2, 2, -5, -5]), rtol=1e-3)
+        no_log_probs, weights = np.zeros(5, np.float32), np.array([1, 1, -1, 1, -1], np.float32)
+        grad = distribution.evaluate(parameters, np.zeros((5, 1), np.float32))[2](no_log_probs, weights)[:, 1]
+        assert np.sign(grad).tolist() == [1, 1, 0, 0, -1]
+
+    @pytest.mark.parametrize("continuous", ["squashed_gaussian", "beta"])
+    @pytest.mark.parametrize("space", [Discrete(2), Box(-np.inf, 1, (1,)), Box(0, 9, (1,), np.int64)], ids=str)
+    def test_a_distribution_that_does_not_fit_the_actions_is_refused(self, continuous: Any, space: Any) -> None:
+        whole_numbers = isinstance(space, Box) and np.issubdtype(space.dtype, np.integer)
+        key, value = ("env.id", str(space)) if whole_numbers else ("network.distribution", continuous)
+        refused(lambda: make_distribution(space, continuous), key, value)
 
     @pytest.mark.parametrize("choices", [3, 1000, 200_000])
     def test_numbers_of_very_many_choices_are_those_in_double_precision(self, choices: int) -> None:
@@ -82,26 +188,26 @@ class TestDistributions:
         np.testing.assert_allclose(entropy, 0, atol=1e-5)
 
 
-def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, log_std: float = 0.0) -> Any:
-    """A head from 5 features. log_std: about what the log standard deviations are."""
-    head: Any = PolicyHead(5, make_distribution(space), state_dependent_std, 1.0)
+def make_drawn_head(space: gym.Space[Any], state_dependent_std: bool, continuous: Any) -> Any:
+    """A head from 5 features."""
+    head: Any = PolicyHead(5, make_distribution(space, continuous), state_dependent_std, 1.0)
     with torch.no_grad():
         for index, parameter in enumerate(head.parameters()):
             parameter.copy_(torch.from_numpy(0.5 * normal(*parameter.shape, seed=index)))
-        if isinstance(space, Box):
-            (head.linear.bias[space.shape[0] :] if state_dependent_std else head.log_std).add_(log_std)
     return head
 
 
 class TestHeads:
-    @pytest.mark.parametrize("space", [Discrete(4), Box(-2, 2, (3,))], ids=str)
     @pytest.mark.parametrize("state_dependent_std", [False, True])
-    @pytest.mark.parametrize("log_std", [-30.0, -5.0, 2.0])
+    @pytest.mark.parametrize(
+        ("space", "continuous"),
+        [(Discrete(4), "gaussian"), (Box(-2, 2, (3,)), "gaussian"), (Box(-2, 2, (3,)), "beta")],
+        ids=str,
+    )
     def test_the_kernel_is_equal_to_the_torch_form_in_outputs_and_gradients(
-        self, space: gym.Space[Any], state_dependent_std: bool, log_std: float
+        self, space: gym.Space[Any], continuous: str, state_dependent_std: bool
     ) -> None:
-        """Log standard deviations lie below, within and above their range, and on both sides of its ends."""
-        by_kernel, by_torch = (make_drawn_head(space, state_dependent_std, log_std) for _ in range(2))
+        by_kernel, by_torch = (make_drawn_head(space, state_dependent_std, continuous) for _ in range(2))
         features = normal(ROWS, 5)
         kernel = by_kernel.kernel()
         parameters = kernel.forward(features)
@@ -116,34 +222,19 @@ class TestHeads:
         np.testing.assert_allclose(grad_features, inputs.grad, atol=1e-5)
         for one, other in zip(by_kernel.parameters(), by_torch.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-5)
-        if isinstance(space, Box):
-            bounded = parameters[:, space.shape[0] :]
-            assert bounded.min() >= LOG_STD_RANGE[0] and bounded.max() <= LOG_STD_RANGE[1]
 
     @pytest.mark.parametrize("state_dependent_std", [False, True])
+    @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
     def test_a_new_head_has_the_deviation_of_the_setting_and_a_policy_near_zero(
-        self, state_dependent_std: bool
+        self, settings: dict[str, Any], state_dependent_std: bool
     ) -> None:
-        head = PolicyHead(64, make_distribution(Box(-1, 1, (2,))), state_dependent_std, 0.3)
+        """In shares of half the range; a Gaussian has it before it is squashed."""
+        distribution = make_distribution(Box(-1, 1, (2,)), **settings)
+        head = PolicyHead(64, distribution, state_dependent_std, 0.3)
         head.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(0)), 0.01)
         parameters = head(torch.ones(1, 64)).detach()
-        torch.testing.assert_close(parameters[:, 2:].exp(), torch.full((1, 2), 0.3), atol=0.05, rtol=0)
-        assert parameters[:, :2].abs().max() < 0.1
-
-    def test_a_free_deviation_beyond_its_range_follows_the_sum_of_all_rows(self) -> None:
-        """One row leads further out, and the others more strongly back."""
-        head: Any = PolicyHead(5, make_distribution(Box(-1, 1, (1,))), False, 1.0)
-        head.log_std.data.fill_(7.0)
-        weights = torch.tensor([[0.0, 2.0], [0.0, 2.0], [0.0, -1.0]])
-        torch.autograd.backward(head(torch.zeros(3, 5)), weights)
-        assert head.log_std.grad.tolist() == [3.0]
-
-    def test_the_bound_lets_gradients_through_that_lead_back(self) -> None:
-        """d/dx (w x): beyond a bound it is w only if a step against it leads back."""
-        parameters = torch.tensor([[0.0, 0.0, 0.0, 0.0, 7.0, 7.0, -9.0, -9.0]]).requires_grad_()
-        weights = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 1.0, -1.0]])
-        bounded = bound_log_std(parameters)
-        assert bounded.tolist() == [[0.0, 0.0, 0.0, 0.0, 2.0, 2.0, -5.0, -5.0]]
-        torch.autograd.backward(bounded, weights)
-        assert parameters.grad is not None
-        assert parameters.grad.tolist() == [[1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, -1.0]]
+        actions, _ = distribution.sample(parameters.numpy().repeat(20_000, 0), np.random.default_rng(3))
+        if settings.get("continuous") == "beta":
+            actions = distribution.to_env(actions)
+        np.testing.assert_allclose(actions.std(0), 0.3, atol=0.03)
+        assert distribution.mode_for_env(parameters).abs().max() < 0.1

@@ -216,6 +216,10 @@ def test_layers_that_a_scheme_does_not_draw_are_named() -> None:
         ({"initial_std": 0.5, "state_dependent_std": True}, Box(-1, 1, (2,)), None),
         ({"initial_std": 0.5}, Discrete(2), "initial_std"),
         ({"state_dependent_std": True}, Discrete(2), "state_dependent_std"),
+        ({"softplus_std": True, "squash_mean": True, "clip_actions": True}, Box(-1, 1, (2,)), None),
+        ({"softplus_std": True, "distribution": "squashed_gaussian"}, Box(-1, 1, (2,)), None),
+        ({"softplus_std": True, "distribution": "beta"}, Box(-1, 1, (2,)), "softplus_std"),
+        ({"squash_mean": True, "distribution": "squashed_gaussian"}, Box(-1, 1, (2,)), "squash_mean"),
     ],
 )
 def test_a_setting_without_an_effect_is_warned_of(settings: dict[str, Any], space: Any, idle: str | None) -> None:

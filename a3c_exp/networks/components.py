@@ -20,7 +20,14 @@ from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, refused, require
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
-from a3c_exp.networks.distributions import Categorical, Distribution, Gaussian, MultiCategorical, make_distribution
+from a3c_exp.networks.distributions import (
+    Beta,
+    Categorical,
+    Continuous,
+    Distribution,
+    MultiCategorical,
+    make_distribution,
+)
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
@@ -115,8 +122,10 @@ class ComposedNetwork(Network):
         affine layer of 100 inputs keeps the size of its inputs.
     policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform. Only
         orthogonal weights and normalized columns have a gain.
+    distribution: of continuous actions: see `networks.distributions`. Squashed Gaussians and Betas need bounds.
     state_dependent_std: for continuous actions, whether the network or a free parameter gives the standard deviation.
-    initial_std: the standard deviation at the start, as a share of half the action range.
+    initial_std: the standard deviation at the start, as a share of half the action range; of a Beta at most 0.5.
+    squash_mean, softplus_std, clip_actions: see `Gaussian`.
     kernels: 'auto': numpy kernels for what they can run, torch for the rest; 'numpy': refuse what kernels cannot run;
         'torch': torch for everything.
     """
@@ -124,8 +133,12 @@ class ComposedNetwork(Network):
     init: Initialization | None = None
     init_std: float = 0.1
     policy_gain: float = 0.01
+    distribution: Continuous = "gaussian"
     state_dependent_std: bool = False
     initial_std: float = 1.0
+    squash_mean: bool = False
+    softplus_std: bool = False
+    clip_actions: bool = False
     kernels: Kernels = "auto"
 
     def __post_init__(self) -> None:
@@ -147,7 +160,8 @@ class ComposedNetwork(Network):
         return None
 
     def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
-        distribution = make_distribution(actions)
+        gaussian = {name: getattr(self, name) for name in ("squash_mean", "softplus_std", "clip_actions")}
+        distribution = make_distribution(actions, self.distribution, **gaussian)
         source = self.encoders
         (actor, width), (critic, critic_width), observation_input = source.make_encoders(observations)
         core = self.make_core(width)
@@ -158,7 +172,7 @@ class ComposedNetwork(Network):
 
         generator = torch_generator(rng)
         encoders = actor, critic
-        warnings = self._idle_settings(isinstance(distribution, Gaussian))
+        warnings = self._idle_settings(distribution)
         if source.init is not None:
             for encoder in dict.fromkeys(encoders):
                 kept = Initializer(source.init, source.init_std, generator).draw_encoder(encoder)
@@ -174,13 +188,19 @@ class ComposedNetwork(Network):
         network.warnings = tuple(dict.fromkeys(f"network: {warning}" for warning in warnings))
         return network
 
-    def _idle_settings(self, gaussian: bool) -> list[str]:
-        """Settings with other values than the default that have no effect. gaussian: whether actions are continuous."""
+    def _idle_settings(self, distribution: Distribution) -> list[str]:
+        """Settings with other values than the default that have no effect."""
+        other = "" if self.distribution == "gaussian" else f"with distribution={self.distribution}"
+        unused = "" if distribution.spread else "with discrete actions"
+        no_std = unused or (other if isinstance(distribution, Beta) else "")
         idle = {
             "init_std": "without init=normal" if "normal" not in (self.init, getattr(self, "core_init", None)) else "",
             "policy_gain": f"with init={self.init}" if self.init in ("glorot", "normal", "default") else "",
-            "state_dependent_std": "" if gaussian else "with discrete actions",
-            "initial_std": "" if gaussian else "with discrete actions",
+            "initial_std": unused,
+            "state_dependent_std": no_std,
+            "softplus_std": no_std,
+            "squash_mean": unused or other,
+            "clip_actions": unused or other,
         }
         changed = [name for name in idle if getattr(self, name) != getattr(type(self), name)]
         return [f"{name}={getattr(self, name)} has no effect {idle[name]}" for name in changed if idle[name]]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError, refused
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels, Runtime, TrainOutputs, UnrollOutputs
-from a3c_exp.networks.distributions import Distribution, Gaussian
-from a3c_exp.networks.heads import PolicyHead, bound_log_std
+from a3c_exp.networks.distributions import Distribution
+from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.inputs import ObservationInput
 from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, find_obstacle
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
@@ -96,7 +96,6 @@ class WholeActorCritic(ActorCritic):
     """A module whose `forward(observations, state)` returns (parameters [N, P], values [N], state [N, S] or None).
 
     The module's `initial_state(count)`, if it has one, gives the zeros [count, S] with which episodes begin.
-    The log standard deviations among a Gaussian's parameters are kept within `heads.LOG_STD_RANGE`.
     """
 
     def __init__(self, module: nn.Module, observation_input: ObservationInput, distribution: Distribution) -> None:
@@ -124,8 +123,6 @@ class WholeActorCritic(ActorCritic):
         if not isinstance(outputs, tuple) or len(outputs) != 3:
             raise TypeError("forward must return the parameters, the values and the next state (or None)")
         parameters, values, after = outputs
-        if isinstance(self.distribution, Gaussian):
-            parameters = bound_log_std(parameters)
         return self.masked(parameters, observations), values, after
 
     def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:

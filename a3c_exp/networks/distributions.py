@@ -1,8 +1,8 @@
 """Action distributions: one for each kind of action space.
 
 A distribution has no parameters of its own to learn. It is given the parameters that a network computes (float32
-[N, P]: logits, or means and log standard deviations side by side), draws actions with the worker's own generator, and
-computes log-probabilities and entropies with their derivatives.
+[N, P]: logits, or those of means and of standard deviations side by side), draws actions with the worker's own
+generator, and computes log-probabilities and entropies with their derivatives.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, require
+
+Continuous = Literal["gaussian", "squashed_gaussian", "beta"]
+"""Distributions for a Box, by their names in a configuration."""
 
 # Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to those by the
 # distribution's parameters [N, P].
@@ -36,10 +40,30 @@ FEW = 8
 MANY = 128
 
 
+# exp(-5) of half an action range explores hardly at all, and exp(2) covers any range. Beyond is only overflow.
+LOG_STD_RANGE = (-5.0, 2.0)
+
+# Points and weights of the mean over a standard normal variable. For the entropy of a squashed Gaussian the sum is
+# exact to 1e-5 where the standard deviation before the squash is at most 3, and to 0.006 at exp(2).
+POINTS = np.linspace(-6, 6, 41, dtype=np.float32)
+WEIGHTS = np.exp(-0.5 * POINTS * POINTS) / np.exp(-0.5 * POINTS * POINTS).sum()
+
+# Parameters of a Beta distribution beyond this have a standard deviation of 0.007 of half the range, as exp(-5).
+MAX_CONCENTRATION = 1e4
+
+
 class Distribution(ABC):
-    """Actions of one action space. size: P, the number of parameters of one distribution."""
+    """Actions of one action space.
+
+    size: P, the number of parameters of one distribution. spread: how many of them, the last, set standard deviations.
+    """
 
     size: int
+    spread: int = 0
+
+    def spread_of(self, std: float) -> float:
+        """The value of the spread's parameters at a standard deviation, which is a share of half the action range."""
+        raise NotImplementedError(f"{type(self).__name__} has no standard deviation")
 
     @abstractmethod
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -55,7 +79,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        """The most likely actions [N, ...] as the environment takes them. In torch, for exported policies too."""
+        """The greedy actions [N, ...] as the environment takes them. In torch, for exported policies too."""
 
 
 class Categorical(Distribution):
@@ -138,16 +162,26 @@ class Gaussian(Distribution):
     The distribution lies in a space of its own in which every bounded dimension reaches from -1 to 1, so that one
     initial standard deviation means the same for every environment. Unbounded dimensions are left as they are, and
     those with one bound begin 1 beyond it. `to_env` maps to the environment's range and clips there. Log-probabilities
-    are those of the action before the clip: the clip is part of the environment, so the policy gradient is unbiased. (A
-    tanh inside the policy would need its Jacobian and has no closed entropy.) The clip has no effect on the entropy,
-    which is overstated if actions are far outside.
+    are those of the action before the clip: the clip is part of the environment, so the policy gradient is unbiased.
+    The clip has no effect on the entropy, which is overstated if actions are far outside.
 
-    Parameters are D means and D log standard deviations, which a network keeps within LOG_STD_RANGE (`networks.heads`).
+    Parameters are D of means m and D of standard deviations s. A deviation is bounded by `LOG_STD_RANGE`, beyond which
+    the derivative by its parameter is 0 only if a step would lead further out.
+
+    squash_mean: the mean is tanh m, not m. softplus_std: the deviation is ln(1 + exp s), not exp s.
+    clip_actions: an action is clipped as soon as it is drawn, and its probability is the density there, as some
+        programs have it. The policy gradient is then biased.
     """
 
-    def __init__(self, space: gym.spaces.Box) -> None:
-        self._actions = math.prod(space.shape)
-        self.size = 2 * self._actions
+    def __init__(
+        self, space: gym.spaces.Box, squash_mean: bool = False, softplus_std: bool = False, clip_actions: bool = False
+    ) -> None:
+        self.spread = math.prod(space.shape)
+        self.size = 2 * self.spread
+        self._squash_mean = squash_mean
+        self._softplus_std = softplus_std
+        self._clip_actions = clip_actions
+        self._lowest, self._highest = (self.spread_of(math.exp(end)) for end in LOG_STD_RANGE)
         low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
         self._low = low
         self._high = high
@@ -156,44 +190,177 @@ class Gaussian(Distribution):
         both, beyond = below & above, np.where(below, 1, 0) - np.where(above, 1, 0)
         self._center = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond).astype(np.float32)
         self._half_range = np.where(both, highest / 2 - lowest / 2, 1).astype(np.float32)
+        self._bounds = (low - self._center) / self._half_range, (high - self._center) / self._half_range
 
-    def _split(self, parameters: Array) -> tuple[Array, Array]:
+    def spread_of(self, std: float) -> float:
+        return math.log(math.expm1(std)) if self._softplus_std else math.log(std)
+
+    def moments(self, parameters: Array) -> tuple[Array, Array]:
         """Means and log standard deviations, [N, D] each."""
-        return parameters[:, : self._actions], parameters[:, self._actions :]
+        mean, spread = parameters[:, : self.spread], parameters[:, self.spread :].clip(self._lowest, self._highest)
+        if self._squash_mean:
+            mean = np.tanh(mean)
+        return mean, np.log(np.logaddexp(0, spread)) if self._softplus_std else spread
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        mean, log_std = self._split(parameters)
-        noise = rng.standard_normal(mean.shape, dtype=np.float32)
-        log_probs = -(0.5 * noise * noise + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self._actions
-        return mean + np.exp(log_std) * noise, log_probs
+        mean, log_std = self.moments(parameters)
+        noise: Array = rng.standard_normal(mean.shape, dtype=np.float32)
+        std = np.exp(log_std)
+        actions = mean + std * noise
+        if self._clip_actions:
+            actions = actions.clip(*self._bounds)
+            noise = (actions - mean) / std
+        log_probs = -(0.5 * noise * noise + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self.spread
+        return actions, log_probs
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
-        mean, log_std = self._split(parameters)
+        mean, log_std = self.moments(parameters)
         scale = np.exp(-log_std)
         noise = (actions - mean) * scale
-        constant = 0.5 * math.log(2 * math.pi) * self._actions
+        constant = 0.5 * math.log(2 * math.pi) * self.spread
         total_log_std = log_std.sum(-1)
         log_probs = -0.5 * (noise * noise).sum(-1) - total_log_std - constant
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
             grad_mean = grad_log_probs[:, None] * noise
             grad_log_std = grad_mean * noise - grad_log_probs[:, None] + grad_entropy[:, None]
-            return np.concatenate([grad_mean * scale, grad_log_std], axis=-1)
+            return self._by_parameters(parameters, grad_mean * scale, grad_log_std)
 
-        return log_probs, total_log_std + constant + 0.5 * self._actions, backward
+        return log_probs, total_log_std + constant + 0.5 * self.spread, backward
+
+    def _by_parameters(self, parameters: Array, grad_mean: Array, grad_log_std: Array) -> Array:
+        """Derivatives by the parameters, [N, 2 D], from those by the moments, which may be overwritten."""
+        spread = parameters[:, self.spread :]
+        if self._squash_mean:
+            grad_mean *= 1 - np.tanh(parameters[:, : self.spread]) ** 2
+        if self._softplus_std:
+            std = np.logaddexp(0, spread.clip(self._lowest, self._highest))
+            grad_log_std *= -np.expm1(-std) / std  # d std / ds = 1 - exp(-std)
+        leads_out = (spread < self._lowest) & (grad_log_std > 0) | (spread > self._highest) & (grad_log_std < 0)
+        grad_log_std[leads_out] = 0
+        return np.concatenate([grad_mean, grad_log_std], axis=-1)
 
     def to_env(self, actions: Array) -> Array:
         scaled: Array = self._center + self._half_range * actions
         return scaled.clip(self._low, self._high)
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
+        """The means: the most likely actions of a Gaussian."""
+        mean = parameters[:, : self.spread]
         arrays = (self._center, self._half_range, self._low, self._high)
         center, half_range, low, high = map(torch.from_numpy, arrays)
-        return torch.clamp(center + half_range * parameters[:, : self._actions], low, high)
+        return torch.clamp(center + half_range * (torch.tanh(mean) if self._squash_mean else mean), low, high)
 
 
-def make_distribution(space: gym.Space[Any]) -> Distribution:
-    """The distribution that fits an action space. Raises ConfigError for spaces that have none (Dict, Tuple, ...)."""
+class SquashedGaussian(Gaussian):
+    """tanh u of a normal variable u: Box spaces with bounds (Haarnoja et al. 2018, arXiv 1801.01290, appendix C).
+
+    Actions are kept as u. Log-probabilities are those of tanh u, which lies between -1 and 1, as is the entropy: it has
+    no closed form, and is a sum over `POINTS`. The greedy action is tanh of the mean, the median.
+    """
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        actions, log_probs = super().sample(parameters, rng)
+        return actions, log_probs - _log_slopes(actions).sum(-1)
+
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        log_probs, entropy, normal_backward = super().evaluate(parameters, actions)
+        mean, log_std = self.moments(parameters)
+        steps = np.exp(log_std)[..., None] * POINTS
+        points = mean[..., None] + steps  # [N, D, points]
+
+        def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+            weighted = -2 * np.tanh(points) * WEIGHTS * grad_entropy[:, None, None]  # d ln(1 - tanh^2 u) / du
+            by_slopes = self._by_parameters(parameters, weighted.sum(-1), (weighted * steps).sum(-1))
+            return normal_backward(grad_log_probs, grad_entropy) + by_slopes
+
+        slopes = _log_slopes(actions).sum(-1)
+        return log_probs - slopes, entropy + (_log_slopes(points) @ WEIGHTS).sum(-1), backward
+
+    def to_env(self, actions: Array) -> Array:
+        return super().to_env(np.tanh(actions))
+
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        """tanh of the means."""
+        return super().mode_for_env(torch.tanh(parameters))
+
+
+class Beta(Distribution):
+    """Independent Beta distributions: Box spaces with bounds (Chou, Maturana and Scherer 2017).
+
+    Actions are float32 [N, D], shares of the range from 0 to 1. Log-probabilities and entropies are those of the
+    shares. Parameters are D of alpha and D of beta, each 1 + ln(1 + exp x), so that a density has one peak. The greedy
+    action is the mean, which unlike the peak varies little where the density is nearly flat.
+    """
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        self._actions = math.prod(space.shape)
+        self.size = self.spread = 2 * self._actions
+        self._low = space.low.astype(np.float32).ravel()
+        self._range = space.high.astype(np.float32).ravel() - self._low
+
+    def spread_of(self, std: float) -> float:
+        """See `Distribution.spread_of`. 0.5 for more: a flat density has 0.577."""
+        concentration = 0.5 / min(std, 0.5) ** 2 - 0.5
+        return math.log(math.expm1(concentration - 1))
+
+    def _concentrations(self, parameters: Array) -> tuple[Array, Array]:
+        """alpha and beta side by side, [N, 2 D], and their sums [N, D].
+
+        They are float64, since log-probabilities are small differences of large numbers.
+        """
+        both = 1 + np.logaddexp(0, np.fmin(parameters, MAX_CONCENTRATION), dtype=np.float64)
+        return both, both[:, : self._actions] + both[:, self._actions :]
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        both, total = self._concentrations(parameters)
+        shares = rng.beta(both[:, : self._actions], both[:, self._actions :])
+        actions = shares.clip(1e-6, 1 - 1e-6).astype(np.float32)  # 0 and 1 have no logarithm
+        return actions, _beta_log_probs(both, total, actions)[0].astype(np.float32)
+
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        both, total = self._concentrations(parameters)
+        log_probs, norms, logs = _beta_log_probs(both, total, actions)
+        psi, psi_total = _by_torch(torch.digamma, both), _by_torch(torch.digamma, total)
+        entropies = norms - ((both - 1) * psi).sum(-1) + ((total - 2) * psi_total).sum(-1)
+
+        def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+            slope, slope_total = _by_torch(_trigamma, both), _by_torch(_trigamma, total)
+            by_entropy = np.tile((total - 2) * slope_total, 2) - (both - 1) * slope
+            grad: Array = (
+                grad_log_probs[:, None] * (logs - psi + np.tile(psi_total, 2)) + grad_entropy[:, None] * by_entropy
+            )
+            grad *= -np.expm1(1 - both)  # d alpha / dx = 1 - exp(1 - alpha)
+            return grad.astype(parameters.dtype, copy=False)
+
+        return log_probs.astype(parameters.dtype), entropies.astype(parameters.dtype), backward
+
+    def to_env(self, actions: Array) -> Array:
+        scaled: Array = self._low + self._range * actions
+        return scaled
+
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        """The means."""
+        alpha, beta = (1 + functional.softplus(parameters)).chunk(2, dim=-1)
+        return torch.from_numpy(self._low) + torch.from_numpy(self._range) * (alpha / (alpha + beta))
+
+
+def make_distribution(
+    space: gym.Space[Any],
+    continuous: Continuous = "gaussian",
+    *,
+    squash_mean: bool = False,
+    softplus_std: bool = False,
+    clip_actions: bool = False,
+) -> Distribution:
+    """The distribution that fits an action space.
+
+    continuous: of a Box. squash_mean, softplus_std, clip_actions: see `Gaussian`; a squashed one has the second alone.
+    Raises ConfigError for spaces that have none (Dict, Tuple, ...), or not this one.
+    """
+    if continuous != "gaussian":
+        bounded = isinstance(space, gym.spaces.Box) and space.is_bounded("both")
+        require(bounded, "network.distribution", continuous, f"gaussian: actions {space} are no Box with bounds")
     match space:
         case gym.spaces.Discrete():
             return Categorical(space)
@@ -202,8 +369,38 @@ def make_distribution(space: gym.Space[Any]) -> Distribution:
         case gym.spaces.MultiBinary():
             return Bernoulli(space)
         case gym.spaces.Box() if np.issubdtype(space.dtype, np.floating):
-            return Gaussian(space)
+            if continuous == "beta":
+                return Beta(space)
+            if continuous == "squashed_gaussian":
+                return SquashedGaussian(space, softplus_std=softplus_std)
+            return Gaussian(space, squash_mean, softplus_std, clip_actions)
     raise ConfigError("env.id", str(space), "its actions must be Discrete, MultiDiscrete, MultiBinary or a float Box")
+
+
+def _log_slopes(u: Array) -> Array:
+    """ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
+    size = np.abs(u)
+    slopes: Array = 2 * (math.log(2) - size - np.log1p(np.exp(-2 * size)))
+    return slopes
+
+
+def _beta_log_probs(both: Array, total: Array, actions: Array) -> tuple[Array, Array, Array]:
+    """Log-probabilities [N], logarithms of the normalizers [N], and of x and 1 - x [N, 2 D] for the shares x.
+
+    both, total: see `Beta._concentrations`.
+    """
+    norms = _by_torch(torch.lgamma, both).sum(-1) - _by_torch(torch.lgamma, total).sum(-1)
+    logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
+    return ((both - 1) * logs).sum(-1) - norms, norms, logs
+
+
+def _by_torch(function: Callable[[Tensor], Tensor], x: Array) -> Array:
+    """A function of torch that numpy lacks."""
+    found: Array = function(torch.from_numpy(x)).numpy()
+    return found
+
+
+_trigamma = functools.partial(torch.polygamma, 1)
 
 
 def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
