@@ -47,9 +47,8 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
 
 def _checked(overrides: Sequence[str]) -> Sequence[str]:
     """Overrides as they were given. Raises ConfigError unless they are a list of texts."""
-    if isinstance(overrides, str):
-        raise ConfigError("overrides", overrides, f'must be a list: ["{overrides}"]')
-    if not isinstance(overrides, Sequence) or not all(isinstance(each, str) for each in overrides):
+    is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not is_list or not all(isinstance(each, str) for each in overrides):
         raise ConfigError("overrides", overrides, 'must be a list of texts: ["env=lunar", "seed=1"]')
     return overrides
 

@@ -26,10 +26,6 @@ class ConfigError(ValueError):
     def __str__(self) -> str:
         return f"{self.key} = {shown(self.value)}: {self.problem}"
 
-    def under(self, path: str) -> ConfigError:
-        """The same error with its key below `path`: 'n' under 'returns' is 'returns.n'."""
-        return ConfigError(f"{path}.{self.key}", self.value, self.problem)
-
 
 class FolderError(ConfigError):
     """A folder or a file that cannot be used. Who knows the setting that names it says so: see `named`."""
@@ -51,6 +47,17 @@ def named(key: str) -> Iterator[None]:
             error.key = key
             error.args = (error.value, error.problem, key)
         raise
+
+
+@contextmanager
+def under(path: str) -> Iterator[None]:
+    """Within: the key of a ConfigError is one below `path`: 'n' under 'returns' is 'returns.n'. "" changes nothing."""
+    try:
+        yield
+    except ConfigError as error:
+        if not path:
+            raise
+        raise ConfigError(f"{path}.{error.key}", error.value, error.problem) from error
 
 
 LONGEST_VALUE, LONGEST_TEXT = 300, 2000
@@ -123,14 +130,6 @@ FAILURES = (Exception, SystemExit)
 """Ways in which code of a user's own may fail: not only errors, an environment may also call sys.exit."""
 
 
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that there is not enough memory: Python's own, and two texts of torch."""
-    texts = ("allocate memory", "calculation overflowed")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
-    )
-
-
 @contextmanager
 def refused(key: str, value: object, what: str) -> Iterator[None]:
     """Within, code of a user's own runs: what it raises is a ConfigError, "key = value: what: error", in one line."""
@@ -139,8 +138,6 @@ def refused(key: str, value: object, what: str) -> Iterator[None]:
     except ConfigError:
         raise
     except FAILURES as error:
-        if is_lack_of_memory(error):
-            raise
         raise ConfigError(key, value, f"{what}: {one_line(error)}{place_of(error)}") from error
 
 

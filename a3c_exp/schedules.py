@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from a3c_exp.errors import require
 
 
-@runtime_checkable
-class Schedule(Protocol):
-    """A number as a function of a run's progress.
+class Schedule(ABC):
+    """A number as a function of a run's progress. Every schedule derives from this class, as a frozen dataclass."""
 
-    `progress` is the share of the run that is done, from 0 to 1: environment steps of all workers together, over
-    `total_steps`.
-    """
-
-    def __call__(self, progress: float) -> float: ...
+    @abstractmethod
+    def __call__(self, progress: float) -> float:
+        """progress: the share of the run that is done, from 0 to 1: environment steps of all workers together, over
+        `total_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class Constant(Schedule):
     """The same `value` from the first step to the last."""
 
     value: float = 1.0
@@ -35,7 +33,7 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class Linear(Schedule):
     """A straight line from `start`, where the share `after` of the run is done, to `end`, where the share `until` is.
 
     Before it the value is `start`, and behind it `end`.

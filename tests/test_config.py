@@ -106,10 +106,10 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, defaul
     same = changed(default, **start)
     load_experiment(changed(same, **{"network.init": "glorot"}))  # its parameters are not drawn
     for key, value, hint in (
-        ("network.hidden_sizes", (64,), "parameters, not"),
+        ("network.hidden_sizes", (64,), "parameters, for CartPole-v1, not"),
         ("network.activation", "relu", "network.activation=tanh"),
         ("env.normalize_observations", True, "env.normalize_observations=true"),
-        ("env.id", "Acrobot-v1", "CartPole-v1, not Acrobot-v1"),
+        ("env.id", "Acrobot-v1", "for CartPole-v1, not"),
     ):
         other = changed(same, **{key: value})
         assert hint in refused(lambda other=other: load_experiment(other), "init_from")  # type: ignore[misc]

@@ -111,7 +111,7 @@ def test_an_evaluation_takes_one_by_its_steps(tmp_path: Path, capsys: pytest.Cap
 def test_one_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path, **SAVES)
     assert evaluate.main([str(tmp_path), "checkpoint=100", "plugins=[scripted]"]) == 2
-    assert "checkpoint = 100: must be best, latest, 96, 128, 160" in capsys.readouterr().err
+    assert "checkpoint = 100: must be best, latest or one of [96, 128, 160]" in capsys.readouterr().err
 
 
 def test_a_new_run_in_the_folder_deletes_them(tmp_path: Path) -> None:

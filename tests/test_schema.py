@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import pytest
 from refusals import refused
@@ -18,13 +18,13 @@ from a3c_exp.optimizers import Optimizer
 HERE = __name__.partition(".")[0]  # what a user would list in `plugins` to have this file's classes built
 
 
-@runtime_checkable
-class Shape(Protocol):
+class Shape(ABC):
+    @abstractmethod
     def area(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Square:
+class Square(Shape):
     side: float
 
     def __post_init__(self) -> None:
@@ -35,7 +35,7 @@ class Square:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fussy:
+class Fussy(Shape):
     value: int
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ def test_a_whole_float_counts_as_a_whole_number() -> None:
         ("count", 1.5, "a whole number"),
         ("count", True, "a whole number"),
         ("count", None, "a whole number"),
-        ("count", 1e30, "at most 9223372036854775807"),
+        ("count", 1e30, "a whole number"),
         ("count", 10**400, "a whole number"),
         ("count", "???", "must be given: a whole number"),  # OmegaConf's mark for a missing value
         ("scale", float("nan"), "a number"),
@@ -144,51 +144,25 @@ def test_inner_components_are_built_first() -> None:
 # What a class must have.
 
 
-class Clerk(Protocol):
-    def ask(self, question: str) -> str: ...
-
-    @property
-    def name(self) -> str: ...
+class Plain(Shape):
+    """A class that is no dataclass."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nameless:
-    def ask(self, question: str) -> str:
-        return question
-
-
-class Plain:
-    name = "a class that is no dataclass"
-
-
-class Base(ABC):
-    @abstractmethod
-    def ask(self, question: str, *, loudly: bool = False) -> str: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Silent(Base):
+class Flat(Shape):
     size: int = 1
 
 
-@runtime_checkable
-class Question(Protocol):
-    def __call__(self, one: int, two: int) -> int: ...
-
-
 @pytest.mark.parametrize(
-    ("wanted", "cls", "missing"),
+    ("cls", "missing"),
     [
-        (Question, "Nameless", "it has no __call__"),
-        (Clerk, "Nameless", "it has no name"),
-        (Clerk, "Plain", "must be a dataclass"),
-        (Base, "Nameless", f"does not derive from {__name__}.Base"),
-        (Base, "Silent", "it has no ask"),
+        ("Plain", "must be a dataclass"),
+        ("Frame", f"does not derive from {__name__}.Shape"),
+        ("Flat", "it has no area"),
     ],
 )
-def test_what_a_class_lacks_is_named(wanted: Any, cls: str, missing: str) -> None:
-    problem = refused(lambda: build(named(cls), wanted, "it", plugins=[HERE]), "it._target_", f"{__name__}.{cls}")
-    assert missing in problem
+def test_what_a_class_lacks_is_named(cls: str, missing: str) -> None:
+    assert missing in refused(lambda: picture(shape=named(cls)), "picture.shape._target_", f"{__name__}.{cls}")
 
 
 def test_a_base_is_no_component_itself() -> None:
@@ -234,5 +208,5 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
     for plugin in ("no_such_plugin", "", ".relative", "broken_plugin"):
         assert "Error: " in refused(lambda plugin=plugin: import_plugins([plugin]), "plugins", plugin)  # type: ignore[misc]
     node = {"_target_": "broken_plugin.X"}
-    problem = refused(lambda: build(node, Clerk, "it", plugins=["broken_plugin"]), "it._target_", "broken_plugin.X")  # type: ignore[type-abstract]
+    problem = refused(lambda: build(node, Shape, "it", plugins=["broken_plugin"]), "it._target_", "broken_plugin.X")  # type: ignore[type-abstract]
     assert "NameError" in problem

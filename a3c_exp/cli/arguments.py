@@ -15,7 +15,16 @@ from typing import Any, NoReturn
 from a3c_exp.errors import ConfigError, require
 
 EXISTING = ("refuse", "resume", "restart")
-MULTIRUN = "hydra.mode=MULTIRUN"
+WORDS = {
+    "sweep": "the folder of a sweep",
+    "jobs": "a whole number from 1 to 99999: runs at once",
+    "search": "a whole number from 1 to 99999: trials",
+    "objective": "best, last or a curve",
+    "existing": f"one of {', '.join(EXISTING)}",
+    "resume": "one run's folder",
+    "from": "one run's folder",
+}
+"""The words, and what each may be."""
 OF_HYDRA = ("hydra.run.dir", "hydra.sweep.", "hydra.launcher", "hydra/launcher")
 """How the settings of Hydra begin that have an effect here."""
 
@@ -53,47 +62,35 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     parser.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--config-name", "-cn")
     parser.add_argument("words", nargs="*")
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
 
-    if flags.config_name is not None:
-        problem = "is from=<run> here, for the configuration of a run, or from=<file.yaml>"
-        raise ConfigError("--config-name", flags.config_name, problem)
-
-    words: dict[str, Any] = dict.fromkeys(("sweep", "jobs", "search", "objective", "existing", "resume", "from"))
-    overrides = []
+    words: dict[str, Any] = dict.fromkeys(WORDS)
+    overrides, run_dir = [], None
     for argument in flags.words:
         key, equals, value = argument.lstrip("+").partition("=")
-        if re.match(r"~?hydra\b", key) and not key.startswith((*OF_HYDRA, "hydra.job.num", "hydra.mode")):
+        if key == "hydra.run.dir":
+            run_dir = value
+        if re.match(r"~?hydra\b", key) and not key.startswith((*OF_HYDRA, "hydra.job.num")):
             raise ConfigError(key, value, f"has no effect here; of Hydra's settings these have: {', '.join(OF_HYDRA)}")
-        if not equals or key not in words:
+        if not equals or key not in WORDS:
             overrides.append(argument)
-        elif key in ("jobs", "search"):
-            fits = re.fullmatch("[1-9][0-9]{0,4}", value) is not None
-            meaning = "runs at once" if key == "jobs" else "trials"
-            require(fits, key, value, f"a whole number from 1 to 99999: {meaning}")
-            words[key] = int(value)
-        elif key == "objective":
-            words[key] = value
-        elif key == "existing":
-            require(value in EXISTING, key, value, f"one of {', '.join(EXISTING)}")
-            words[key] = value
-        else:
-            words[key] = value.strip("'\"")  # a folder needs no quotes around commas and equal signs
-            require(bool(words[key]), key, value, "the folder of a sweep" if key == "sweep" else "one run's folder")
+            continue
+        value = value.strip("'\"")  # a folder needs no quotes around commas and equal signs
+        is_number = key in ("jobs", "search")
+        fits = re.fullmatch("[1-9][0-9]{0,4}", value) if is_number else value in EXISTING or key != "existing"
+        require(bool(value and fits), key, value, WORDS[key])
+        words[key] = int(value) if is_number else value
 
-    is_sweep = (
-        flags.multirun or MULTIRUN in overrides or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
-    )
-    if flags.cfg and is_sweep:
-        raise ConfigError("--cfg", flags.cfg, "shows one run: give single values, without a sweep")
-    source = words.pop("from")
-    for word, folder, other in (("from", source, words["resume"]), ("resume", words["resume"], None)):
-        if folder is not None and (is_sweep or words["existing"] or other):
-            raise ConfigError(word, folder, "is one run: it cannot go with -m, sweep, jobs, existing or another run")
+    is_sweep = flags.multirun or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
+    source, resumed = words.pop("from"), words["resume"]
+    for word, value in {"--cfg": flags.cfg, "hydra.run.dir": run_dir, "from": source, "resume": resumed}.items():
+        if value is not None and is_sweep:
+            raise ConfigError(word, value, "is of one run: it cannot go with -m, sweep, jobs or search")
+    if (source or resumed) and (words["existing"] or (source and resumed)):
+        raise ConfigError("from" if source else "resume", source or resumed, "goes alone, without existing")
     return CommandLine(
-        overrides=[text for text in overrides if text != MULTIRUN],
+        overrides=overrides,
         cfg=flags.cfg,
         is_sweep=is_sweep,
         config_dir=flags.config_dir,

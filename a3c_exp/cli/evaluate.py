@@ -23,23 +23,13 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
-from a3c_exp.errors import ConfigError, RunError, named, printable, require
+from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy
 from a3c_exp.run.recorder import Recorder
-from a3c_exp.run.run_folder import (
-    BEST,
-    CHECKPOINTS,
-    CONFIG_FILE,
-    LATEST,
-    VIDEOS,
-    best_checkpoint,
-    check_links,
-    numbered_checkpoint,
-    numbered_checkpoints,
-)
+from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
 from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 
 
@@ -70,24 +60,18 @@ def load_run(
     with named("run"):
         config = read_config(folder, plugins)
     experiment = load_experiment(config, to_train=False, trusted=trust)
-    path = _checkpoint(folder, which)
+    path = best_checkpoint(folder)
+    if which is not None:
+        path = path.with_name(f"{which}.ckpt" if isinstance(which, str) else f"step_{which}.ckpt")
+    if isinstance(which, int):
+        steps = sorted(numbered_checkpoints(folder).values())
+        require(which in steps, "checkpoint", which, f"best, latest or one of {steps}")
     with named("checkpoint"):
         state = load_state(path)
     try:
         return Loaded(Policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
     except STATE_ERRORS as error:
         raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
-
-
-def _checkpoint(folder: Path, which: Literal["best", "latest"] | int | None) -> Path:
-    """The checkpoint of `load_run`. Raises ConfigError for a number that has none."""
-    if which is None:
-        return best_checkpoint(folder)
-    if isinstance(which, str):
-        return folder / CHECKPOINTS / {"best": BEST, "latest": LATEST}[which]
-    numbers = numbered_checkpoints(folder).values()
-    require(which in numbers, "checkpoint", which, ", ".join(["best", "latest", *map(str, sorted(numbers))]))
-    return numbered_checkpoint(folder, which)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +117,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
     loaded.policy.seed(options.seed)
-    try:
+    with under("env"):
         env = loaded.experiment.eval_env.make(count, seeds, render_mode)
-    except ConfigError as error:
-        raise error.under("env") from error
     line = LiveLine(options.episodes)
     most = loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
     on_step = recorder or (lambda env: None)

@@ -20,24 +20,16 @@ from typing import Any
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import as_typed
-from a3c_exp.config.saved import read_config, read_settings
+from a3c_exp.config.saved import read_config
 from a3c_exp.errors import FAILED, ConfigError, FolderError
-from a3c_exp.run.run_folder import (
-    CHECKPOINTS,
-    CONFIG_FILE,
-    EPISODES_FILE,
-    EVENTS,
-    METRICS_FILE,
-    SUMMARY_FILE,
-    VIDEOS,
-    check_links,
-    latest_checkpoints,
-    read_summary,
-)
+from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, check_links, latest_checkpoints, read_summary
 
 CONTINUE = "continue"
-OWN_CHECKPOINT = re.compile(r"(latest|previous|best|step_\d+)\.ckpt(\..*)?")
-"""Names of a run's checkpoints, and of what is left where one was being written. A user's own stay."""
+OWN_FILES = re.compile(
+    r"summary\.json|train\.log|trace\.json|episodes\.csv|metrics\.(csv|jsonl)|events\.out\.tfevents\..*|config\.yaml"
+    r"|checkpoints/(latest|previous|best|step_\d+)\.ckpt(\..*)?|videos/\d+\.mp4"
+)
+"""A run's files, and what is left of a checkpoint that was being written. A user's own beside them stay."""
 MAY_CHANGE = ("backend", "callbacks", "checkpoint", "eval", "log", "plugins", "stop", "total_steps", "workers")
 """Settings and components that may change when a run goes on."""
 CUT = ("interrupted", "server_died")
@@ -138,12 +130,9 @@ def own_files(folder: Path) -> list[Path]:
 
     The summary is the first and the configuration the last: whenever this is cut, the run there is an unfinished one.
     """
-    checkpoints = [path for path in (folder / CHECKPOINTS).glob("*") if OWN_CHECKPOINT.fullmatch(path.name)]
-    videos = [path for path in (folder / VIDEOS).glob("*.mp4") if path.stem.isdecimal()]
-    # Earlier versions wrote metrics.jsonl beside metrics.csv.
-    names = ("train.log", "trace.json", EPISODES_FILE, "metrics.jsonl", METRICS_FILE, CONFIG_FILE)
-    files = [folder / SUMMARY_FILE, *checkpoints, *videos, *sorted(folder.glob(f"{EVENTS}*"))]
-    return [path for path in (*files, *(folder / name for name in names)) if path.exists()]
+    files = [*folder.glob("*"), *folder.glob("checkpoints/*"), *folder.glob("videos/*")]
+    own = [path for path in files if OWN_FILES.fullmatch(path.relative_to(folder).as_posix())]
+    return sorted(own, key=lambda path: (path.name == CONFIG_FILE, path.name != SUMMARY_FILE))
 
 
 def _check_nothing_is_lost(folder: Path) -> None:
@@ -159,7 +148,7 @@ def _check_nothing_is_lost(folder: Path) -> None:
 def _check_own(folder: Path) -> None:
     """Raise FolderError unless a configuration in a folder is that of a run: another program's may have its name."""
     try:
-        config = read_settings(folder)
+        config = read_config(folder)
     except FolderError as error:
         raise FolderError(folder, f"{error.problem}; nothing is deleted beside it") from error
     except ConfigError:  # of a removed setting

@@ -44,9 +44,6 @@ ELSEWHERE = {("algorithm", "a2c"): "it is algorithm=a3c update=sync"} | {
     ("hydra/launcher", name): "it needs the extra sweep: pip install 'a3c-exp[sweep]'"
     for name in ("joblib", "submitit_local", "submitit_slurm")
 }
-# The words of the notebooks that compare the two: missing terms as zero, or the maximum of terms.
-for _name, _option in {"n_step_missing": "n_step_zero", "n_step_max": "n_step", "max_terms": "n_step"}.items():
-    ELSEWHERE |= {(_group, _name): f"it is {_group}={_option}" for _group in ("returns", "critic_returns")}
 """What is meant by options that are not there."""
 MOST_JOBS = 10_000
 """Runs of a sweep."""
@@ -297,31 +294,29 @@ def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     return found
 
 
-def setting(part: DictConfig, key: str) -> Any:
-    """The value at the last part of a dotted key, in what the key's other parts name. Raises ConfigError if an
-    interpolation in it fails."""
-    name = key.rpartition(".")[2]
-    try:
-        return OmegaConf.select(part, name)
-    except OmegaConfBaseException as complaint:
-        raise _unresolved(part, name, key, complaint) from complaint
+def setting(node: DictConfig, key: str) -> Any:
+    """The value at a dotted key. Raises ConfigError if an interpolation in it fails."""
+    with _resolving(node, key):
+        return OmegaConf.select(node, key)
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain scalars, lists and mappings, without Hydra's own settings."""
     with open_dict(node):
         task = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
-    try:
+    with _resolving(task):
         return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
+
+
+@contextmanager
+def _resolving(node: DictConfig, key: str | None = None) -> Iterator[None]:
+    """Within: an interpolation that fails is an error about its value as it is written. key: None: of any setting."""
+    try:
+        yield
     except OmegaConfBaseException as complaint:
-        key = complaint.full_key or "configuration"
-        raise _unresolved(task, key, key, complaint) from complaint
-
-
-def _unresolved(node: DictConfig, name: str, key: str, complaint: OmegaConfBaseException) -> ConfigError:
-    """The error about the value at `name`, as it is written. key: of the value, as the user knows it."""
-    written: Any = OmegaConf.to_container(node, resolve=False)
-    return ConfigError(key, value_at(written, name), f"cannot be resolved: {first_line(complaint)}")
+        key = key or complaint.full_key or "configuration"
+        written: Any = OmegaConf.to_container(node, resolve=False)
+        raise ConfigError(key, value_at(written, key), f"cannot be resolved: {first_line(complaint)}") from complaint
 
 
 def resolved(key: str, value: object) -> Any:
@@ -377,11 +372,10 @@ def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
         except HydraException as complaint:
             if not (key and equals):
                 raise ConfigError("command line", text, "must be key=value") from complaint
-            quotes = "" if value.isascii() else f": letters beyond ASCII need quotes, \"{key}='{value}'\""
             text = first_line(complaint)
             if OF_THE_PARSER.match(text):
-                text = "a bracket, a comma or a quote is missing, or must stand in quotes"
-            raise ConfigError(key, value, f"cannot be read: {text}{quotes}") from complaint
+                text = f"a bracket, a comma or a quote is missing, or the text needs quotes: \"{key}='{value}'\""
+            raise ConfigError(key, value, f"cannot be read: {text}") from complaint
     return parsed
 
 

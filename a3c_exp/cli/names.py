@@ -12,7 +12,7 @@ from typing import Any
 
 from a3c_exp.run.run_folder import environment_of
 
-LONGEST_VALUE, LONGEST_NAME = 40, 100
+LONGEST_NAME = 100
 
 
 def run_folder(config: Mapping[str, Any]) -> Path:
@@ -34,23 +34,20 @@ def labels(jobs: Sequence[Sequence[str]]) -> list[str]:
 def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
     """Names for the jobs' folders: "returns-gae_seed-2", of letters, digits and `-_.+`, each different, not long.
 
-    Keys are cut to their last part where that is clear. A value of which something is left out or cut has a hash, so
-    that another value has another name. Where nothing differs the name is `run`.
+    Keys are cut to their last part where that is clear. A name that is cut, or that an earlier job has, ends with a
+    hash of the job's values. Where nothing differs the name is `run`.
     """
     places = _differing(jobs)
     keys = [jobs[0][place].lstrip("+~").partition("=")[0] for place in places]
-    last_parts = Counter(_last_part(key) for key in keys)
+    last_parts = Counter(map(_last_part, keys))
     shorter = [_last_part(key) if last_parts[_last_part(key)] == 1 else key for key in keys]
-    names, taken = [], set[str]()
+    names: list[str] = []
     for job in jobs:
         values = [job[place].partition("=")[2] for place in places]
-        pairs = [f"{_plain(key)}-{_plain(value)}" for key, value in zip(shorter, values, strict=True)]
-        whole = _cut("_".join(pairs), LONGEST_NAME, " ".join(values)) or "run"
-        name, count = whole, 1
-        while name.lower() in taken:  # some file systems do not tell upper case from lower case
-            count += 1
-            name = f"{whole}_{count}"
-        taken.add(name.lower())
+        name = "_".join(f"{_plain(key)}-{_plain(value)}" for key, value in zip(shorter, values, strict=True)) or "run"
+        taken = {each.lower() for each in names}  # some file systems do not tell upper case from lower case
+        if len(name) > LONGEST_NAME or name.lower() in taken:
+            name = f"{name[:LONGEST_NAME]}-{sha256(' '.join(values).encode()).hexdigest()[:6]}"
         names.append(name)
     return names
 
@@ -65,22 +62,6 @@ def _last_part(key: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A value's letters, digits and `-_.+`, with one `-` for what is between them; the class alone of a `_target_`.
-
-    Lists of plain values, and numbers, are as they are but for the sign of an exponent: 1e+38 is 1e38.
-    """
-    text = re.sub(r"(?<=\d)[eE]\+(?=\d)", "e", text.strip())
+    """The words of a value, of letters, digits and `-_.+`, joined by `-`; of a `_target_` the class alone."""
     short = re.sub(r"\b_target_ *: *([\w.]+\.)?", "", text)
-    plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", short).lstrip("." if re.match(r"-\.?\d", short) else "-.")
-    plain = plain.rstrip("-.") or "none"
-    whole = plain == text or re.fullmatch(r"\[[\w.+]+( *, *[\w.+]+)+\]", text)
-    return _cut(plain if whole else f"{plain}-{_hash(text)}", LONGEST_VALUE, text)
-
-
-def _cut(name: str, longest: int, text: str) -> str:
-    """A name that is not longer; one that is cut ends with the hash of what it stands for."""
-    return name if len(name) <= longest else f"{name[: longest - 7]}-{_hash(text)}"
-
-
-def _hash(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:6]
+    return "-".join(word for word in re.findall(r"[A-Za-z0-9._+-]+", short) if re.search(r"\w", word))

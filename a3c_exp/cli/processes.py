@@ -37,21 +37,28 @@ MOST_TRIES = 2
 Status = Literal["ended", "failed", "interrupted"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Job:
-    """A run of a sweep, as it was checked.
+    """A run of a sweep, as it was checked, and how far it is.
 
     overrides: of its process. label: what distinguishes it from the others.
+    started: when its latest process was started. tries: processes that it has had.
+    look_at: when its folder's lock is looked at again. status, text: how it has ended; None before.
     """
 
     overrides: Sequence[str]
     config: Mapping[str, Any]
     folder: Path
     label: str
+    started: float = 0.0
+    tries: int = 0
+    look_at: float = 0.0
+    status: Status | None = None
+    text: str = ""
 
 
 class Runs:
-    """The runs of a sweep. They are known by their numbers.
+    """The runs of a sweep.
 
     command: the program and its options, without the overrides of a run. existing: see `cli.existing`.
     at_once: most runs at the same time.
@@ -64,11 +71,8 @@ class Runs:
         self._at_once = at_once
         self._noted = Interruption(may_break_in=False)
         self._asked_to_end = False
-        self._waiting = deque(range(len(jobs)))
-        self._running: dict[int, tuple[Popen[bytes], float]] = {}  # with the time at which it was started
-        self._tries = Counter[int]()
-        self._locked: dict[int, float] = {}  # when its folder's lock is looked at again
-        self._status: dict[int, tuple[Status, str]] = {}
+        self._waiting = deque(jobs)
+        self._running: list[tuple[Job, Popen[bytes]]] = []
         self._seconds: list[float] = []  # of the processes that have ended
 
     def run(self) -> int:
@@ -78,16 +82,18 @@ class Runs:
                 while self._running or (self._waiting and self._noted.signal is None):
                     self._pass_on_signals()
                     self._start_some()
-                    for number in [n for n, (program, _) in self._running.items() if program.poll() is not None]:
-                        self._take(number)
+                    for job, process in list(self._running):
+                        if process.poll() is not None:
+                            self._running.remove((job, process))
+                            self._take(job, process.returncode)
                     time.sleep(POLL_SECONDS)
         finally:
             self._kill()  # nobody would say how they end
         return self._report()
 
     def _kill(self) -> None:
-        for program, _ in self._running.values():
-            program.kill()
+        for _, process in self._running:
+            process.kill()
 
     def _pass_on_signals(self) -> None:
         """Ask the running processes to end after the first signal, and kill them after the second one."""
@@ -96,98 +102,96 @@ class Runs:
         elif self._noted.signal is not None and not self._asked_to_end:
             self._asked_to_end = True
             say("running runs are saved and end, others do not start; a second signal kills")
-            for program, _ in self._running.values():
+            for _, process in self._running:
                 # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second one.
-                program.terminate()
+                process.terminate()
 
     def _start_some(self) -> None:
         """Start jobs that wait while there is room. One whose folder is locked by another program waits for that."""
-        for number in list(self._waiting):
+        for job in list(self._waiting):
             if len(self._running) >= self._at_once or self._noted.signal is not None:
                 return
-            if self._locked.get(number, 0.0) > time.monotonic():
-                continue
-            self._waiting.remove(number)
-            if _is_locked(self._jobs[number].folder):
-                self._wait_for_lock(number)
-            else:
-                self._start(number)
+            if job.look_at <= time.monotonic():
+                self._waiting.remove(job)
+                if _is_locked(job.folder):
+                    self._wait_for_lock(job)
+                else:
+                    self._start(job)
 
-    def _wait_for_lock(self, number: int) -> None:
-        if number not in self._locked:
-            say(f"{self._jobs[number].label}: another process trains there: it is looked at again at the end")
-        self._locked[number] = time.monotonic() + LOCK_SECONDS
-        self._waiting.append(number)
+    def _wait_for_lock(self, job: Job) -> None:
+        if not job.look_at:
+            say(f"{job.label}: another process trains there: it is looked at again at the end")
+        job.look_at = time.monotonic() + LOCK_SECONDS
+        self._waiting.append(job)
 
-    def _start(self, number: int) -> None:
+    def _start(self, job: Job) -> None:
         """Start the process of a job, unless its run has finished before, or meanwhile by another program."""
-        job = self._jobs[number]
-        existing = "resume" if self._existing == "refuse" and self._tries[number] else self._existing
+        existing = "resume" if self._existing == "refuse" and job.tries else self._existing
         try:
             if find_action(job.folder, job.config, existing) is Action.LEAVE:
-                self._end(number, "ended", "has finished before")
+                self._end(job, "ended", "has finished before")
                 return
             say(f"{job.label}: begins")
             label = f"{job.label}: " if self._at_once > 1 else ""
             variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
-            program = Popen([*self._command, *job.overrides, f"existing={existing}"], env=variables)
+            process = Popen([*self._command, *job.overrides, f"existing={existing}"], env=variables)
         except (ConfigError, OSError) as error:
-            self._end(number, "failed", str(error))
+            self._end(job, "failed", str(error))
             return
-        self._tries[number] += 1
-        self._running[number] = program, time.monotonic()
+        job.tries += 1
+        job.started = time.monotonic()
+        self._running.append((job, process))
 
-    def _take(self, number: int) -> None:
+    def _take(self, job: Job, code: int) -> None:
         """Note the end of a job's process."""
-        job, (program, started) = self._jobs[number], self._running.pop(number)
-        code, seconds = program.returncode, time.monotonic() - started
-        self._seconds.append(seconds)
+        self._seconds.append(time.monotonic() - job.started)
         text = _ending(job.folder)
         if code <= 0 and _has_finished(job):
-            self._end(number, "ended", text)
+            self._end(job, "ended", text)
         elif code == 0:  # an environment may call os._exit
-            self._end(number, "failed", "its process ended before the run did")
+            self._end(job, "failed", "its process ended before the run did")
         elif code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM) or self._noted.signal is not None:
-            self._end(number, "interrupted", text or "interrupted")
+            self._end(job, "interrupted", text or "interrupted")
         elif code == 2 and _is_locked(job.folder):
-            self._wait_for_lock(number)
+            self._wait_for_lock(job)
+        elif code == 1 and text:
+            self._end(job, "failed", text)
         elif code > 0 and code != 2:
-            text = text if code == 1 else ""
-            self._end(number, "failed", text or f"its process ended with exit code {code}")
+            self._end(job, "failed", f"its process ended with exit code {code}")
         else:
             problem = "it was refused" if code == 2 else f"its process was killed by {signal.Signals(-code).name}"
-            if self._tries[number] < MOST_TRIES:
+            if job.tries < MOST_TRIES:
                 say(f"{job.label}: {problem}: it runs again at the end")
-                self._waiting.append(number)
+                self._waiting.append(job)
             else:
-                self._end(number, "failed", f"{problem}, twice")
+                self._end(job, "failed", f"{problem}, twice")
 
-    def _end(self, number: int, status: Status, text: str) -> None:
+    def _end(self, job: Job, status: Status, text: str) -> None:
         """Note how a job has ended, and say so with how far the sweep is. Failures are explained at the end."""
-        self._status[number] = status, text
+        job.status, job.text = status, text
+        ended = sum(each.status is not None for each in self._jobs)
         shown = status if status == "failed" else text
-        say(f"{len(self._status)} of {len(self._jobs)}{self._left()}: {self._jobs[number].label}: {shown}")
+        say(f"{ended} of {len(self._jobs)}{self._left()}: {job.label}: {shown}")
 
     def _left(self) -> str:
         """How long the rest takes if its runs take as long as those before: ", 1:20 left"."""
-        if not self._seconds or len(self._status) == len(self._jobs):
+        if not self._seconds or not (self._running or self._waiting):
             return ""
         now, mean = time.monotonic(), fmean(self._seconds)
-        rest = sum(max(0.0, mean - (now - started)) for _, started in self._running.values())
+        rest = sum(max(0.0, mean - (now - job.started)) for job, _ in self._running)
         return f", {duration((rest + mean * len(self._waiting)) / self._at_once)} left"
 
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
-        found = Counter(status for status, _ in self._status.values())
+        found = Counter(job.status for job in self._jobs)
         root = self._jobs[0].folder.parent
         size = bytes_text(size_of(root))
         say(f"{found['ended']} of {len(self._jobs)} runs have finished; {short(root)} holds {size}")
-        for number, (status, text) in sorted(self._status.items()):
-            folder = short(self._jobs[number].folder)
-            if status == "failed":
-                say(f"failed: {folder}: {text}")
-            elif status == "interrupted" and self._noted.signal is None:
-                say(f"interrupted: {folder}: the same command continues it")
+        for job in self._jobs:
+            if job.status == "failed":
+                say(f"failed: {short(job.folder)}: {job.text}")
+            elif job.status == "interrupted" and self._noted.signal is None:
+                say(f"interrupted: {short(job.folder)}: the same command continues it")
         if self._noted.signal is not None:
             return PREEMPTED if self._noted.signal == signal.SIGUSR2 else 128 + self._noted.signal
         return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0

@@ -85,5 +85,3 @@ def _check(change: Override, word: str) -> None:
     if word == "resume" and key.partition(".")[0] not in (*MAY_CHANGE, TRUST):
         problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
         raise ConfigError(key, change.value(), problem)
-    if change.is_hydra_override() and key != RUN_DIR:
-        raise ConfigError(key, change.value(), "cannot go with from: of Hydra's settings only hydra.run.dir does")

@@ -48,7 +48,7 @@ def folder_command(
     return exit_code(run)
 
 
-NOT_PLAIN = ("resume=", "from=", "sweep=", "jobs=", "search=", "experiment=", "-", "+", "~", "hydra.mode", "hydra/")
+NOT_PLAIN = ("resume=", "from=", "sweep=", "jobs=", "search=", "experiment=", "-", "+", "~", "hydra/")
 """How a word begins that leaves open whether the command trains with the default backend, or trains at all."""
 
 

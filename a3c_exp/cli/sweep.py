@@ -16,21 +16,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, identity, saved_runs
-from a3c_exp.cli.hydra_compose import (
-    CONFIG_NAME,
-    MOST_JOBS,
-    compose_jobs,
-    compose_node,
-    for_hydra,
-    hydra_session,
-    job_config,
-    setting,
-    sweep,
-    to_container,
-)
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say_best
 from a3c_exp.cli.search import Jobs, check_all, search
@@ -46,19 +35,14 @@ SWEEP_DIR = "hydra.sweep.dir"
 
 def run_sweep(line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or written."""
-    with hydra_session(line.config_dir) as hydra:
+    with hydra_compose.hydra_session(line.config_dir) as hydra:
         return _run_sweep(hydra, line)
 
 
 def _run_sweep(hydra: Any, line: CommandLine) -> int:
-    for text in line.overrides:
-        key, _, value = text.lstrip("+").partition("=")
-        if key == "hydra.run.dir":
-            problem = "is the folder of one run: sweep=<folder> or hydra.sweep.dir=<folder> is that of a sweep"
-            raise ConfigError("hydra.run.dir", value, problem)
     given = [] if line.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(line.sweep)))}"]
     overrides = [*line.overrides, *given]
-    master = compose_node(hydra, overrides, RunMode.MULTIRUN)
+    master = hydra_compose.compose_node(hydra, overrides, RunMode.MULTIRUN)
     existing = line.existing or "resume"
     if line.objective is not None and line.search is None:
         raise ConfigError("objective", line.objective, "goes with search=<trials>")
@@ -69,9 +53,9 @@ def _run_sweep(hydra: Any, line: CommandLine) -> int:
             if line.jobs or line.search:
                 word = "jobs" if line.jobs else "search"
                 raise ConfigError(word, line.jobs or line.search, "goes with Hydra's basic launcher alone")
-            return _run_with_hydra(hydra, overrides, sweep(hydra, overrides), existing)
-        combinations = [] if line.search else sweep(hydra, overrides)
-        at_once = min(line.jobs or 1, len(combinations) or MOST_JOBS)
+            return _run_with_hydra(hydra, overrides, hydra_compose.sweep(hydra, overrides), existing)
+        combinations = [] if line.search else hydra_compose.sweep(hydra, overrides)
+        at_once = min(line.jobs or 1, len(combinations) or hydra_compose.MOST_JOBS)
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
 
         def run(combinations: Jobs) -> tuple[list[Job], int]:
@@ -89,7 +73,7 @@ def _run_sweep(hydra: Any, line: CommandLine) -> int:
 
 def _sweep_dir(node: DictConfig) -> Path:
     """The folder of a sweep. Raises ConfigError."""
-    return expanded(setting(node.hydra.sweep, SWEEP_DIR)).absolute()
+    return expanded(hydra_compose.setting(node, SWEEP_DIR)).absolute()
 
 
 def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at_once: int) -> list[Job]:
@@ -104,12 +88,12 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
     made: Made = []
     saved: dict[str, Path] | None = None
     most_workers, alone = 0, False
-    for number, node in enumerate(compose_jobs(hydra, combinations)):
-        config = to_container(node)
+    for number, node in enumerate(hydra_compose.compose_jobs(hydra, combinations)):
+        config = hydra_compose.to_container(node)
         if repr(config) in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue
-        root, subdir = _sweep_dir(node), setting(node.hydra.sweep, "hydra.sweep.subdir")
+        root, subdir = _sweep_dir(node), hydra_compose.setting(node, "hydra.sweep.subdir")
         saved = saved_runs(root) if saved is None else saved
         found = None if subdir else saved.get(identity(config))
         folder = found or Path(os.path.abspath(root / (subdir or names[number])))
@@ -135,10 +119,10 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
 def _run_with_hydra(hydra: Any, overrides: Sequence[str], combinations: Sequence[list[str]], existing: str) -> int:
     """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own. combinations: all jobs."""
     check_all(hydra, combinations)
-    check_links(_sweep_dir(compose_node(hydra, combinations[0])), "multirun.yaml", ".submitit")
-    own = "hydra.sweep.subdir='${hydra.job.num}_s${seed}'"
+    check_links(_sweep_dir(hydra_compose.compose_node(hydra, combinations[0])), "multirun.yaml", ".submitit")
+    words = ["hydra.sweep.subdir='${hydra.job.num}_s${seed}'", *hydra_compose.for_hydra(hydra, overrides)]
     try:
-        hydra.multirun(CONFIG_NAME, partial(hydra_job, existing), [own, *for_hydra(hydra, overrides)])
+        hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing), words)
     except RunError as error:
         say(f"a3c_exp: {error}")
         raise
@@ -154,7 +138,7 @@ def hydra_job(existing: str, node: DictConfig) -> None:
     folder = Path(hydra.runtime.output_dir)
     overrides = [text.removeprefix("++") for text in hydra.overrides.task]
     session = Session(overrides=overrides, sweep=folder.absolute().parent.name)
-    plan = Plan(config=job_config(), folder=folder, existing=existing, session=session)
+    plan = Plan(config=hydra_compose.job_config(), folder=folder, existing=existing, session=session)
     finished = execute(plan)
     if finished is not None and finished.summary["signal"] is not None:
         raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too

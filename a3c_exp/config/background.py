@@ -13,7 +13,7 @@ from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import are_pictures, require_pictures
 from a3c_exp.envs.batch import EnvBatch, Normalization
 from a3c_exp.envs.errors import close_within
-from a3c_exp.errors import ConfigError, RunError, is_lack_of_memory
+from a3c_exp.errors import ConfigError, RunError, under
 
 DEVIATION = 1 / 4
 """Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are of the order of 1."""
@@ -29,11 +29,9 @@ def measure(experiment: Experiment) -> Normalization:
     processes find the same number. Raises ConfigError for an environment that cannot be made or played.
     """
     setting = experiment.env.normalize_observations
-    try:
+    with under("env"):
         experiment.env.validate(experiment.plugins)
         env = experiment.env.make(1, [0])
-    except ConfigError as error:
-        raise error.under("env") from error
     try:
         if setting == "auto" and not (are_pictures(env.observation_space) and _scales_pixels(experiment, env)):
             return False
@@ -62,12 +60,7 @@ def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
 
 
 def _scales_pixels(experiment: Experiment, env: EnvBatch) -> bool:
-    """Return whether the network of an experiment scales pixels, or is too large, of which its own check tells."""
+    """Return whether the network of an experiment scales pixels."""
     unscaled = replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=False))
-    try:
-        with one_thread():
-            return unscaled.build_network(env, None).scales_pixels
-    except (MemoryError, RuntimeError) as error:
-        if not is_lack_of_memory(error):
-            raise
-        return True
+    with one_thread():
+        return unscaled.build_network(env, None).scales_pixels

@@ -11,13 +11,8 @@ from typing import Any
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.trust import check_trust, import_plugins, texts_to_trust
+from a3c_exp.config import checks
 from a3c_exp.config.background import measure
-from a3c_exp.config.checks import (
-    check_combination,
-    check_environment_and_network,
-    check_fit,
-    check_init_from,
-)
 from a3c_exp.config.final import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
@@ -97,22 +92,24 @@ def load_final(
     if typed:
         final[TYPED] = typed
     experiment = build_experiment(final)
-    check_combination(experiment)
+    checks.check_combination(experiment)
     if check:
         network = _check_network(experiment, to_train, [] if made is None else made)
         if to_train and begins and experiment.init_from is not None:
             with named("init_from"):
-                check_init_from(experiment.init_from, final, network)
+                checks.check_init_from(experiment.init_from, final, network)
     return final, experiment
 
 
 def _check_acts(experiment: Experiment, to_train: bool, trusted: Sequence[str]) -> None:
     """Raise ConfigError for settings that write files or connect, and are not trusted."""
-    environments = {"env": experiment.env} | ({"eval.env": experiment.eval_env} if experiment.eval.env else {})
-    for place, env in environments.items():
-        check_trust(((f"{place}.{name}", each) for name, each in env.settings_to_trust().items()), trusted)
-    connecting = experiment.backend.settings_to_trust() if to_train else {}
-    check_trust(((f"backend.{name}", each) for name, each in connecting.items()), trusted)
+    acting: dict[str, Any] = {"env": experiment.env}
+    if experiment.eval.env:
+        acting["eval.env"] = experiment.eval_env
+    if to_train:
+        acting["backend"] = experiment.backend
+    for place, each in acting.items():
+        check_trust(((f"{place}.{name}", value) for name, value in each.settings_to_trust().items()), trusted)
     check_trust((("callbacks", each) for each in experiment.callbacks if not each.stays_inside), trusted)
 
 
@@ -123,7 +120,7 @@ def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorC
     parts = (experiment.env, experiment.network, experiment.algorithm, experiment.epsilon, experiment.plugins)
     network = next((each for known, each in made if known == parts), None)
     if network is None:
-        network = check_environment_and_network(experiment, to_train=to_train)
+        network = checks.check_environment_and_network(experiment, to_train=to_train)
         made.append((parts, network))
-    check_fit(experiment, network)
+    checks.check_fit(experiment, network)
     return network

@@ -21,7 +21,7 @@ from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.envs.parts import sample_action
-from a3c_exp.errors import ConfigError, FolderError, RunError, is_lack_of_memory, refused, require
+from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
@@ -46,12 +46,12 @@ def check_combination(experiment: Experiment) -> None:
     if quorum != "all":
         require(experiment.update == "sync", "quorum", quorum, "all without update=sync: there are no rounds")
         require(quorum <= workers, "quorum", quorum, f"at most the number of workers, which is {workers}")
-    for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
-        if returns is not None:
-            check_returns(key, returns)
-    if isinstance(experiment.algorithm, MinibatchAlgorithm):
-        _check_reuse(experiment, experiment.algorithm)
     critic_returns = experiment.critic_returns
+    estimators = {"returns": experiment.returns} | ({"critic_returns": critic_returns} if critic_returns else {})
+    for key, returns in estimators.items():
+        check_returns(key, returns)
+    if isinstance(experiment.algorithm, MinibatchAlgorithm):
+        _check_reuse(experiment, experiment.algorithm, estimators)
     if critic_returns is not None:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
         fits = experiment.returns.off_policy or not critic_returns.off_policy
@@ -78,8 +78,8 @@ def check_returns(key: str, returns: Returns) -> None:
             raise ConfigError(key, name, f"writes into the trajectory's {field.name}, which others read")
 
 
-def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:
-    """Raise ConfigError for settings that do not fit several passes over a rollout."""
+def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm, estimators: Mapping[str, Returns]) -> None:
+    """Raise ConfigError for settings that do not fit several passes over a rollout. estimators: by their keys."""
     name = type(algorithm).__name__
     rollouts, epsilon = experiment.accumulate_rollouts, experiment.epsilon
     require(rollouts == 1, "accumulate_rollouts", rollouts, f"1 with {name}: use longer rollouts instead")
@@ -87,10 +87,9 @@ def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm) -> None:
     # beyond the clip range, where they teach nothing, and the divergence would be beyond any target.
     allowed = f"0 with {name}, which stays close to the policy that acted: algorithm.entropy_coefficient explores"
     require(epsilon == 0, "epsilon", epsilon, allowed)
-    for key, returns in (("returns", experiment.returns), ("critic_returns", experiment.critic_returns)):
-        if returns is not None:
-            allowed = f"one that leaves it to {name} to weigh old actions: gae, for one"
-            require(not returns.off_policy, key, type(returns).__name__, allowed)
+    for key, returns in estimators.items():
+        allowed = f"one that leaves it to {name} to weigh old actions: gae, for one"
+        require(not returns.off_policy, key, type(returns).__name__, allowed)
     _check_minibatches(experiment, algorithm, whole_sequences=False)
 
 
@@ -104,10 +103,8 @@ def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *,
     count, length = experiment.envs_per_worker, experiment.rollout_length
     if experiment.backend.joins_rollouts:
         count = 0
-    try:
+    with under("algorithm"):
         algorithm.check_rollout(*((count, length) if whole_sequences else (count * length, 1)))
-    except ConfigError as error:
-        raise error.under("algorithm") from error
 
 
 def check_environment_and_network(experiment: Experiment, *, to_train: bool = True) -> ActorCritic:
@@ -116,11 +113,9 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
     to_train: take a step of the environment too. Raises ConfigError if they cannot be made, if the step fails, or if
     they do not fit one another, the loss or `epsilon`.
     """
-    try:
+    with under("env"):
         experiment.env.validate(experiment.plugins)
         env = experiment.env.make(1, [0])
-    except ConfigError as error:
-        raise error.under("env") from error
     if experiment.epsilon != 0 and not isinstance(env.action_space, Discrete):
         close_within(env)
         problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
@@ -136,12 +131,6 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             space = NormalizedObservations.of(setting, env.observation_space).network_space(env.observation_space)
             verify(network, space)
             check_loss(experiment.algorithm, network, space)
-    except (MemoryError, RuntimeError) as error:
-        if not is_lack_of_memory(error):
-            raise
-        raise ConfigError(
-            "network", experiment.network.module_class.__name__, "is too large for the memory here"
-        ) from error
     finally:
         close_within(env)
     return network
@@ -149,11 +138,9 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
 
 def _check_eval_env(env: EnvBatch, experiment: Experiment) -> None:
     """Raise ConfigError unless evaluations have the observations and actions of training."""
-    try:
+    with under("eval.env"):
         experiment.eval_env.validate(experiment.plugins)
         other = experiment.eval_env.make(1, [0])
-    except ConfigError as error:
-        raise error.under("eval.env") from error
     close_within(other)
     if (env.observation_space, env.action_space) != (other.observation_space, other.action_space):
         problem = f"must leave observations and actions as they are: {other.observation_space}, {other.action_space}"
@@ -174,10 +161,8 @@ def check_fit(experiment: Experiment, network: ActorCritic) -> None:
     """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a network."""
     if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_minibatches(experiment, experiment.algorithm, whole_sequences=True)
-    try:
+    with under("optimizer"):
         check_param_groups(experiment.optimizer, network.param_slices)
-    except ConfigError as error:
-        raise error.under("optimizer") from error
 
 
 def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic) -> None:
@@ -190,10 +175,9 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     parameters, stats = state["store"]["parameters"], state["store"]["stats"]
     ours = json.loads(json.dumps(config))  # as it is saved: with lists for tuples
     if parameters.shape != network.vector.shape:
-        problem = f"must be a run of the same network: it has {parameters.size} parameters, not {network.vector.size}"
-        their_env, our_env = value_at(theirs, "env.id"), value_at(ours, "env.id")
-        problem += f"; it was of {their_env}, not {our_env}" if their_env != our_env else ""
-        raise FolderError(folder, problem)
+        env = value_at(theirs, "env.id")
+        difference = f"it has {parameters.size} parameters, for {env}, not {network.vector.size}"
+        raise FolderError(folder, f"must be a run of the same network: {difference}")
     their_network, our_network = (dict(flatten({"network": each.get("network")})) for each in (theirs, ours))
     for key in their_network.keys() & our_network.keys():
         if their_network[key] != our_network[key] and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:

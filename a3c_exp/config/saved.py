@@ -20,15 +20,10 @@ def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, An
     A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
     Raises FolderError, and ConfigError for a removed setting that did something.
     """
-    allowed = plugins if isinstance(plugins, str) else list(plugins)  # the schema refuses a text, not each letter of it
-    return read_settings(expanded(folder)) | {"plugins": allowed}
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """The content of a run's configuration file, plain data. folder: or the file itself. Raises as `read_config`."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    folder = expanded(folder)
     try:
         config = parse_yaml(read_text(folder if folder.is_file() else folder / CONFIG_FILE))
         OmegaConf.create(config if isinstance(config, dict) else {})  # refuses interpolations that are none
@@ -43,4 +38,5 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if isinstance(typed, dict):
         final = dict(flatten(config))
         config[TYPED] = {key: typed[key] for key in RESOLVED if key in typed and key in final}
-    return config
+    # The schema refuses a text, not each letter of it.
+    return config | {"plugins": plugins if isinstance(plugins, str) else list(plugins)}

@@ -18,13 +18,13 @@ import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NoReturn, Protocol, TypeVar, Union, cast
+from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 
 from a3c_exp.common.reading import LARGEST, check_plain
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
 from a3c_exp.config.removed import REMOVED
 from a3c_exp.config.settings import ELSEWHERE, Setting
-from a3c_exp.errors import ConfigError, did_you_mean, either, one_line
+from a3c_exp.errors import ConfigError, did_you_mean, either, one_line, under
 from a3c_exp.optimizers import TorchOptimizer
 
 TARGET = "_target_"
@@ -36,7 +36,7 @@ T = TypeVar("T")
 def build(node: object, hint: type[T], path: str = "", plugins: Sequence[str] = ()) -> T:
     """The value of type `hint` that `node` describes, inner components built first.
 
-    node: plain scalars, lists and mappings. hint: a dataclass, or the base class or Protocol of a component.
+    node: plain scalars, lists and mappings. hint: a dataclass, or the base class of a component.
     path: the key of `node` as the user knows it ("" for the whole configuration), for errors.
     plugins: packages, beside this one, whose dataclasses may be built.
     Whole floats such as 1e7 count as whole numbers; True does not. Raises ConfigError, for data
@@ -60,9 +60,7 @@ def _a(hint: type) -> str:
 
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
-    too_large = isinstance(value, float) and value.is_integer() and abs(value) > LARGEST
-    problem = f"must be {describe(hint)}{f', at most {LARGEST}' if too_large else ''}"
-    raise ConfigError(path or "configuration", value, problem)
+    raise ConfigError(path or "configuration", value, f"must be {describe(hint)}")
 
 
 _NAMES: dict[Any, str] = {
@@ -217,10 +215,8 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
     if str(node.get(TARGET)).startswith("torch.optim."):
-        try:
+        with under(path):
             node = TorchOptimizer.settings_of(node) | {TARGET: f"{TorchOptimizer.__module__}.{TorchOptimizer.__name__}"}
-        except ConfigError as error:
-            raise error.under(path) from None
     cls = _class_of(node.get(TARGET), hint, path, plugins)
     settings = _settings(cls, _key(path, TARGET))
     given = {str(name): value for name, value in node.items() if name != TARGET}
@@ -232,14 +228,15 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
             raise ConfigError(_key(path, name), None, f"must be given: {describe(setting.hint)}")
     values = {name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given}
     try:
-        if not _is_module(cls):
-            component: object = cls(**values)
-            return component
-        from a3c_exp.config.modules import network_of
+        with under(path):
+            if not _is_module(cls):
+                component: object = cls(**values)
+                return component
+            from a3c_exp.config.modules import network_of
 
-        return network_of(cls, values)
-    except ConfigError as error:
-        raise (error.under(path) if path else error) from None
+            return network_of(cls, values)
+    except ConfigError:
+        raise
     except (TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
 
@@ -274,21 +271,15 @@ def _unknown_key(name: str, cls: type, path: str) -> str:
 
 
 def _misfit(cls: type, hint: type) -> str | None:
-    """The reason why objects of `cls` cannot stand for `hint`; None if they can.
-
-    They need the base class with all of its methods; for a Protocol, what it names.
-    """
+    """The reason why objects of `cls` cannot stand for `hint`, which they derive from with all methods; None if they
+    can."""
     if _is_module(cls):
         from a3c_exp.config.modules import module_misfit
 
         return module_misfit(cls, hint)
-    lacking = set(getattr(cls, "__abstractmethods__", ()))
-    if Protocol in hint.__bases__:
-        wanted = {name for name in vars(hint) if not name.startswith("_") or name == "__call__"}
-        # Not by hasattr: every class has type's own `__call__`.
-        lacking |= wanted - set(_settings(cls)) - {name for each in cls.__mro__ for name in vars(each)}
-    elif not issubclass(cls, hint):
+    if not issubclass(cls, hint):
         return f"{cls.__name__} does not derive from {hint.__module__}.{hint.__qualname__}"
+    lacking = getattr(cls, "__abstractmethods__", ())
     return f"it has no {', '.join(sorted(lacking))}" if lacking else None
 
 

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box
 from torch import nn
 
 from a3c_exp.envs.parts import PartsBox
-from a3c_exp.errors import ConfigError, refused, require
+from a3c_exp.errors import ConfigError, refused, require, under
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.distributions import (
@@ -65,11 +65,8 @@ class ModuleSpec:
         Raises ConfigError if the constructor refuses its arguments.
         """
         asked = {name: value for name, value in injected.items() if name in injected_names(self.cls)}
-        with refused("network", self.cls.__name__, f"it cannot be made with {self.settings}"):
-            try:
-                return self.cls(**asked, **self.settings)
-            except ConfigError as error:
-                raise error.under("network") from None
+        with refused("network", self.cls.__name__, f"it cannot be made with {self.settings}"), under("network"):
+            return self.cls(**asked, **self.settings)
 
 
 class Network(ABC):
