@@ -123,7 +123,8 @@ def test_a_row_gives_estimates_and_ranges_and_counts_failures(tmp_path: Path) ->
     row = list(table(ranked(tmp_path))[0].values())
     assert row[:4] == ["1", "CartPole-v1", "4", "3 of 4"]
     assert re.fullmatch(r"150\.0 \[\d+\.\d, \d+\.\d\]", row[4]), "the mean without the best and the worst"
-    assert row[5:] == ["500.0 [500.0, 500.0]", "2,500 (1,000 to 3,000)", "2.5 (1.0 to 3.0)", "1,000", "0.50", "*"]
+    assert row[5:] == ["500.0 [500.0, 500.0]", "2,500 (1,000 to 3,000)", "2.5 (1.0 to 3.0)", *row[8:10], "*"]
+    assert row[8:10] == ["1,000 (1,000 to 1,000)", "0.50 (0.50 to 0.50)"]
 
 
 def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,9 +270,16 @@ def test_names_with_control_characters_are_shown_escaped(tmp_path: Path, capsys:
     assert output.replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize(("has_library", "problem"), [(False, "pip install 'a3c-exp[report]'"), (True, "IsADirectory")])
+@pytest.mark.parametrize(
+    ("has_library", "code", "problem"), [(False, 1, "pip install 'a3c-exp[report]'"), (True, 2, "Is a directory")]
+)
 def test_without_matplotlib_and_where_a_picture_cannot_be_written_the_tables_are_there(
-    has_library: bool, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    has_library: bool,
+    code: int,
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(tmp_path / "a")
     curve(tmp_path / "a", (1000, 1.0, 10.0))
@@ -279,7 +287,7 @@ def test_without_matplotlib_and_where_a_picture_cannot_be_written_the_tables_are
         (tmp_path / "report" / "1_CartPole-v1_curves.png").mkdir(parents=True)
     else:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert report.main([str(tmp_path)]) == 1
+    assert report.main([str(tmp_path)]) == code
     output = capsys.readouterr()
     assert problem in output.err and output.err.count("\n") == 1
     assert "| 1 | CartPole-v1 |" in output.out
@@ -296,7 +304,8 @@ def test_the_place_of_a_report_may_be_in_the_home_folder_and_no_file(
     assert (tmp_path / "there" / "index.html").exists()
     (tmp_path / "file").touch()
     assert report.main(["~/a", "to=~/file"]) == 2
-    assert capsys.readouterr().err == f"a3c_exp: to = '{tmp_path / 'file'}': must be a folder\n"
+    error = capsys.readouterr().err
+    assert str(tmp_path / "file") in error and error.count("\n") == 1
 
 
 # Curves.

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError, exit_code, named, one_line, printable
+from a3c_exp.errors import exit_code, named, printable
 from a3c_exp.report.report import PAGE, Report
 from a3c_exp.report.runs import find_curve, find_runs
 from a3c_exp.run.run_folder import check_links
@@ -47,8 +47,6 @@ def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
     if to is None:
         with named("to"):
             check_links(folders[0], FOLDER)
-    if target.exists() and not target.is_dir():
-        raise ConfigError("to", str(target), "must be a folder")
     runs, left_out = find_runs(folders)
     report = Report(runs, left_out, None if curve is None else find_curve(runs, curve))
     print(printable(report.text()))
@@ -56,13 +54,10 @@ def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
         report.write(target)
     except ImportError:
         problem = "only the tables are written: the curves and the page need matplotlib: pip install 'a3c-exp[report]'"
-    except OSError as error:
-        problem = f"the report cannot be written: {one_line(error)}"
-    else:
-        print(printable(f"Report: {target / PAGE}"))
-        return int(bool(report.left_out))
-    print(printable(f"a3c_exp: {target}: {problem}"), file=sys.stderr)
-    return 1
+        print(printable(f"a3c_exp: {target}: {problem}"), file=sys.stderr)
+        return 1
+    print(printable(f"Report: {target / PAGE}"))
+    return int(bool(report.left_out))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from statistics import mean, median
 
 import numpy as np
 
@@ -20,13 +19,11 @@ from a3c_exp.common.estimates import (
 from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
-Configurations are ranked by their {score}, and those with the same by the steps until they were solved. Final return: \
-the mean of the last 100 training episodes (of all, where fewer have ended). Best return: of the best evaluation, or \
-the highest mean of 100 training episodes of a run without evaluations. These are the interquartile mean over runs \
-(without the lowest and the highest quarter; of three runs or fewer, the mean), with its 95 % bootstrap interval. \
-Steps, seconds, steps/s: medians, with the range in brackets; a run that has not been solved counts as slowest. \
-Staleness: updates of others between a worker's pull and its push, mean."""
-
+Ranked by the {score}, and where it is the same by the steps until solved. Returns: interquartile means over runs (of \
+three or fewer, means) with 95 % bootstrap intervals. Final return: the mean of the last 100 training episodes. Best \
+return: of the best evaluation, or the highest mean of 100 training episodes of a run without evaluations. The others: \
+medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: updates of others \
+between a worker's pull and its push."""
 
 Runs = Sequence[RecordedRun]
 
@@ -67,8 +64,8 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
                 "best return": estimate(_there(numbers["best_return"])),
                 "steps until solved": spread(numbers["solved_steps"], 0),
                 "seconds until solved": spread(numbers["solved_seconds"], 1),
-                "steps/s": _middle(numbers["steps_per_second"], median, 0),
-                "staleness": _middle(numbers["staleness"], mean, 2),
+                "steps/s": spread(_there(numbers["steps_per_second"]), 0),
+                "staleness": spread(_there(numbers["staleness"]), 2),
                 "folders": _folders([run.folder.name for run in runs]),
             }
         )
@@ -110,8 +107,3 @@ def _solved(runs: Sequence[RecordedRun]) -> str:
 def _folders(names: Sequence[str]) -> str:
     """The names of folders in one, as a shell has it: "returns-gae_seed-*"."""
     return names[0] if len(set(names)) == 1 else f"{os.path.commonprefix(names)}*"  # noqa: RUF071
-
-
-def _middle(values: Sequence[float | None], statistic: Callable[[list[float]], float], digits: int) -> str:
-    there = _there(values)
-    return f"{statistic(there):,.{digits}f}" if there else "-"

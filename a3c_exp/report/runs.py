@@ -136,26 +136,27 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
     A run counts once, however many of the folders it is in. Raises ConfigError for a folder without runs, and if no run
     is left.
     """
-    runs: dict[Path, RecordedRun] = {}
-    left_out: dict[Path, str] = {}
+    places: set[Path] = set()
     for folder in folders:
-        places = run_folders(expanded(folder))
-        if not places:
+        found = run_folders(expanded(folder))
+        if not found:
             raise ConfigError("folder", str(folder), f"must hold runs: no {CONFIG_FILE} is below it")
-        for place in [place for place in places if place not in runs and place not in left_out]:
-            try:
-                run = read_run(place)
-            except ConfigError as error:
-                left_out[place] = f"cannot be read: {error.problem if isinstance(error, FolderError) else error}"
-                continue
-            if run.stop_reason in BROKEN:
-                left_out[place] = run.stop_reason
-            else:
-                runs[place] = run
+        places.update(found)
+    runs, left_out = [], {}
+    for place in sorted(places):
+        try:
+            run = read_run(place)
+        except ConfigError as error:
+            left_out[place] = f"cannot be read: {error.problem if isinstance(error, FolderError) else error}"
+            continue
+        if run.stop_reason in BROKEN:
+            left_out[place] = run.stop_reason
+        else:
+            runs.append(run)
     if not runs:
         place, reason = next(iter(left_out.items()))
         raise ConfigError("folder", str(place), f"no run is left to report on: {reason}")
-    return [runs[place] for place in sorted(runs)], left_out
+    return runs, left_out
 
 
 def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
