@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from scripted import Answer, Bandit, Scripted
 
 from a3c_exp.algorithms import A3C, BatchArrays
@@ -224,8 +224,8 @@ class Misbehaving(Scripted):
 class MisbehavingVector(SyncVectorEnv):
     """Scripted environments in one vector, whose `at`-th steps go wrong in the environment of index 1."""
 
-    def __init__(self, num_envs: int, autoreset_mode: str, fault: str, at: Sequence[int] = (), **kwargs: Any) -> None:
-        super().__init__([lambda: Scripted(**kwargs)] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
+    def __init__(self, num_envs: int, fault: str, at: Sequence[int] = (), **kwargs: Any) -> None:
+        super().__init__([lambda: Scripted(**kwargs)] * num_envs)
         self.fault = fault
         self.at = tuple(at)
         self.taken = self.resets = 0

@@ -43,10 +43,9 @@ def batch_of(fault: str, *, guard: int | None = 1_000_000, **kwargs: Any) -> Env
     return Gym(id=NAME, kwargs=kwargs, max_steps_guard=guard).make(3, SEEDS)
 
 
-def vector_of(fault: str, mode: str = "NextStep", *, guard: int | None = None, **kwargs: Any) -> EnvBatch:
+def vector_of(fault: str, **kwargs: Any) -> EnvBatch:
     """Three environments in a native vector."""
-    kwargs = {"fault": fault, "autoreset_mode": mode, "lengths": [0]} | kwargs
-    return Gym(id=NAME, vectorized=True, kwargs=kwargs, max_steps_guard=guard).make(3, SEEDS)
+    return Gym(id=NAME, vectorized=True, kwargs={"fault": fault, "lengths": [0]} | kwargs).make(3, SEEDS)
 
 
 def play(batch: EnvBatch, steps: int) -> list[Step]:
@@ -124,16 +123,6 @@ class TestEpisodesWithoutAnEnd:
         assert [step.truncated.all() for step in steps] == [(t + 1) % 5 == 0 for t in range(12)]
         assert steps[4].final_obs[:, 2].tolist() == [5, 5, 5] and not steps[4].obs[:, 2].any()
         assert not any(step.truncated.any() for step in play(batch_of("", guard=None), 50))
-
-    @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-    def test_in_a_native_vector_end_all_its_episodes(self, mode: str) -> None:
-        """The first environment never ends its episode; the others end theirs in time."""
-        steps = play(vector_of("", mode, guard=5, lengths=[3, 3, 0]), 6)
-        guarded = steps[4]
-        assert guarded.truncated.all() and not guarded.terminated.any()
-        assert guarded.final_obs[1].tolist()[2] == 5
-        assert not guarded.obs[:, 2].any()
-        assert steps[5].valid.all() and steps[5].obs[:, 2].tolist() == [1, 1, 1]
 
     def test_are_told_once_in_the_log(self, tmp_path: Path) -> None:
         settings: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "env__max_steps_guard": 10, "total_steps": 320}

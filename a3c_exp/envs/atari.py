@@ -80,10 +80,6 @@ class Atari(Environment):
         require_whole(self, "noop_max", least=0, most=MAX_NOOPS)
         require_whole(self, "max_frames", most=2**31 - 1)
         require_whole(self, "frame_skip", "frame_stack", "height", "width", "threads", most=MAX_SETTING)
-        if self.crop is not None:
-            top, bottom, left, right = self.crop
-            allowed = "[top, bottom, left, right], with 0 <= top < bottom and 0 <= left < right"
-            require(0 <= top < bottom and 0 <= left < right, "crop", list(self.crop), allowed)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
@@ -106,9 +102,9 @@ class Atari(Environment):
         if self.crop is None:
             return self._native_games(count, self.height, self.width)
         rows, columns = _screen_size(self.game)
-        if self.crop[1] > rows or self.crop[3] > columns:
-            problem = f"must be within [0, {rows}, 0, {columns}], the picture of {self.game}"
-            raise ConfigError("crop", list(self.crop), problem)
+        top, bottom, left, right = self.crop
+        fits = 0 <= top < bottom <= rows and 0 <= left < right <= columns
+        require(fits, "crop", list(self.crop), f"[top, bottom, left, right] in the picture, [0, {rows}, 0, {columns}]")
         return _CroppedGames(self._native_games(count, rows, columns), self.crop, self.height, self.width)
 
     def _native_games(self, count: int, height: int, width: int) -> VectorEnv[Any, Any, Any]:
@@ -138,7 +134,7 @@ class _AtariBatch(VectorEnvBatch):
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], settings: Atari) -> None:
-        super().__init__(env, seeds, settings.max_steps_guard)
+        super().__init__(env, seeds)
         self._name = settings.game
         self._life_loss = settings.terminal_on_life_loss
         self._obs: Array = np.zeros((0,))

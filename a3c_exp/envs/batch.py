@@ -14,14 +14,16 @@ from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs.errors import MAX_STEPS_GUARD
 from a3c_exp.envs.info import Info, is_usable_name
 from a3c_exp.errors import require, require_whole
 from a3c_exp.schedules import Schedule, require_throughout
 
+MAX_STEPS_GUARD = 1_000_000
+"""The default of `max_steps_guard`."""
+
 Normalization = bool | Literal["auto", "shared", "background"] | tuple[float, float]
 RewardNormalization = bool | Literal["centered"]
-"""Values of `normalize_observations`, see `Environment`."""
+"""Values of `normalize_observations` and `normalize_rewards`, see `Environment`."""
 
 _progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambda: None)
 
@@ -120,8 +122,7 @@ class Environment(ABC):
     terminal_reward: added to the reward of a step that ends an episode by death, before scale and clip, in training
         alone. A life that ends the episode for the learner alone is a death too. None: nothing is added.
     time_limit_is_terminal: in training, an episode that a time limit or `max_steps_guard` cuts ends by death: the value
-        of its last state counts as 0. (A native vector restarts all of its episodes if one reaches the guard.) A
-        rollout's own end is bootstrapped in any case.
+        of its last state counts as 0. A rollout's own end is bootstrapped in any case.
     normalize_observations: true: subtract the running mean of each number of an observation and divide by its running
         standard deviation, which all workers share; 'shared': one mean and one deviation for all numbers, as for the
         pixels of pictures; or false. For pictures of bytes also a mean and a deviation, or 'background': the most
@@ -129,7 +130,8 @@ class Environment(ABC):
         network scales, and false for all else.
     normalize_rewards: true: training divides rewards by the standard deviation of the discounted return, running too;
         'centered': it subtracts the running mean of the rewards, and divides by their own deviation; or false.
-    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not. Batches apply it.
+    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not. `SyncEnvBatch` applies
+        it. Native vectors and Atari games have limits of their own.
     info_keys: names in the `info` of an episode's last step whose numbers are reported beside its return; None: of all
         numbers and truth values the first 20 names, in the order in which they come.
     """

@@ -8,15 +8,12 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 from a3c_exp.envs.answers import WrongAnswerError
 from a3c_exp.errors import LONGEST_TEXT, RunError, one_line, place_of
 
 log = logging.getLogger("a3c_exp")
-
-MAX_STEPS_GUARD = 1_000_000
-"""The default of `max_steps_guard`."""
 
 CLOSE_SECONDS = 1.0
 """The longest wait for an environment that is being closed."""
@@ -36,26 +33,19 @@ def env_error(error: BaseException, name: str, *, index: int | None = None, step
     """The error of an environment, in words.
 
     error: raised by it, or a WrongAnswerError. name: of the environments ('LunarLander-v3').
-    index: of the environment in its batch; None: of any. step: of its episode, or of the batch; None in a reset.
+    index: of the environment in its batch; None: of any. step: of its episode, in a native vector of all; None in a
+        reset.
     """
     who = f"the vector environment ({name})" if index is None else f"environment {index} ({name})"
     when = "in a reset" if step is None else f"at step {step:,}"
-    if step is not None and index is not None:
-        when = f"{when} of its episode"
     if isinstance(error, WrongAnswerError):
         return EnvError(f"{who} returned {error} {when}")
     lines = "".join(line[:LONGEST_TEXT] for line in traceback.format_exception(error)).rstrip()
     return EnvError(f"{who} raised {one_line(error)} {when}{place_of(error)}\n{lines}")
 
 
-class Closeable(Protocol):
-    """Anything with a `close`."""
-
-    def close(self) -> None: ...
-
-
-def close_within(env: Closeable, seconds: float = CLOSE_SECONDS) -> None:
-    """Close environments in this thread, in which they were made. Errors are logged, never raised.
+def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
+    """Close environments, a batch or one, in this thread, in which they were made. Errors are logged, never raised.
 
     In a main thread the close is broken off by a TimeoutError after so many seconds, also that of a worker process.
     Code in C, and another thread, cannot be broken off.

@@ -109,7 +109,7 @@ class Gym(Environment):
         spec = self._spec()
         try:
             if self.vectorized:
-                return VectorEnvBatch(self._native(spec, count, render_mode), seeds, self.max_steps_guard)
+                return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
             return SyncEnvBatch([self._one(spec, render_mode) for _ in range(count)], seeds, self.max_steps_guard)
         except (AttributeError, TypeError) as error:  # a batch says what it cannot use; an environment may lack spaces
             raise ConfigError("id", self.id, one_line(error)) from error

@@ -66,8 +66,6 @@ class SelectObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         space = env.observation_space
         if not isinstance(space, Box) or len(space.shape) != 1:
             raise ValueError(f"observations must be vectors, not {space}")
-        if not indices or not all(0 <= index < space.shape[0] for index in indices):
-            raise ValueError(f"indices must be whole numbers from 0 to {space.shape[0] - 1}")
         self._indices = list(indices)
         low, high = space.low[self._indices], space.high[self._indices]
         self.observation_space = Box(low, high, dtype=space.dtype.type)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reward_fault, short
-from a3c_exp.envs.batch import Step, report_progress
-from a3c_exp.envs.errors import MAX_STEPS_GUARD, EnvError, env_error
+from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step, report_progress
+from a3c_exp.envs.errors import EnvError, env_error
 from a3c_exp.envs.spaces import decoder, encoder
 from a3c_exp.errors import FAILURES
 
@@ -54,8 +54,6 @@ class SyncEnvBatch:
     def __init__(
         self, envs: Sequence[Env], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
     ) -> None:
-        if not envs or len(seeds) != len(envs):
-            raise ValueError(f"{len(envs)} environments need as many seeds, and at least one; got {len(seeds)}")
         self.count = len(envs)
         self.observation_space, self.encode = encoder(envs[0].observation_space)
         self.action_space, self.decode = decoder(envs[0].action_space)

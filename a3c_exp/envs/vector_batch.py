@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, rewards_of
 from a3c_exp.envs.batch import Step
-from a3c_exp.envs.errors import MAX_STEPS_GUARD, env_error
+from a3c_exp.envs.errors import env_error
 from a3c_exp.envs.info import final_infos
 from a3c_exp.envs.spaces import decoder, encoder
 from a3c_exp.errors import FAILURES
@@ -28,17 +28,13 @@ class VectorEnvBatch:
 
     seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python environments take all; a
         native one takes a single seed, and gets the first.
-    max_steps_guard: see `Environment`; an episode of so many steps ends all K, since they begin together.
+    `max_steps_guard` is not kept here: a native vector has limits of its own.
 
     A subclass may begin and step in another way. Both raise whatever went wrong, of which `reset` and `step` make an
     EnvError.
     """
 
-    def __init__(
-        self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
-    ) -> None:
-        if len(seeds) != env.num_envs:
-            raise ValueError(f"{env.num_envs} environments need as many seeds; got {len(seeds)}")
+    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> None:
         self.count = int(env.num_envs)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         self.action_space, self.decode = decoder(env.single_action_space)
@@ -48,11 +44,7 @@ class VectorEnvBatch:
         self._mode = autoreset_mode(env)
         self._seeds: list[int] | None = [int(seed) for seed in seeds]
         self._takes_seeds = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
-        self._guard = np.iinfo(np.int64).max if max_steps_guard is None else max_steps_guard
-        # The step at which each episode began, and the first at which one may have reached the guard.
         self._tick = 0
-        self._began = np.zeros(self.count, np.int64)
-        self._due = self._guard
         self._ended = np.zeros(self.count, np.bool_)
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
@@ -60,8 +52,6 @@ class VectorEnvBatch:
     def reset(self) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...]."""
         seeds, self._seeds = self._seeds, None
-        self._began[:] = self._tick
-        self._due = self._tick + self._guard
         try:
             return self._begin(seeds)
         except FAILURES as error:
@@ -71,13 +61,9 @@ class VectorEnvBatch:
         """Take actions [K, ...]."""
         self._tick += 1
         try:
-            step = self._advance(actions)
+            return self._advance(actions)
         except FAILURES as error:
-            index = _index(error)
-            moment = self._tick if index is None else self._tick - int(self._began[index])
-            raise env_error(error, self._name, index=index, step=moment) from error
-        self._began[step.episode_over] = self._tick
-        return step if self._tick < self._due else self._cut(step)
+            raise env_error(error, self._name, index=_index(error), step=self._tick) from error
 
     def _begin(self, seeds: Sequence[int] | None) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...]."""
@@ -112,17 +98,6 @@ class VectorEnvBatch:
             acting = np.flatnonzero(~ended) if self._mode is AutoresetMode.NEXT_STEP else np.arange(self.count)
             self._check.require_action(obs[acting], acting)
         return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=final_infos(info, ended))
-
-    def _cut(self, step: Step) -> Step:
-        """Truncate all episodes, and begin new ones, if one has so many steps as `max_steps_guard`."""
-        self._due = int(self._began.min()) + self._guard
-        if self._tick < self._due:
-            return step
-        over, obs = step.terminated | step.truncated, self.reset()
-        final_obs = np.where(over.reshape(-1, *[1] * (obs.ndim - 1)), step.final_obs, step.obs)
-        truncated = step.truncated | (step.valid & ~over)
-        life_lost = None if step.life_lost is None else np.zeros_like(step.life_lost)
-        return step._replace(obs=obs, truncated=truncated, final_obs=final_obs, life_lost=life_lost)
 
     def render(self) -> NDArray[np.uint8] | None:
         """A picture of the first environment; None if it draws in a window of its own."""
