@@ -1,6 +1,7 @@
 """`python -m study`: train the runs without a record, then write RESULTS.md from results/.
 
-A recorded run is not repeated. An interrupted study continues, and so does the run that was interrupted.
+`python -m study --scaling` and the like train those of a figure. A recorded run is not repeated. An interrupted
+study continues, and so does the run that was interrupted.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
-from study import curves, scaling
+from study import curves, figures
 from study.document import document
 from study.entries import SECTIONS, Entry, Recorded
-from study.records import Results
 from study.runs import EPISODES, ROOT, RunFailedError
 from study.sources import records as sources
 
@@ -34,11 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")
     parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
     parser.add_argument("--only", choices=entries, action="append", metavar="NAME", help="only this entry; any number")
+    for name, figure in figures.FIGURES.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, action="append_const", dest="figures", const=figure, help=f"the figure on {name}")
     parser.add_argument("--table", action="store_true", help="train nothing: write RESULTS.md from the records")
     flags = parser.parse_args(arguments)
     # Presets are a study of their own.
     names = flags.only or [name for name, entry in entries.items() if flags.presets == (entry.source is not None)]
     chosen = [entries[name] for name in names if flags.env in (None, entries[name].env)]
+    if flags.figures:
+        chosen = [entry for figure in flags.figures for entry in figures.entries(figure, RECORDS, flags.env)]
     if not chosen:
         print("study: no entry fits these arguments; presets are run with --presets", file=sys.stderr)
         return 2
@@ -50,9 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not flags.table:
             for entry in chosen:  # before hours of training
-                Results(RECORDS, entry.name).check(entry.recipe.settings())
-            for entry in chosen:
-                failures += train(entry)
+                entry.results(RECORDS).check(entry.recipe.settings())
+            for seed in range(max(entry.seeds for entry in chosen)):  # a study that is interrupted has some of all
+                for entry in chosen:
+                    failures += train(entry, seed)
         write()
     except KeyboardInterrupt:
         print("interrupted: the same command continues", file=sys.stderr)
@@ -65,28 +71,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(failures))
 
 
-def train(entry: Entry) -> list[str]:
-    """Train the seeds without a record. Returns a line for each failure."""
-    failures = []
-    results = Results(RECORDS, entry.name)
-    for seed in range(entry.seeds):
-        records = results.read()
-        if any(record.seed == seed for record in records):
-            continue
-        print(f"{entry.name}, seed {seed}: ", end="", flush=True)
-        run = RUNS / f"{entry.name}_s{seed}"
-        try:
-            record = entry.recipe.run(seed, run)
-        except RunFailedError as failure:
-            print("failed")
-            failures.append(f"{entry.name}, seed {seed}: {failure}")
-            continue
-        if entry.curve:
-            curves.keep(run, RECORDS / "curves" / f"{entry.name}_s{seed}.csv")
-        results.write(entry.recipe.settings(), [*records, record])
-        solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
-        print(f"greedy return {record.greedy_return:.1f}, solved after {solved}, {record.seconds:.1f} s in all")
-    return failures
+def train(entry: Entry, seed: int) -> list[str]:
+    """Train a seed of an entry that has no record of it. Returns a line if that fails."""
+    if seed >= entry.seeds or any(record.seed == seed for record in entry.records(RECORDS)):
+        return []
+    print(f"{entry.name}, seed {seed}: ", end="", flush=True)
+    run = RUNS / f"{entry.name}_s{seed}"
+    try:
+        record = entry.recipe.run(seed, run)
+    except RunFailedError as failure:
+        print("failed")
+        return [f"{entry.name}, seed {seed}: {failure}"]
+    if entry.curve:
+        curves.keep(run, entry.curve_file(RECORDS, seed))
+    results = entry.results(RECORDS)
+    results.write(entry.recipe.settings(), [*results.read(), record])
+    score = record.last_100 if record.greedy_return is None else record.greedy_return
+    solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
+    print(f"return {score}, solved after {solved}, {record.seconds:.1f} s in all")
+    return []
 
 
 def write() -> None:
@@ -96,13 +99,12 @@ def write() -> None:
     folder, shown = RECORDS / "curves", dict[str, dict[str, list[Path]]]()
     for each in by_name.values():
         if each.entry.curve and each.records:
-            kept = [folder / f"{each.entry.name}_s{record.seed}.csv" for record in each.records]
+            kept = [each.entry.curve_file(RECORDS, record.seed) for record in each.records]
             shown.setdefault(each.entry.env, {})[each.entry.title] = kept
     figure = folder / "curves.svg"
     if shown:
         curves.draw(shown, figure)
-    others = [scaling.section({name: each.records for name, each in by_name.items()})]
-    others.append(sources.section(RECORDS / "sources"))
+    others = [*figures.sections(RECORDS), sources.section(RECORDS / "sources")]
     others += curves.reports(folder, {name: each.settings for name, each in by_name.items()})
     place = figure.relative_to(DOCUMENT.parent) if shown else None
     files.write_text(DOCUMENT, document(found, EPISODES, place, [text for text in others if text]))
@@ -110,8 +112,7 @@ def write() -> None:
 
 def recorded(entry: Entry) -> Recorded:
     """An entry with its records."""
-    results = Results(RECORDS, entry.name)
-    return Recorded(entry, results.read(), results.settings())
+    return Recorded(entry, entry.records(RECORDS), entry.results(RECORDS).settings())
 
 
 def _interrupt(signum: int, frame: object) -> NoReturn:

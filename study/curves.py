@@ -21,6 +21,7 @@ from study.text import text
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 POINTS = 100
 COLUMNS = (STEP, SECONDS, run_curves.RETURN)
@@ -48,7 +49,6 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> No
 
     curves: of each environment, a row of the figure, and there of each title, a colour.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
     width, height = PANEL_INCHES
@@ -60,7 +60,15 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> No
             _draw_panel(axes, by_title, column, unit)
         panels[0].set_ylabel(f"{env}: mean return of 100 episodes")
         panels[0].legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
-    with matplotlib.rc_context({"svg.hashsalt": "curves"}):  # the same curves are the same file
+    save(figure, target)
+
+
+def save(figure: Figure, target: Path) -> None:
+    """Write a figure as an SVG: the same curves are the same file."""
+    import matplotlib
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "curves"}):
         figure.savefig(target, format="svg", metadata={"Date": None})
 
 
@@ -86,7 +94,7 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
     sections = []
     for env, entries in REPORTED.items():
         runs = {
-            label: [_as_run(path, configs[name]) for path in sorted(folder.glob(f"{name}_s*.csv"))]
+            label: [as_run(path, configs[name]) for path in sorted(folder.glob(f"{name}_s*.csv"))]
             for label, name in entries.items()
         }
         if not all(runs.values()):
@@ -105,7 +113,7 @@ def draw_report(ranked: Mapping[str, Runs], target: Path) -> None:
     target.write_bytes(charts.learning_curves(ranked))
 
 
-def _as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
+def as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
     return RecordedRun(path.parent, settings_of(config), {"stop_reason": "total_steps"}, run_curves.read_curve(path))
 
 

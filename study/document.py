@@ -66,7 +66,7 @@ def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
 
 def _cells(line: Recorded, machines: str) -> list[str]:
     entry, records = line.entry, line.records
-    greedy = [record.greedy_return for record in records]
+    greedy = _greedy(records)
     return [
         _seeds(line),
         estimate(greedy),
@@ -89,7 +89,7 @@ def _preset_cells(line: Recorded, machines: str) -> list[str]:
     best = [record.best_return for record in records if record.best_return is not None]
     return [
         _seeds(line),
-        estimate([record.greedy_return for record in records]),
+        estimate(_greedy(records)),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         _drawn(records),
         f"{estimate(trained, average)}, {min(trained):.1f}" if len(trained) > 1 else estimate(trained, average),
@@ -103,6 +103,10 @@ def _preset_cells(line: Recorded, machines: str) -> list[str]:
         _staleness(records),
         machines,
     ]
+
+
+def _greedy(records: Sequence[Record]) -> list[float]:
+    return [record.greedy_return for record in records if record.greedy_return is not None]
 
 
 def _drawn(records: Sequence[Record]) -> str:

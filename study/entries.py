@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from study.peers import StableBaselines3
-from study.records import Record
+from study.records import Record, Results
 from study.runs import EPISODES, Training
 
 Recipe = Training | StableBaselines3
@@ -41,7 +41,8 @@ class Source:
 @dataclass(frozen=True)
 class Entry:
     """title: its row in the table. published: results of rl-baselines3-zoo's A2C and PPO, one run each, with their
-    deviation. source: of a preset. curve: whether to keep the learning curves and plot them."""
+    deviation. source: of a preset. curve: whether to keep the learning curves and plot them. table: of its records, if
+    several entries share it."""
 
     name: str
     env: str
@@ -52,6 +53,20 @@ class Entry:
     published: tuple[str, str] | None = None
     source: Source | None = None
     curve: bool = False
+    table: str | None = None
+
+    def results(self, folder: Path) -> Results:
+        return Results(folder, self.table or self.name)
+
+    def curve_file(self, folder: Path, seed: int) -> Path:
+        return folder / "curves" / f"{self.name}_s{seed}.csv"
+
+    def records(self, folder: Path) -> list[Record]:
+        """Its records. Those of a shared table are told apart by their commands, which end with the seed."""
+        found = self.results(folder).read()
+        return [
+            record for record in found if self.table is None or record.command.rpartition(" ")[0] == self.recipe.command
+        ]
 
 
 @dataclass(frozen=True)

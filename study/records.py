@@ -30,14 +30,14 @@ UNRESOLVED = ("auto", "background")
 """Values of settings that stand for others; which ones, a run finds out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A finished run.
 
     seconds: of training. solved_*: when the mean of 100 training episodes first reached the threshold; None if never.
     last_100: mean return of the last 100 training episodes.
-    greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole episodes. best_return: mean
-        return of as many episodes with the best checkpoint; None if there is none.
+    greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole episodes; None without
+        an evaluation. best_return: mean return of as many episodes with the best checkpoint; None if there is none.
     drawn_*: mean and lowest return of the final policy with sampled actions, over `drawn_episodes`; None in records
         that are older, or of another framework.
     stop_reason: why training ended, as the run's summary has it; None as for drawn_*.
@@ -51,10 +51,10 @@ class Record:
     solved_steps: int | None
     solved_seconds: float | None
     last_100: float | None
-    greedy_return: float
-    greedy_deviation: float
-    greedy_episodes: int
-    best_return: float | None
+    greedy_return: float | None = None
+    greedy_deviation: float | None = None
+    greedy_episodes: int | None = None
+    best_return: float | None = None
     staleness_mean: float | None
     staleness_max: int | None
     date: str

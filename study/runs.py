@@ -50,16 +50,28 @@ class Training:
         return _settings(self.overrides)
 
     def run(self, seed: int, folder: Path) -> Record:
-        """Train in `folder` and evaluate. A run that is there already is resumed, or only evaluated after its end."""
+        """Train in `folder` and evaluate."""
+        summary = self._train(seed, folder)
+        final, drawn = self._returns(folder, seed, "latest"), self._returns(folder, seed, "latest", greedy=False)
+        has_best = summary["best_eval_return"] is not None
+        return replace(
+            _record(f"{self.command} seed={seed}", seed, summary),
+            greedy_return=_mean(final),
+            greedy_deviation=round(float(final.std(ddof=1)), 3),
+            greedy_episodes=len(final),
+            best_return=_mean(self._returns(folder, seed, "best")) if has_best else None,
+            drawn_return=_mean(drawn),
+            drawn_lowest=round(float(drawn.min()), 3),
+            drawn_episodes=len(drawn),
+        )
+
+    def _train(self, seed: int, folder: Path) -> Mapping[str, Any]:
+        """Train in `folder`, and return the run's summary. A run that is there already is resumed."""
         # A resumed run with a limit in seconds would start counting again.
         existing = "resume" if self.settings()["stop"]["max_seconds"] is None else "restart"
         place = (f"hydra.run.dir={folder}", f"existing={existing}")
         execute(["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place], folder.with_suffix(".log"))
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-        final = self._returns(folder, seed, "latest")
-        best = self._returns(folder, seed, "best") if summary["best_eval_return"] is not None else None
-        drawn = self._returns(folder, seed, "latest", greedy=False)
-        return _record(f"{self.command} seed={seed}", seed, summary, final, best, drawn)
+        return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
 
     def _returns(
         self, folder: Path, seed: int, checkpoint: Literal["best", "latest"], *, greedy: bool = True
@@ -77,6 +89,19 @@ class Training:
                 env = replace(env, max_episode_steps=self.max_episode_steps)
                 loaded = replace(loaded, experiment=replace(loaded.experiment, env=env))
             return evaluate_run(loaded, folder, options).returns
+
+
+@dataclass(frozen=True)
+class Trial(Training):
+    """A run that is trained and not evaluated. common: those of its overrides that all runs in its table share."""
+
+    common: tuple[str, ...] = ()
+
+    def settings(self) -> Mapping[str, Any]:
+        return _settings(self.common)
+
+    def run(self, seed: int, folder: Path) -> Record:
+        return _record(f"{self.command} seed={seed}", seed, self._train(seed, folder))
 
 
 @cache
@@ -107,9 +132,7 @@ def execute(arguments: Sequence[str], log: Path) -> None:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
 
 
-def _record(
-    command: str, seed: int, summary: Mapping[str, Any], returns: Floats, best: Floats | None, drawn: Floats
-) -> Record:
+def _record(command: str, seed: int, summary: Mapping[str, Any]) -> Record:
     return Record(
         seed=seed,
         steps=summary["steps"],
@@ -117,16 +140,9 @@ def _record(
         steps_per_second=summary["steps_per_second"],
         solved_steps=summary["solved_at_steps"],
         solved_seconds=summary["solved_at_seconds"],
-        last_100=_rounded(summary["mean_return_100"]),
-        greedy_return=round(float(returns.mean()), 3),
-        greedy_deviation=round(float(returns.std(ddof=1)), 3),
-        greedy_episodes=len(returns),
-        best_return=None if best is None else round(float(best.mean()), 3),
-        drawn_return=round(float(drawn.mean()), 3),
-        drawn_lowest=round(float(drawn.min()), 3),
-        drawn_episodes=len(drawn),
+        last_100=None if summary["mean_return_100"] is None else round(summary["mean_return_100"], 3),
         stop_reason=summary["stop_reason"],
-        staleness_mean=_rounded(summary["staleness_mean"]),
+        staleness_mean=None if summary["staleness_mean"] is None else round(summary["staleness_mean"], 3),
         staleness_max=summary["staleness_max"],
         date=datetime.date.today().isoformat(),
         commit=summary["commit"] or "unknown",
@@ -140,5 +156,5 @@ def describe(machine: Mapping[str, Any]) -> str:
     return f"{machine['processor']}, {machine['usable_cores']} cores"
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _mean(returns: Floats) -> float:
+    return round(float(returns.mean()), 3)

@@ -203,10 +203,10 @@ HOW: dict[str, Callable[[list[str], Path], None]] = {
 def run_shown(words: list[str], here: Path) -> None:
     """Run a command with the run in outputs/ in the place of the reader's."""
     words = [word.replace("<run>", "run").replace("/<sweep>", "") for word in words]
-    if words[:2] == ["python", "-m"] and words[2].startswith("bench."):
+    if words[:2] == ["python", "-m"] and words[2].startswith(("bench.", "study")):
         shown = io.StringIO()
         with redirect_stdout(shown), pytest.raises(SystemExit):  # that it runs is tested by its own tests
-            importlib.import_module(words[2]).main(["--help"])
+            importlib.import_module(words[2] if "." in words[2] else f"{words[2]}.__main__").main(["--help"])
         assert [word for word in words[3:] if word.startswith("--") and word not in shown.getvalue()] == []
         return None
     starts = [kind for kind in HOW if words[: len(kind.split())] == kind.split()]

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,16 +18,19 @@ import pytest
 
 import a3c_exp
 from a3c_exp.__main__ import main
+from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
 
 from study import __main__ as study
-from study import curves, runs
+from study import curves, figures, runs
 from study.entries import SECTIONS, Entry, Goals
+from study.figures import Figure, Panel
 from study.records import Record, Results
-from study.runs import ROOT, RunFailedError, Training
+from study.runs import ROOT, RunFailedError, Training, Trial
 
 SPEED: dict[str, Any] = {"steps": 1000, "seconds": 2.0, "steps_per_second": 500.0, "staleness_mean": 0.9}
 SOLVED: dict[str, Any] = {"solved_steps": 600, "solved_seconds": 1.2, "last_100": 480.5, "best_return": 490.0}
@@ -128,6 +132,7 @@ def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(mon
     monkeypatch.setattr(a3c_exp, "compose", pytest.fail)
     monkeypatch.setattr(curves, "draw", lambda *_: None)
     monkeypatch.setattr(curves, "draw_report", lambda *_: None)
+    monkeypatch.setattr(figures, "draw", lambda *_: None)
     monkeypatch.setattr(files, "write_text", written.__setitem__)
     assert study.main(["--table"]) == 0
     assert written == {ROOT / "RESULTS.md": (ROOT / "RESULTS.md").read_text()}
@@ -143,11 +148,12 @@ def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
 
 
 def test_a_failed_seed_is_reported_and_tried_again_next_time(places: Path) -> None:
-    (failure,) = study.train(entry(Counting(failing=1)))
-    assert "seed 1" in failure and "exit code 1" in failure
+    failures = [study.train(entry(Counting(failing=1)), seed) for seed in range(4)]
+    assert [len(lines) for lines in failures] == [0, 1, 0, 0] and "seed 1: exit code 1" in failures[1][0]
     again = Counting()
-    study.train(entry(again))
-    assert again.seeds == [1]
+    for seed in range(4):
+        study.train(entry(again), seed)
+    assert again.seeds == [1], "neither one with a record, nor a fourth seed of three"
 
 
 def test_the_command_trains_plays_and_writes(
@@ -159,7 +165,7 @@ def test_the_command_trains_plays_and_writes(
     monkeypatch.setattr(runs, "execute", lambda arguments, log: main(arguments[2:]))
     monkeypatch.setattr(study, "SECTIONS", {"One": (tiny,)})
     assert study.main([]) == 0
-    assert "tiny, seed 0: greedy return 7.0" in capsys.readouterr().out
+    assert "tiny, seed 0: return 7.0" in capsys.readouterr().out
     (record,) = Results(places / "results", "tiny").read()
     assert (record.seed, record.steps, record.greedy_episodes, record.solved_steps) == (0, 1024, 100, None)
     assert (record.greedy_return, record.drawn_return, record.drawn_lowest, record.drawn_episodes) == (7.0, 7.0, 7.0, 3)
@@ -207,3 +213,105 @@ def test_a_run_that_is_there_continues_unless_its_seconds_are_limited(
     with pytest.raises(RunFailedError):
         Training((*SMALL, f"stop.max_seconds={limit}")).run(0, tmp_path / "run")
     assert execute.call_args.args[0][-1] == f"existing={existing}"
+
+
+# Figures.
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that figures run, of which the sixth is interrupted. Lock-free runs with a rate of 1 are not solved. N
+    workers take 4 / N seconds."""
+    made = list[str]()
+
+    def run(trial: Trial, seed: int, folder: Path) -> Record:
+        settings = dict(word.split("=") for word in trial.overrides)
+        made.append(f"{trial.command} seed={seed}")
+        if len(made) == 6:
+            raise KeyboardInterrupt
+        if "lock" not in settings and settings.get("optimizer.learning_rate") == "1.0":
+            return replace(RECORD, seed=seed, command=made[-1], solved_steps=None, solved_seconds=None)
+        folder.mkdir(parents=True)
+        (folder / "metrics.csv").write_text(f"{','.join(curves.COLUMNS)}\n10,1,20\n20,2,475\n")
+        seconds = 4.0 / int(settings.get("workers", 1))
+        return replace(RECORD, seed=seed, command=made[-1], solved_seconds=seconds)
+
+    monkeypatch.setattr(Trial, "run", run)
+    return made
+
+
+RATES = Figure(
+    "rates",
+    [Panel("cartpole", "CartPole", "cartpole", 2, "env=cartpole"), Panel("lunar", "L", "lunar", 1, "env=lunar", True)],
+    {"lock-free": "", "lock": "lock=true"},
+    ("last_100", "solved_steps"),
+    axis="optimizer.learning_rate",
+    values=(0.1, 1.0),
+)
+
+
+def test_a_figure_shows_where_each_line_is_solved_and_continues_after_a_break(
+    places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines of two rates, with two seeds each: all of one seed come first. What takes hours is run by its name."""
+    monkeypatch.setattr(figures, "FIGURES", {"rates": RATES})
+    assert study.main(["--rates"]) == 130
+    assert [command.split(" seed=")[1] for command in trials] == ["0", "0", "0", "0", "1", "1"]
+    broken_off = trials.pop()
+    trials += ["another"] * 6
+    assert study.main(["--rates"]) == 0
+    assert trials[11] == broken_off and len(trials) == 14
+    assert study.main(["--rates"]) == 0
+    assert len(trials) == 14, "a recorded run is not repeated"
+    text = (places / "RESULTS.md").read_text()
+    assert "| CartPole | lock-free | 2 of 4 | 0.1 to 0.1: 1 of 2 | 0.1 |" in text
+    assert "| CartPole | lock | 4 of 4 | 0.1 to 1: 2 of 2 | 0.1 |" in text
+    assert "](results/curves/rates.svg)" in text
+    picture = (places / "results/curves/rates.svg").read_bytes()
+    assert b"<!-- lock-free -->" in picture and b"<!-- learning rate -->" in picture
+    assert study.main(["--rates", "--env", "lunar"]) == 0
+    assert len(trials) == 18 and all("env=lunar" in command for command in trials[14:])
+
+
+def test_speeds_are_those_of_one_machine_with_two_workers_for_each_core(
+    places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = Panel("cartpole", "CartPole", "cartpole", 1, "env=cartpole")
+    scaling = Figure("scaling", [panel], {"A3C": ""}, ("solved_seconds",), "workers", (1, 2, 4), timed=True)
+    monkeypatch.setattr(figures, "FIGURES", {"scaling": scaling})
+    monkeypatch.setattr(figures, "usable_cores", lambda: 1)
+    monkeypatch.setattr(figures, "describe", lambda machine: "One, 1 core")
+    assert study.main(["--scaling"]) == 0
+    assert [command.split()[-2] for command in trials] == ["workers=1", "workers=2"]
+    monkeypatch.setattr(figures, "describe", lambda machine: "Another, 1 core")
+    assert study.main(["--scaling"]) == 0
+    assert len(trials) == 4, "seconds of another machine are no reason not to measure this one"
+    text = (places / "RESULTS.md").read_text()
+    row = "| CartPole | workers=2 | 1 | 1 of 1 | 500 | 600 (600 to 600) | 2.0 (2.0 to 2.0) | 1.00 [1.00, 1.00] |"
+    assert text.count(f"{row} 1.00 [1.00, 1.00] | 2.00 [2.00, 2.00] |") == 2
+    assert "](results/curves/scaling_one-1-core.svg)" in text
+    assert (places / "results/curves/scaling_another-1-core_cartpole_workers-2_s0.csv").exists()
+
+
+def test_methods_are_compared_over_time_by_an_entry_alone(
+    places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figure 1 of Mnih et al. 2016: a line is a method, and has no axis."""
+    panel = Panel("cartpole", "CartPole", "cartpole", 1, "env=cartpole")
+    methods = Figure("scaling", [panel], {"A3C": "", "PPO": "algorithm=ppo"}, timed=True)
+    monkeypatch.setattr(figures, "FIGURES", {"scaling": methods})
+    assert study.main(["--scaling"]) == 0
+    assert "| CartPole | PPO | 1 | 1 of 1 |" in (places / "RESULTS.md").read_text()
+    [picture] = (places / "results/curves").glob("*.svg")
+    assert b"<!-- PPO -->" in picture.read_bytes()
+
+
+def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
+    rows = [figures.points(figure, panel, tmp_path) for figure in figures.FIGURES.values() for panel in figure.panels]
+    first = [next(points) for row in rows for _, points in groupby(row, key=lambda point: point.series)]
+    with hydra_session() as hydra:
+        for node in compose_jobs(hydra, [point.entry.recipe.command.split()[3:] for point in first]):
+            load_experiment(to_container(node), check=False)
+    assert {point.entry.env for point in first} == {"cartpole", "lunar", "pong"}
+    names = [point.entry.name for row in rows for point in row]
+    assert len(set(names)) == len(names), "each has a folder"

@@ -89,8 +89,8 @@ def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(shown)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        _draw_bands(left, shown, "steps", STEP_UNITS)
-        _draw_bands(right, shown, "seconds", TIME_UNITS)
+        draw_bands(left, shown, "steps")
+        draw_bands(right, shown, "seconds")
         left.set_ylabel("mean return of 100 episodes")
         if left.lines:
             figure.legend(*left.get_legend_handles_labels(), loc="outside lower center")
@@ -130,7 +130,9 @@ def _png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def _draw_bands(axes: Axes, shown: Sequence[tuple[str, Runs]], axis: Axis, units: Sequence[tuple[float, str]]) -> None:
+def draw_bands(axes: Axes, shown: Sequence[tuple[str, Runs]], axis: Axis) -> None:
+    """Draw the learning curves of each configuration as a line with a band, and the threshold."""
+    units = STEP_UNITS if axis == "steps" else TIME_UNITS
     every = [run for _, runs in shown for run in runs]
     longest = max((run.curve.along(axis)[-1] for run in every if len(run.curve.steps)), default=1.0)
     scale, label = next((unit for unit in units if longest >= 2 * unit[0]), units[-1])
