@@ -15,7 +15,7 @@ from multiprocessing import connection
 from a3c_exp.core.events import Event
 from a3c_exp.core.worker import YieldPoint
 from a3c_exp.envs import EnvError
-from a3c_exp.errors import FAILURES, ConfigError, RunError
+from a3c_exp.errors import ConfigError, RunError
 
 # A worker's events are merged over this time before they are passed on: it makes thousands of updates a second.
 MERGE_SECONDS = 0.1
@@ -56,16 +56,20 @@ def failed(who: str, error: BaseException) -> WorkerExit:
     return WorkerExit(f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}", is_own=True)
 
 
-def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:
-    """Run a worker, sleep where it waits for others, and merge its events over MERGE_SECONDS.
+class ReceiverClosedError(BaseException):
+    """The run is over, or its program is gone. No error: no code of an environment is to take it for one."""
 
-    The first event is passed on at once, so that a run soon shows that it works. The last one is passed on even if the
-    worker fails.
+
+def send_events(who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]) -> None:
+    """Run a worker here to its end, and sleep where it waits for others. Send its events, and at last a WorkerExit.
+
+    Events are merged over MERGE_SECONDS. The first one is sent at once, so that a run soon shows that it works.
     """
+    process, last = os.getpid(), WorkerExit()
     pending: Event | None = None
     due, wait = 0.0, WAIT_SECONDS
     try:
-        for output in outputs:
+        for output in run():
             if output is YieldPoint.WAITING:
                 time.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
@@ -79,26 +83,8 @@ def batch_events(outputs: Iterator[Event | YieldPoint]) -> Iterator[Event]:
                 pending.merge(output)
             now = time.monotonic()
             if now >= due:
-                yield pending
+                send(writer, pending)
                 pending, due = None, now + MERGE_SECONDS
-    except FAILURES:
-        if pending is not None:
-            yield pending
-        raise
-    if pending is not None:
-        yield pending
-
-
-class ReceiverClosedError(BaseException):
-    """The run is over, or its program is gone. No error: no code of an environment is to take it for one."""
-
-
-def send_events(who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]) -> None:
-    """Run a worker here to its end: send its events, and at last a WorkerExit."""
-    process, last = os.getpid(), WorkerExit()
-    try:
-        for event in batch_events(run()):
-            send(writer, event)
     except ReceiverClosedError:
         return
     except BaseException as error:  # whatever ended this worker is the run's to report
@@ -106,6 +92,8 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
     if os.getpid() != process:  # a child that an environment forked
         os._exit(0)
     with suppress(ReceiverClosedError):
+        if pending is not None:
+            send(writer, pending)
         send(writer, last)
 
 

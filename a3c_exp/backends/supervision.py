@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe, connection
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, Inbox, WorkerExit
 from a3c_exp.common.trust import import_plugins
@@ -134,7 +134,7 @@ class Source(ABC):
     store: SharedStore
     worker: int
     name: str = ""
-    serves_others: ClassVar[bool] = False
+    serves_others: bool = False
 
     def __post_init__(self) -> None:
         self.name = self.name or f"worker {self.worker}"
@@ -157,7 +157,7 @@ class Source(ABC):
         self.store.leave(self.worker)
 
 
-Run = Callable[[], Iterator[Event | YieldPoint]]
+Run = Callable[..., Iterator[Event | YieldPoint]]
 """The whole life of a worker."""
 
 
@@ -165,21 +165,18 @@ Run = Callable[[], Iterator[Event | YieldPoint]]
 class PipeSource(Source):
     """A worker that sends through a pipe.
 
-    run: what it calls, see `prepare`. inbox: the pipe's receiving end. sentinel: becomes ready when it has ended.
+    run: what it calls, given the number of its predecessors. inbox: the pipe's receiving end.
+    sentinel: becomes ready when it has ended.
     """
 
-    run: Callable[..., Iterator[Event | YieldPoint]]
+    run: Run
     inbox: Inbox = field(init=False)
     sentinel: int | None = field(default=None, init=False)
 
     def start(self, attempt: int) -> None:
         reader, writer = Pipe(duplex=False)
         self.inbox = Inbox(reader)
-        self.begin(self.prepare(attempt), writer)
-
-    def prepare(self, attempt: int) -> Run:
-        """What is called in a new process or thread, once its predecessors have gone."""
-        return partial(self.run, attempt)
+        self.begin(partial(self.run, attempt), writer)
 
     @abstractmethod
     def begin(self, run: Run, writer: connection.Connection) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import ClassVar
 
 from a3c_exp.backends import forkserver
@@ -44,7 +45,7 @@ class Ga3c(RestartSettings, Backend):
     Unlike the original, the last transitions of an episode are used for training, agents draw their actions themselves,
     and a predictor's parameters change only between two batches.
 
-    An agent that dies is replaced; its finished rollouts are learned from, and its other slots are its successor's. A
+    An agent that dies is replaced, and its slots are its successor's: a rollout that no trainer has taken up is lost. A
     predictor or trainer that raises or hangs ends the run.
 
     predictors, trainers: threads of each kind.
@@ -122,10 +123,12 @@ class Ga3c(RestartSettings, Backend):
         services = Services(context, store, buffers, self.predictors, self.prediction_batch, self.training_batch)
         for index in range(self.predictors):
             row = agents + self.trainers + index
-            yield Service(store=store, worker=row, name=f"predictor {index}", run=services.predict)
+            name, predict = f"predictor {index}", partial(services.predict, row)
+            yield ThreadSource(store=store, worker=row, name=name, run=predict, serves_others=True)
         for index in range(self.trainers):
             row, name = agents + index, f"trainer {index}"
-            yield Service(store=store, worker=row, name=name, run=partial(services.train, row, name))
+            train = partial(services.train, row, name)
+            yield ThreadSource(store=store, worker=row, name=name, run=train, serves_others=True)
         for index in range(agents):
             agent = partial(run_agent, context, index, store, distribution)
             yield AgentProcess(store=store, worker=index, run=agent, buffers=buffers)
@@ -134,33 +137,23 @@ class Ga3c(RestartSettings, Backend):
 def _end(buffers: SharedBuffers, sources: Sequence[PipeSource]) -> None:
     """End all threads and agents. Agents that wait for a thread end with its pipes."""
     buffers.closing = True
-    if end_all([source for source in sources if isinstance(source, Service)]):
+    if end_all([source for source in sources if isinstance(source, ThreadSource)]):
         buffers.close()
     end(sources)
 
 
 @dataclass(kw_only=True, eq=False)
-class Service(ThreadSource):
-    """The thread of a predictor or a trainer."""
-
-    serves_others: ClassVar[bool] = True
-
-    def prepare(self, attempt: int) -> Run:
-        return partial(self.run, self.store.heartbeat(self.worker))
-
-
-@dataclass(kw_only=True, eq=False)
 class AgentProcess(Child):
-    """The process of an agent."""
+    """The process of an agent. run: is given its channel, too."""
 
     buffers: SharedBuffers
 
-    def prepare(self, attempt: int) -> Run:
-        if attempt:
-            self.buffers.renew(self.worker)
-        return partial(self.run, attempt, self.buffers.channel(self.worker))
+    def begin(self, run: Run, writer: Connection) -> None:
+        super().begin(partial(run, self.buffers.channel(self.worker)), writer)
 
     def on_exit(self, *, replaced: bool) -> None:
         super().on_exit(replaced=replaced)
-        if not replaced:
+        if replaced:
+            self.buffers.renew(self.worker)
+        else:
             self.buffers.leave(self.worker)

@@ -43,7 +43,7 @@ class RemoteNetwork:
         self._spec = spec
         self._agent = agent
         self._heartbeat = heartbeat
-        self._request = agent + spec.agents * channel.incarnation
+        self._incarnation = channel.incarnation
         self._notifications, self._requests, self._finished = channel.pipes
         self._poll = polling(self._notifications)
         arrays = arrays_in(channel.blocks[0], spec.requests)
@@ -81,7 +81,7 @@ class RemoteNetwork:
         mine["observations"][0, :count] = observations
         if state is not None:
             mine["state"][0, :count] = state
-        write_index(self._requests, self._request)
+        write_index(self._requests, self._agent + self._spec.agents * self._incarnation)
         while (number := self._read_notification()) != REPLIED:
             self._free_slots.append(number)
 
@@ -104,7 +104,8 @@ class RemoteNetwork:
 
     def put_rollout(self, slot: int, rollout: Rollout) -> None:
         """Write a rollout into a slot, and queue it for trainers. Each step has the version that acted in it."""
-        index, arrays, length = self._agent * self._spec.slots_per_agent + slot, self._rollouts, len(rollout.rewards)
+        arrays, slots, length = self._rollouts, self._spec.slots_per_agent, len(rollout.rewards)
+        index = self._agent * slots + slot
         for name in STEP_FIELDS:
             column = np.array(self._versions[-length:])[:, None] if name == "version" else getattr(rollout, name)
             arrays[name][index, :length] = column
@@ -114,7 +115,7 @@ class RemoteNetwork:
             arrays["state"][index] = rollout.state
         if rollout.stats is not None:
             arrays["stats"][index] = rollout.stats.row
-        write_index(self._finished, index)
+        write_index(self._finished, index + self._spec.agents * slots * self._incarnation)
 
     def _wait_for_notification(self) -> None:
         began = time.perf_counter()

@@ -1,7 +1,7 @@
 """Shared buffers between agents and the threads that serve them, and the queues that say whose turn a buffer is.
 
-Every slot has one writer at any moment, and the queues pass it on. A slot of an agent that has died is its successor's,
-unless its rollout is queued or being learned from: then it comes to the successor as it would have come to the agent.
+Every slot has one writer at any moment, and the queues pass it on. What an agent has queued is void once another one
+has its place. Its slots are its successor's; one that is being learned from comes to it as it would to the agent.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class BufferSpec(NamedTuple):
 class SharedBuffers:
     """All buffers and queues, as predictors and trainers see them.
 
-    requests: those that wait for a reply. A request is the agent's index, plus the number of agents for each agent
-        that had its place before it. finished: slots whose rollout waits for a trainer.
+    requests: agents that wait for a reply. finished: slots whose rollout waits for a trainer. To each index in these
+        queues their number, of all agents or slots, is added for each agent that had the place before.
     closing: set when the run ends; nothing that is still in the queues will be used.
     """
 
@@ -107,7 +107,8 @@ class SharedBuffers:
         self.finished = IndexQueue()
         self._notifications = [Pipe(duplex=False) for _ in range(spec.agents)]
         self._incarnations = [0] * spec.agents
-        # Held to write to an agent's pipe or reply, and to replace them.
+        self._learned_from = set[int]()  # slots
+        # Held to write to an agent's pipe or reply, to take its slots, and to replace them.
         self._lock = threading.Lock()
         self.closing = False
         for _, writer in self._notifications:
@@ -121,8 +122,7 @@ class SharedBuffers:
     def renew(self, agent: int) -> None:
         """Prepare for the successor of an agent whose process is gone.
 
-        Its pipe is a new one, with the slots that are free now; the others come when they are released. A request that
-        the agent had made is void.
+        Its pipe is a new one, with the slots that are free now; the others come when they are released.
         """
         with self._lock:
             self._incarnations[agent] += 1
@@ -130,8 +130,8 @@ class SharedBuffers:
             for end in self._notifications[agent]:
                 end.close()
             self._notifications[agent] = Pipe(duplex=False)
-            used, slots = self.finished.known(), self.spec.slots_per_agent
-            free = bytes(slot for slot in range(slots) if agent * slots + slot not in used)
+            slots = self.spec.slots_per_agent
+            free = bytes(slot for slot in range(slots) if agent * slots + slot not in self._learned_from)
             os.write(self._notifications[agent][1].fileno(), free)
 
     def leave(self, agent: int) -> None:
@@ -158,12 +158,20 @@ class SharedBuffers:
 
     def take_requests(self, count: int, seconds: float) -> list[int]:
         """Take up to `count` requests, see `IndexQueue.take`. Those of agents that have been replaced are left out."""
-        return [request for request in self.requests.take(count, seconds) if self._is_valid(request)]
+        return [request for request in self.requests.take(count, seconds) if self._is_valid(request, 1)]
 
-    def _is_valid(self, request: int) -> bool:
-        """Return whether a request is that of a current agent, not of a predecessor."""
-        incarnation, agent = divmod(request, self.spec.agents)
-        return incarnation == self._incarnations[agent]
+    def take_rollouts(self, count: int, seconds: float) -> list[int]:
+        """Take up to `count` slots with finished rollouts, until they are released."""
+        queued, per_agent = self.finished.take(count, seconds), self.spec.slots_per_agent
+        with self._lock:
+            slots = [each % (self.spec.agents * per_agent) for each in queued if self._is_valid(each, per_agent)]
+            self._learned_from.update(slots)
+        return slots
+
+    def _is_valid(self, queued: int, per_agent: int) -> bool:
+        """Return whether an index of a queue is that of a current agent, not of a predecessor."""
+        incarnation, place = divmod(queued, self.spec.agents * per_agent)
+        return incarnation == self._incarnations[place // per_agent]
 
     def observations(self, requests: Sequence[int]) -> tuple[Array, Array | None]:
         """The observations of requests [N, ...], of each with all its environments, and the recurrent state before."""
@@ -185,7 +193,7 @@ class SharedBuffers:
         """
         shape = len(requests), self.spec.envs
         with self._lock:
-            valid = [row for row, request in enumerate(requests) if self._is_valid(request)]
+            valid = [row for row, request in enumerate(requests) if self._is_valid(request, 1)]
             arrays, agents = self.request_arrays, [requests[row] % self.spec.agents for row in valid]
             rows = slice(None) if len(valid) == len(requests) else valid
             arrays["distributions"][agents] = distributions.reshape(*shape, -1)[rows]
@@ -199,7 +207,7 @@ class SharedBuffers:
     def release(self, slots: Sequence[int]) -> None:
         """Give rollout slots back to the agents that they belong to, or to their successors."""
         with self._lock:
-            self.finished.drop(slots)
+            self._learned_from.difference_update(slots)
             for slot in slots:
                 self._notify(slot // self.spec.slots_per_agent, slot % self.spec.slots_per_agent)
 

@@ -60,12 +60,13 @@ class Services:
     _predicting: threading.Lock = field(default_factory=threading.Lock)
     _training: threading.Lock = field(default_factory=threading.Lock)
 
-    def predict(self, heartbeat: Heartbeat) -> Iterator[Event]:
+    def predict(self, row: int, attempt: int = 0) -> Iterator[Event]:
         """Answer the requests of agents until none will come any more, with the parameters that are pulled between two
         batches. Yields an Event now and then, with metrics alone.
 
-        heartbeat: stands still while a batch is computed.
+        row: of this predictor's heartbeat, which stands still while a batch is computed. attempt: no other than 0.
         """
+        heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
         store, buffers = self.store, self.buffers
         network = build_thread_network(self.context.experiment, store)
@@ -106,11 +107,12 @@ class Services:
                 taken += buffers.take_requests(most - len(taken), left)
         return taken
 
-    def train(self, row: int, name: str, heartbeat: Heartbeat) -> Iterator[Event | YieldPoint]:
+    def train(self, row: int, name: str, attempt: int = 0) -> Iterator[Event | YieldPoint]:
         """Learn from rollouts of agents, put side by side, until none will come any more. Yields as a worker does.
 
-        row: of this trainer, after those of the agents.
+        row: of this trainer, after those of the agents. attempt: no other than 0.
         """
+        heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
         experiment, store, buffers = self.context.experiment, self.store, self.buffers
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=self.context.resumed)
@@ -150,7 +152,7 @@ class Services:
                 heartbeat.beat()
                 # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.
                 all_wait, ended = not buffers.busy_agents, buffers.agents_ended
-                taken = buffers.finished.take(1, POLL_SECONDS)
+                taken = buffers.take_rollouts(1, POLL_SECONDS)
                 if taken:
                     slots += taken
                     transitions += buffers.rollout(taken[0]).transitions
