@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+from gymnasium import make_vec
 from gymnasium.spaces import Box, Discrete, Space
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 Observation = NDArray[np.float32]
@@ -281,3 +282,16 @@ gymnasium.register("Target-v0", entry_point="scripted:Target")
 gymnasium.register("Corners-v0", entry_point="scripted:Corners")
 gymnasium.register("Echo-v0", entry_point="scripted:Echo")
 gymnasium.register("GlobalDraws-v0", entry_point="scripted:GlobalDraws")
+
+
+def engine(name: str, num_envs: int, seed: int, **kwargs: Any) -> Any:
+    """An engine, see `Gym.engine`: gymnasium's vector environment, which gets its seed in the first reset."""
+
+    class Seeded(VectorWrapper):
+        first: int | None = seed
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            seed, self.first = self.first, None
+            return self.env.reset(seed=seed, options=options)
+
+    return Seeded(make_vec(name, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs))

@@ -90,6 +90,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"id": "scripted.none:A-v0"}, "id", "ModuleNotFoundError"),
     ({"id": "Acrobot-v1", "vectorized": True}, "vectorized", "no native vector environment"),
     ({"vectorized": True, "wrappers": ("FlattenObservation",)}, "vectorized", "false"),
+    ({"engine": "envpol"}, "engine", "envpool"),
+    ({"engine": "envpool", "wrappers": ("FlattenObservation",)}, "engine", "wrappers"),
+    ({"engine": "scripted:nothing"}, "engine", "nothing"),
     ({"kwargs": {"gravity_": 1}}, "kwargs", "gravity_"),
     ({"kwargs": {"gravity_": 1}, "vectorized": True}, "kwargs", "gravity_"),
     ({"id": "LunarLander-v3", "kwargs": {"gravity": 5.0}}, "kwargs", "gravity"),
@@ -122,6 +125,7 @@ class TestErrors:
         assert "antigravity" not in sys.modules
         refused(lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",))), "wrappers", "os:system")
         refused(lambda: made(Gym(id="scripted_not:A-v0")), "id")
+        refused(lambda: made(Gym(id="CartPole-v1", engine="os:system")), "engine", "os:system")
 
     def test_the_atari_packages_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from a3c_exp.errors import ConfigError, did_you_mean, one_line, place_of, requir
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
+
+GYMNASIUM, ENVPOOL = "gymnasium", "envpool"
+"""Engines: see `Gym.engine`."""
 
 HARMLESS_WRAPPERS = frozenset({
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "Autoreset", "ClipAction", "ClipReward",
@@ -52,6 +56,9 @@ class Gym(Environment):
         With arguments as {name: {argument: value}}, or as {wrapper: name, argument: value}.
     max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is truncated.
     vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of a Python loop.
+    engine: 'gymnasium'; 'envpool': EnvPool's environment of that id, in C++; or 'module:function' of a package in
+        `plugins`: function(id, num_envs=K, seed=seed, **kwargs) returns a gymnasium.vector.VectorEnv, in any autoreset
+        mode. These have one seed for K environments. Videos are of gymnasium's own environment.
     The other settings are those of every `Environment`.
     """
 
@@ -60,11 +67,16 @@ class Gym(Environment):
     wrappers: tuple[str | dict[str, Any], ...] = ()
     max_episode_steps: int | None = None
     vectorized: bool = False
+    engine: str = "gymnasium"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_whole(self, "max_episode_steps")
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
+        own, plain = self.engine == GYMNASIUM, not (self.wrappers or self.vectorized)
+        require(own or plain, "engine", self.engine, f"{GYMNASIUM} where wrappers or vectorized=true are used")
+        allowed = f"{GYMNASIUM}, {ENVPOOL} or module:function"
+        require(own or self.engine == ENVPOOL or ":" in self.engine, "engine", self.engine, allowed)
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
         drawn = self.kwargs.get("render_mode", "rgb_array")
@@ -82,6 +94,7 @@ class Gym(Environment):
 
     def validate(self, plugins: Sequence[str]) -> None:
         _allow(self.id, "id", plugins)
+        _allow(self.engine, "engine", plugins)
         for name, _ in map(_parsed, self.wrappers):
             _allow(name, "wrappers", plugins)
 
@@ -106,8 +119,10 @@ class Gym(Environment):
 
         Raises ConfigError if an environment cannot be made, or has spaces that no policy here supports.
         """
-        spec = self._spec()
         try:
+            if self.engine != GYMNASIUM and render_mode is None:
+                return self._of_engine(count, int(seeds[0]))
+            spec = self._spec()
             if self.vectorized:
                 return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
             return SyncEnvBatch([self._one(spec, render_mode) for _ in range(count)], seeds, self.max_steps_guard)
@@ -143,6 +158,23 @@ class Gym(Environment):
                 env = wrapper(env, **_converted(wrapper, given))
         report_progress()
         return env
+
+    def _of_engine(self, count: int, seed: int) -> VectorEnvBatch:
+        """`count` environments of another engine than gymnasium."""
+        if self.engine == ENVPOOL and importlib.util.find_spec(ENVPOOL) is None:
+            raise ConfigError("engine", ENVPOOL, "needs EnvPool: pip install 'a3c-exp[envpool]'")
+        path = "envpool:make_gymnasium" if self.engine == ENVPOOL else self.engine
+        module, _, name = path.rpartition(":")
+        make: Any = getattr(_import(module, "engine", self.engine), name, None)
+        require(callable(make), "engine", self.engine, f"a function of {module}: it has no {name}")
+        # A worker has a core of its own: more threads of EnvPool would share it.
+        limits = {"num_threads": 1} if self.engine == ENVPOOL else {}
+        if self.max_episode_steps is not None:
+            limits["max_episode_steps"] = self.max_episode_steps
+        with self._making(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of EnvPool's bounds, in float64
+            env = make(self.id, num_envs=count, seed=seed, **limits, **_filled(self.kwargs))
+            return VectorEnvBatch(env, None)
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
         """The native vector environment."""

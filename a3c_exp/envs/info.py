@@ -22,6 +22,9 @@ MOST_CHOSEN = 20
 GYMNASIUMS = ("episode", "final_info", "final_obs", "final_observation", "terminal_observation", "TimeLimit.truncated")
 """Names that gymnasium and its wrappers use for themselves. Theirs are also all that begin with an underscore."""
 
+ENVPOOLS = ("elapsed_step", "env_id")
+"""The same of EnvPool."""
+
 EPISODE_COLUMNS = ["step", "worker", "return", "length", "seconds"]
 """Columns of episodes.csv before those of the environment's own numbers."""
 
@@ -56,7 +59,7 @@ class InfoNumbers:
         for name in info if self.keys is None else self.keys:
             number = _number(info.get(name))
             # Where no names are chosen, nobody has asked for texts and arrays either.
-            if self.keys is None and (number is None or name in GYMNASIUMS or str(name).startswith("_")):
+            if self.keys is None and (number is None or name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")):
                 continue
             has_room = name in self._chosen or (len(self._chosen) < MOST_CHOSEN and is_usable_name(name))
             if has_room and number is not None and math.isfinite(number):

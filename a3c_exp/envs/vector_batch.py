@@ -27,22 +27,22 @@ class VectorEnvBatch:
     - DISABLED: the environments that ended are restarted here, at once.
 
     seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python environments take all; a
-        native one takes a single seed, and gets the first.
+        native one takes a single seed, and gets the first. None: the environments have been seeded.
     `max_steps_guard` is not kept here: a native vector has limits of its own.
 
     A subclass may begin and step in another way. Both raise whatever went wrong, of which `reset` and `step` make an
     EnvError.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> None:
+    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int] | None) -> None:
         self.count = int(env.num_envs)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         self.action_space, self.decode = decoder(env.single_action_space)
         self._check = AnswerCheck(env.single_observation_space)
         self._env = env
-        self._name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__  # EnvPool's specification has none
         self._mode = autoreset_mode(env)
-        self._seeds: list[int] | None = [int(seed) for seed in seeds]
+        self._seeds = None if seeds is None else [int(seed) for seed in seeds]
         self._takes_seeds = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         self._tick = 0
         self._ended = np.zeros(self.count, np.bool_)

@@ -1,0 +1,81 @@
+"""Vector environments that are not gymnasium's own: of a plugin, and of EnvPool."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import a3c_exp
+from a3c_exp.envs import EnvBatch, Gym
+from a3c_exp.errors import ConfigError
+
+IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3"]
+IDS += ["BipedalWalker-v3", "MountainCarContinuous-v0"]
+needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="pip install 'a3c-exp[envpool]'")
+
+
+def play(batch: EnvBatch, steps: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    batch.action_space.seed(int(rng.integers(2**31)))
+    batch.reset()
+    return [batch.step(np.stack([batch.action_space.sample() for _ in range(batch.count)])) for _ in range(steps)]
+
+
+def test_a_function_of_a_plugin_makes_the_environments(tmp_path: Path) -> None:
+    """`scripted:engine` makes gymnasium's CartPole: the run is that of `env=cartpole env.vectorized=true`."""
+    same = ["backend=serial", "workers=1", "total_steps=2000", "eval.every=null", "env=cartpole", "plugins=[scripted]"]
+    runs = [
+        a3c_exp.train([*same, setting], tmp_path / setting)
+        for setting in ("env.engine=scripted:engine", "env.vectorized=true")
+    ]
+    own, gymnasiums = (a3c_exp.load(run.folder, ["scripted"], ["env.engine"]).network.state_dict() for run in runs)
+    assert all((own[name] == gymnasiums[name]).all() for name in gymnasiums)
+
+
+@pytest.mark.skipif(find_spec("envpool") is not None, reason="EnvPool is there")
+def test_without_envpool_the_extra_is_named() -> None:
+    with pytest.raises(ConfigError, match="envpool") as refused:
+        Gym(id="CartPole-v1", engine="envpool").make(1, [0])
+    assert refused.value.key == "engine"
+
+
+@needs_envpool
+@pytest.mark.parametrize("name", IDS)
+def test_envpool_is_the_environment_that_gymnasium_has(name: str) -> None:
+    """Its spaces, time limit and ends; its random numbers are others."""
+    batch, own = Gym(id=name, engine="envpool").make(3, [1, 2, 3]), gymnasium.make(name)
+    assert batch.observation_space.shape == own.observation_space.shape
+    assert batch.action_space == own.action_space
+    limit = own.spec.max_episode_steps if own.spec else None
+    assert limit is not None
+    began, lengths = np.zeros(3, int), []
+    for tick, step in enumerate(play(batch, 3 * limit), start=1):
+        assert not (step.reward[~step.valid].any() or step.terminated[~step.valid].any())
+        began[~step.valid] = tick
+        for index in np.flatnonzero(step.episode_over):
+            lengths.append(tick - began[index])
+            assert step.truncated[index] == (lengths[-1] == limit) or step.terminated[index]
+            assert np.array_equal(step.final_obs[index], step.obs[index]), "the next row starts the episode"
+    assert lengths and max(lengths) <= limit
+    shorter = Gym(id=name, engine="envpool", max_episode_steps=5).make(2, [1, 2])
+    assert [bool(step.truncated.all()) for step in play(shorter, 5)] == [False] * 4 + [True]
+
+
+@needs_envpool
+def test_envpool_repeats_a_run_by_its_seed_and_plays_evaluations(tmp_path: Path) -> None:
+    settings = ["env=acrobot", "env.engine=envpool", "backend=serial", "workers=1", "total_steps=4000", "plugins=[]"]
+    runs = [a3c_exp.train(settings, tmp_path / name) for name in ("a", "b")]
+    one, other = (a3c_exp.load(run.folder).network.state_dict() for run in runs)
+    assert all((one[name] == other[name]).all() for name in one)
+    assert runs[0].summary["best_eval_return"] is not None
+
+
+@needs_envpool
+def test_an_environment_that_envpool_lacks_is_named() -> None:
+    with pytest.raises(ConfigError, match="NoSuch-v0"):
+        Gym(id="NoSuch-v0", engine="envpool").make(1, [0])
