@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from a3c_exp.errors import require
 
 
@@ -56,6 +58,37 @@ class Linear(Schedule):
         """The value at `progress`: `start` up to `after`, `end` from `until` on."""
         share = min(max((progress - self.after) / (self.until - self.after), 0.0), 1.0)
         return (1 - share) * self.start + share * self.end
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonByWorker:
+    """A straight line for each worker, from `start` to one of `ends`, where the share `until` of the run is done.
+
+    A worker draws its end once, with `probabilities`, by the run's seed and its own index. This is how Mnih et al. 2016
+    (arXiv 1602.01783, section 8) let the workers of Q-learning and Sarsa explore. Without a worker it is the mean.
+    """
+
+    start: float = 1.0
+    ends: tuple[float, ...] = (0.1, 0.01, 0.5)
+    probabilities: tuple[float, ...] = (0.4, 0.3, 0.3)
+    until: float = 1.0
+
+    def __post_init__(self) -> None:
+        Linear(start=self.start, until=self.until)  # checks both
+        ends, shares = self.ends, self.probabilities
+        require(bool(ends) and all(0 <= end <= 1 for end in ends), "ends", ends, "numbers from 0 to 1")
+        fits = len(shares) == len(ends) and min(shares) >= 0 and math.isclose(sum(shares), 1)
+        require(fits, "probabilities", shares, f"{len(ends)} numbers >= 0, as many as ends, whose sum is 1")
+
+    def __call__(self, progress: float) -> float:
+        return self._to(float(np.dot(self.ends, self.probabilities)))(progress)
+
+    def of_worker(self, rng: np.random.Generator) -> Linear:
+        """The line of one worker. rng: draws its end."""
+        return self._to(float(rng.choice(self.ends, p=self.probabilities)))
+
+    def _to(self, end: float) -> Linear:
+        return Linear(start=self.start, end=end, until=self.until)
 
 
 def progress_of(steps: int, total_steps: int) -> float:

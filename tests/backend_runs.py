@@ -24,6 +24,7 @@ Events = Generator[Event | None, None, None]
 
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 WHOLE_ROLLOUTS = PPO | {"minibatch_size": None}
+SARSA = {"_target_": "a3c_exp.algorithms.Sarsa", "target_every": 50}
 GAE = "a3c_exp.returns.GAE"
 ATTENTION: dict[str, Any] = {"network": {"_target_": "thirdparty.Attention"}, "plugins": ["scripted", "thirdparty"]}
 
@@ -43,6 +44,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo, synchronous": {"algorithm": WHOLE_ROLLOUTS, "update": "sync", "env": CORRIDOR},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
     "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}},
+    "sarsa": {
+        "env": CORRIDOR,
+        "algorithm": SARSA,
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 1},
+        "epsilon": 0.5,
+    },
     "pictures": {"env": CORNERS, "network": SMALL_CNN},
     "an optimizer of torch, locked": {"optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2}, "lock": True},
     "a loss with a module": ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}},

@@ -28,12 +28,13 @@ from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import ConfigError, RunError
 
 # Settings whose parts reach another process, or another turn of a worker, in ways of their own.
-CASES = [("threads", "rmsprop, locked"), ("threads", "ppo, synchronous")]
+CASES = [("threads", "rmsprop, locked"), ("threads", "ppo, synchronous"), ("threads", "sarsa")]
 CASES += [
     ("processes", name)
     for name in (
         "continuous actions, normalized",
         "ppo, synchronous",
+        "sarsa",
         "a loss with a module",
         "an optimizer of torch, locked",
     )

@@ -37,6 +37,7 @@ TOGETHER = [
     "network=dict env=gym env.id=Blackjack-v1",
     f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
     "backend=ray",
+    *(f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1" for name in ("one_step_q", "n_step_q", "sarsa")),
 ]
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}

@@ -35,7 +35,15 @@ from a3c_exp.networks.distributions import Categorical
 
 # An agent waits until its rollout has been learned from.
 STEP_BY_STEP: dict[str, Any] = {"backend__rollouts": 1, "backend__training_batch": 1}
-NAMES = ["continuous actions, normalized", "rmsprop, locked", "v-trace", "lstm", "pictures", "ppo, whole rollouts"]
+NAMES = [
+    "continuous actions, normalized",
+    "rmsprop, locked",
+    "v-trace",
+    "lstm",
+    "pictures",
+    "ppo, whole rollouts",
+    "sarsa",
+]
 """Of the settings of every backend, those that take ways of their own through agents, predictors and trainers."""
 
 

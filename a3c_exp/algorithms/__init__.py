@@ -4,6 +4,7 @@ from a3c_exp.algorithms.a3c import A3C
 from a3c_exp.algorithms.algorithm import Algorithm, Metrics, MinibatchAlgorithm
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, explained_variance, mean_value
 from a3c_exp.algorithms.ppo import PPO
+from a3c_exp.algorithms.q_learning import NStepQ, OneStepQ, Sarsa
 
 __all__ = [
     "A3C",
@@ -13,7 +14,10 @@ __all__ = [
     "BatchArrays",
     "Metrics",
     "MinibatchAlgorithm",
+    "NStepQ",
+    "OneStepQ",
     "PolicyOutputs",
+    "Sarsa",
     "explained_variance",
     "mean_value",
 ]

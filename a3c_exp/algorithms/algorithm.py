@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,9 +27,14 @@ class Algorithm(ABC):
 
     reduction: whether the loss is a mean over transitions or their sum. In synchronous rounds the gradients of means
         are weighted by their transitions, those of sums are not.
+    target_every: of an algorithm that learns action values Q(s, a): steps of all workers between two refreshes of the
+        target network; None: it learns a policy and V(s).
+    value_of_action: whether targets are made of Q^-(s, a) of the actions taken, as for Sarsa, or of max_a Q^-(s, a).
     """
 
     reduction: Literal["mean", "sum"] = "mean"
+    target_every: int | None = None
+    value_of_action: ClassVar[bool] = False
 
     @abstractmethod
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:

@@ -255,20 +255,27 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
 
     A component that is chosen by name keeps the settings of presets that it knows: `experiment=pong algorithm=a3c`
     keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which neither knows, stays and is refused.
+    An experiment replaces the algorithm of its environment in the same way.
     """
     for choice in choices:
         named = not (choice.is_delete() or choice.is_sweep_override() or choice.is_hydra_override())
-        place = choice.package or choice.key_or_group
+        place, group, option = choice.package or choice.key_or_group, choice.key_or_group, str(choice.value())
+        if named and group == "experiment":
+            place = group = "algorithm"
+            option = str(node.hydra.runtime.choices[group])
         component = OmegaConf.select(node, place) if named else None
         if not isinstance(component, DictConfig) or TARGET not in component:
             continue
-        foreign = {str(key) for key in component} - files.names_in_file(choice.key_or_group, str(choice.value()))
+        foreign = {str(key) for key in component} - files.names_in_file(group, option)
         if not foreign - {TARGET}:
             continue
         plugins = list(node.get("plugins") or [])
         try:
-            before = OmegaConf.select(files.compose([each for each in choices if each is not choice]), place)
-            foreign &= settings_of(before.get(TARGET), plugins).keys() - settings_of(component[TARGET], plugins)
+            replaced: set[str] = set()
+            for those in ({id(choice)}, {id(each) for each in choices if each.key_or_group in (group, "experiment")}):
+                before = OmegaConf.select(files.compose([each for each in choices if id(each) not in those]), place)
+                replaced |= settings_of(before.get(TARGET), plugins).keys()
+            foreign &= replaced - settings_of(component[TARGET], plugins).keys()
         except Exception:  # the check of the whole configuration reports what is wrong, in one line
             continue
         for key in foreign:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from a3c_exp.algorithms import MinibatchAlgorithm
+from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.final import NORMALIZATION, value_at
@@ -25,7 +25,7 @@ from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require,
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
-from a3c_exp.returns import Returns, Trajectory, example_trajectory
+from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
 from a3c_exp.run.run_folder import best_checkpoint
 from a3c_exp.run.saved_state import load_state
 
@@ -52,6 +52,8 @@ def check_combination(experiment: Experiment) -> None:
         check_returns(key, returns)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
+    if isinstance(experiment.algorithm, NStepQ):
+        _check_action_values(experiment, experiment.algorithm)
     if critic_returns is not None:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
         fits = experiment.returns.off_policy or not critic_returns.off_policy
@@ -93,6 +95,18 @@ def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm, estimato
     _check_minibatches(experiment, algorithm, whole_sequences=False)
 
 
+def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
+    """Raise ConfigError for settings with which an algorithm would learn other action values than its own."""
+    returns, name = experiment.returns, type(algorithm).__name__
+    allowed = f"n_step with {name}, which has targets of its own (experiment=n_step_q sets all settings)"
+    require(isinstance(returns, NStep), "returns", type(returns).__name__, allowed)
+    require(experiment.critic_returns is None, "critic_returns", type(experiment.critic_returns).__name__, "null")
+    if algorithm.one_step and isinstance(returns, NStep):
+        require(returns.n == 1, "returns.n", returns.n, f"1 with {name}")
+    allowed = f"above 0 with {name}: nothing else explores (experiment=n_step_q has the schedule of the paper)"
+    require(experiment.epsilon != 0, "epsilon", experiment.epsilon, allowed)
+
+
 def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *, whole_sequences: bool) -> None:
     """Raise ConfigError for minibatches that do not divide a rollout.
 
@@ -116,7 +130,12 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
     with under("env"):
         experiment.env.validate(experiment.plugins)
         env = experiment.env.make(1, [0])
-    if experiment.epsilon != 0 and not isinstance(env.action_space, Discrete):
+    name, discrete = type(experiment.algorithm).__name__, isinstance(env.action_space, Discrete)
+    if experiment.algorithm.target_every is not None and not discrete:
+        close_within(env)
+        problem = f"must be one with a policy (a3c, ppo) where actions are not Discrete: they are {env.action_space}"
+        raise ConfigError("algorithm", name, problem)
+    if experiment.epsilon != 0 and not discrete:
         close_within(env)
         problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
         raise ConfigError("epsilon", experiment.epsilon, problem)
@@ -162,7 +181,7 @@ def check_fit(experiment: Experiment, network: ActorCritic) -> None:
     if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_minibatches(experiment, experiment.algorithm, whole_sequences=True)
     with under("optimizer"):
-        check_param_groups(experiment.optimizer, network.param_slices)
+        check_param_groups(experiment.optimizer, network.param_slices.keys() - {"target"})
 
 
 def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic) -> None:

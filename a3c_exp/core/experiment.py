@@ -135,7 +135,8 @@ class Experiment:
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
     accumulate_rollouts: rollouts whose gradients are added up, not averaged, before a push.
     gamma: discount per step.
-    epsilon: probability of a uniformly random action in place of the policy's. Discrete actions only.
+    epsilon: probability of a uniformly random action in place of the policy's. Discrete actions only. A schedule may be
+        one for each worker: `EpsilonByWorker`.
     total_steps: environment steps of all workers together.
     reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no threshold.
     update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one gradient from each worker.
@@ -208,7 +209,10 @@ class Experiment:
         """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""
         normalized = NormalizedObservations.of(self.env.normalize_observations, env.observation_space)
         space, seed = normalized.network_space(env.observation_space), seeding.integer(self.seed, Role.MODULES)
-        network = self.network.build(space, env.action_space, rng, seed=seed, build_loss=loss_builder(self.algorithm))
+        build_loss, action_values = loss_builder(self.algorithm), self.algorithm.target_every is not None
+        network = self.network.build(
+            space, env.action_space, rng, seed=seed, build_loss=build_loss, action_values=action_values
+        )
         normalized.prepare(network)
         return network
 
@@ -310,6 +314,7 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
         locked=experiment.lock,
         quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum,
         optimizer_state_per_worker=experiment.optimizer_state == "per_worker",
+        target_every=experiment.algorithm.target_every,
         observations=NormalizedObservations.of(env.normalize_observations, observation_space),
         normalize_rewards=env.normalize_rewards,
     )

@@ -30,7 +30,7 @@ from a3c_exp.schedules import Schedule, progress_of
 Lock = AbstractContextManager[Any]
 NO_LOCK: Lock = nullcontext()
 
-VERSION = 0
+VERSION, REFRESHES = range(2)
 FLAGS = 8  # one cache line
 
 
@@ -43,6 +43,7 @@ class StoreSpec:
         anew with each session.
     synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
     quorum: see `Experiment`; None: all workers.
+    target_every: see `Algorithm`. The target network is the part `target` of the parameters, a copy of `online`.
     observations: how they are measured and normalized. normalize_rewards: by running statistics.
     """
 
@@ -57,6 +58,7 @@ class StoreSpec:
     quorum: int | None = None
     locked: bool = False
     optimizer_state_per_worker: bool = False
+    target_every: int | None = None
     observations: NormalizedObservations = field(default_factory=NormalizedObservations)
     normalize_rewards: RewardNormalization = False
 
@@ -148,7 +150,24 @@ class SharedParameters:
         factor = spec.schedule(progress_of(steps, spec.total_steps)) * multiplier
         parameters = self._vectors[target]
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
-        spec.optimizer.step(parameters, self._states[target, state_index], gradient, rate, t)
+        state = self._states[target, state_index]
+        if spec.target_every is None:
+            spec.optimizer.step(parameters, state, gradient, rate, t)
+        else:
+            self._step_online(parameters, state, gradient, rate, t, spec.target_every)
+
+    def _step_online(
+        self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int, target_every: int
+    ) -> None:
+        """Step the online network alone, and copy it to the target network once the run has `target_every` steps more
+        than at the last copy, rounded down."""
+        online = self.spec.param_slices["online"]
+        own_rate = rate if isinstance(rate, int | float) else rate[online]
+        self.spec.optimizer.step(parameters[online], state[:, online], gradient[online], own_rate, t)
+        refreshes = self._counters.steps // target_every
+        if refreshes > self._flags[REFRESHES]:
+            parameters[self.spec.param_slices["target"]] = parameters[online]
+            self._flags[REFRESHES] = refreshes
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P] and the optimizer's initial state, in both copies."""
@@ -176,6 +195,8 @@ class SharedParameters:
         kept = min(self._states.shape[1], len(optimizer_state))
         self._states[:, :kept] = optimizer_state[:kept]
         self._flags[VERSION] = state["version"]
+        if self.spec.target_every is not None:
+            self._flags[REFRESHES] = state["steps"] // self.spec.target_every
 
     def take(self, parameters: Floats) -> None:
         """Start with another run's parameters. Raises ValueError if they are of another network."""

@@ -19,7 +19,7 @@ from a3c_exp.core.rewards import DiscountedRewards, RewardShaping
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, EnvError, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
-from a3c_exp.networks.distributions import Distribution, mixed_with_uniform
+from a3c_exp.networks.distributions import Distribution, Greedy
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
 from a3c_exp.schedules import Schedule, value
@@ -127,9 +127,11 @@ class PolicyNetwork(Protocol):
         """V(s), float32 [B]. state: the one before s."""
 
 
-# A row of a rollout as it comes: actions, log-probabilities, values, the recurrent state after the observations, and
-# the environments' answer. An environment never writes into an array again, and to concatenate T of them at once is
-# cheaper than to copy each.
+# Actions, their log-probabilities, values, and the recurrent state after the observations that they are for.
+_Choice = tuple[Array, Floats, Floats, Array | None]
+
+# A row of a rollout as it comes: a choice, and the environments' answer. An environment never writes into an array
+# again, and to concatenate T of them at once is cheaper than to copy each.
 _Row = tuple[Array, Floats, Floats, Array | None, Step]
 
 
@@ -142,8 +144,11 @@ class Actor:
     reward_scale, reward_clip, terminal_reward: see `RewardShaping`. Reported returns are those of the raw rewards.
     time_limit_is_terminal: a truncated episode becomes a terminated one, whose last state has the value 0. After the
         last row the next state is valued as ever.
-    epsilon: probability of a uniformly random action, for categorical distributions only. Log-probabilities are those
-        of the mixture, since that is what acted.
+    epsilon: probability of a uniformly random action, for a single choice only. Log-probabilities are those of the
+        mixture, since that is what acted.
+    value_of_action: V(s_t) is replaced by Q^-(s_t, a_t) of the action that is taken in s_t, for Sarsa. So the first
+        action of a rollout is chosen at the end of the one before, whose last target needs it. At a time limit no
+        action is taken: there the network's V(s) stays.
     heartbeat: beats with each step.
     info_keys: see `Environment`.
 
@@ -155,7 +160,7 @@ class Actor:
         rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
         reward_clip: float | Schedule | None = None, terminal_reward: float | None = None,
         time_limit_is_terminal: bool = False, epsilon: float | Schedule = 0.0,
-        heartbeat: Heartbeat | None = None, info_keys: Sequence[str] | None = None,
+        heartbeat: Heartbeat | None = None, info_keys: Sequence[str] | None = None, value_of_action: bool = False,
     ) -> None:  # fmt: skip
         self._heartbeat = Heartbeat() if heartbeat is None else heartbeat
         self.env = env
@@ -165,6 +170,8 @@ class Actor:
         self._shape_rewards = RewardShaping(scale=reward_scale, clip=reward_clip, terminal=terminal_reward)
         self._time_limit_is_terminal = time_limit_is_terminal
         self._epsilon = epsilon
+        self._value_of_action = value_of_action
+        self._next_choice: _Choice | None = None
         self._single = env.count == 1
         self._state = network.initial_state(env.count)
         self._observations = env.reset()
@@ -226,18 +233,15 @@ class Actor:
 
     def _interact(self, snapshot: Snapshot, epsilon: float) -> list[_Row]:
         """Act and step until the rollout is full."""
-        network, env, rng, length, normalizer = self._network, self.env, self.rng, self._length, snapshot.normalizer
-        distribution = network.distribution
+        env, distribution, length, normalizer = self.env, self._network.distribution, self._length, snapshot.normalizer
         self._heartbeat.begin(STEPPING)
-        beat = self._heartbeat.beat
-        observations, state = self._observations, self._state
+        beat, choose = self._heartbeat.beat, self._choose
+        observations, state, chosen = self._observations, self._state, self._next_choice
         rows: list[_Row] = []
+        self._next_choice = None
         while length is None or len(rows) < length:
-            network_observations = observations if normalizer is None else normalizer.observations(observations)
-            parameters, values, state = network.act_forward(network_observations, state)
-            if epsilon:
-                parameters = mixed_with_uniform(parameters, epsilon)
-            actions, log_probs = distribution.sample(parameters, rng)
+            actions, log_probs, values, state = chosen or choose(observations, state, normalizer, epsilon)
+            chosen = None
             step = env.step(distribution.to_env(actions))
             beat()
             rows.append((actions, log_probs, values, state, step))
@@ -246,9 +250,28 @@ class Actor:
                 state = reset_state(state, episode_boundaries(step))
             if self._single and (step.terminated[0] or step.truncated[0]):
                 break
+        else:
+            if self._value_of_action:
+                self._next_choice = choose(observations, state, normalizer, epsilon)
         self._observations = observations
         self._state = state
         return rows
+
+    def _choose(
+        self, observations: Array, state: Array | None, normalizer: Normalizer | None, epsilon: float
+    ) -> _Choice:
+        """Choose actions for raw observations [B, ...] and the recurrent state before them."""
+        network, distribution = self._network, self._network.distribution
+        network_observations = observations if normalizer is None else normalizer.observations(observations)
+        parameters, values, state = network.act_forward(network_observations, state)
+        if epsilon:
+            actions, log_probs = distribution.sample_mixed(parameters, epsilon, self.rng)
+        else:
+            actions, log_probs = distribution.sample(parameters, self.rng)
+        if self._value_of_action:
+            assert isinstance(distribution, Greedy)
+            values = distribution.target_values(parameters, actions)
+        return actions, log_probs, values, state
 
     def _require_finite(self, observations: Array, rewards: Floats | None = None) -> None:
         """Raise EnvError for observations or rewards that are not finite.
@@ -272,6 +295,9 @@ class Actor:
         next_values[:-1] = values[1:]
         times, envs = np.nonzero(truncated & ~terminated)
         bootstraps_end = not (self._single and (terminated[-1, 0] or truncated[-1, 0]))
+        if self._next_choice is not None:
+            next_values[-1] = self._next_choice[2]
+            bootstraps_end = False
         cut = list(zip(times.tolist(), envs.tolist(), strict=True))
         if bootstraps_end or cut:
             final_obs = [steps[t].final_obs[env : env + 1] for t, env in cut]

@@ -33,7 +33,7 @@ class NetworkOutputs:
 
     log_probs: float32 [T, B], log pi(a_t | s_t) of the actions that were taken, summed over the parts of an action.
     entropy: float32 [T, B], of pi(. | s_t), in nats.
-    values: float32 [T, B], V(s_t).
+    values: float32 [T, B], V(s_t); Q(s_t, a_t) of a network of action values, whose log_probs and entropy are 0.
     features: float32 [T, B, F], from which the policy is computed; None for a network that has none to show. The memory
         is the network's own, which overwrites it as soon as the gradient is added.
     """

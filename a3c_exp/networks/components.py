@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from torch import nn
 
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, refused, require, under
+from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic, Kernels
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.distributions import (
@@ -25,6 +26,7 @@ from a3c_exp.networks.distributions import (
     Categorical,
     Continuous,
     Distribution,
+    Greedy,
     MultiCategorical,
     make_distribution,
 )
@@ -90,17 +92,28 @@ class Network(ABC):
         return observation_form(self.module_class) == PICTURE
 
     def build(
-        self, observations: Box, actions: Space, rng: Rng, *, seed: int = 0, build_loss: BuildLoss | None = None
+        self,
+        observations: Box,
+        actions: Space,
+        rng: Rng,
+        *,
+        seed: int = 0,
+        build_loss: BuildLoss | None = None,
+        action_values: bool = False,
     ) -> ActorCritic:
         """A bound network with freshly drawn parameters.
 
         rng: draws the parameters; None: they are about to be overwritten, and drawing may be left out.
         seed: of the constructors of modules: the same for every worker of a run.
         build_loss: makes the loss's own module; None if the loss has none.
+        action_values: build a `QNetwork`. build_loss is None then.
         Raises ConfigError if the network cannot serve these spaces.
         """
         with seeded_construction(seed):
-            network = self.make(observations, actions, rng, build_loss)
+            if action_values:
+                network: ActorCritic = self.make_action_values(observations, actions, rng)
+            else:
+                network = self.make(observations, actions, rng, build_loss)
         network.action_mask = _action_mask(observations, network.distribution)
         network.bind(self.kernels)
         return network
@@ -108,6 +121,11 @@ class Network(ABC):
     @abstractmethod
     def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         """The same before it is bound. Torch's generator has been seeded."""
+
+    def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
+        """The same for action values. Raises ConfigError if the network has no such form."""
+        problem = "must be an encoder without a recurrent state, since the algorithm learns action values"
+        raise ConfigError("network", self.module_class.__name__, problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +187,7 @@ class ComposedNetwork(Network):
 
         generator = torch_generator(rng)
         encoders = actor, critic
-        warnings = self._idle_settings(distribution)
-        if source.init is not None:
-            for encoder in dict.fromkeys(encoders):
-                kept = Initializer(source.init, source.init_std, generator).draw_encoder(encoder)
-                warnings += [f"init={source.init} does not draw the weights of {layer}" for layer in kept]
+        warnings = self._idle_settings(distribution) + source.draw_encoders(encoders, generator)
         if core is not None:
             generator = torch_generator(rng)
         initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
@@ -182,7 +196,7 @@ class ComposedNetwork(Network):
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
         network = EncoderActorCritic(encoders, observation_input, core, head, value, distribution, loss_module)
-        network.warnings = tuple(dict.fromkeys(f"network: {warning}" for warning in warnings))
+        network.warnings = _network_warnings(warnings)
         return network
 
     def _idle_settings(self, distribution: Distribution) -> list[str]:
@@ -253,6 +267,29 @@ class EncoderNetwork(ComposedNetwork):
                 raise
             raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
         return actor, critic, observation_input
+
+    def draw_encoders(self, encoders: Iterable[nn.Module], generator: torch.Generator | None) -> list[str]:
+        """Draw the weights of encoders, and return warnings of layers that keep theirs."""
+        if self.init is None:
+            return []
+        initializer = Initializer(self.init, self.init_std, generator)
+        kept = [layer for encoder in dict.fromkeys(encoders) for layer in initializer.draw_encoder(encoder)]
+        return [f"init={self.init} does not draw the weights of {layer}" for layer in kept]
+
+    def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
+        if self.critic_encoder is not None:
+            name, value = next(iter(self.critic_encoder.settings.items()))
+            raise ConfigError(f"network.critic_{name}", value, "must be null: action values have no critic")
+        assert isinstance(actions, gym.spaces.Discrete)
+        distribution = Greedy(actions)
+        (encoder, width), observation_input = _construct_encoder(self.encoder, observations)
+        last = nn.Linear(width, int(actions.n))
+        generator = torch_generator(rng)
+        warnings = self._idle_settings(distribution) + self.draw_encoders([encoder], generator)
+        Initializer(self.init or "orthogonal", self.init_std, generator).draw(last, self.policy_gain)
+        network = QNetwork(encoder, last, observation_input, distribution)
+        network.warnings = _network_warnings(warnings)
+        return network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,6 +370,10 @@ def _action_mask(observations: Box, distribution: Distribution) -> slice | None:
         allowed = f"an environment whose action_mask has {needed} numbers, as its actions need: it has {size}"
         require(size == needed, "env.id", "action_mask", allowed)
     return columns
+
+
+def _network_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"network: {warning}" for warning in warnings))
 
 
 def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, ObservationInput]:

@@ -149,9 +149,9 @@ class PartRuntime:
         self.description = "kernels: numpy" + (f", but torch for an encoder ({obstacle})" if obstacle else "")
         self._masked = network.masked
         self._shared = network.shared
-        self._actor = self._critic = _encoder_part(network.actor_encoder, network.observation_input)
+        self._actor = self._critic = encoder_part(network.actor_encoder, network.observation_input)
         if not network.shared:
-            self._critic = _encoder_part(network.critic_encoder, network.observation_input)
+            self._critic = encoder_part(network.critic_encoder, network.observation_input)
         self._core = None if network.core is None else LstmKernel(network.core)
         self._head = network.head.kernel()
         self._value = LinearKernel(network.value)
@@ -223,7 +223,8 @@ class _TorchEncoder:
         return features.detach().numpy(), backward
 
 
-def _encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
+def encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:
+    """An encoder on arrays: by kernels if they can run it."""
     if find_obstacle(encoder, observation_input.axes) is not None:
         return _TorchEncoder(encoder, observation_input)
     if observation_input.axes == 1:

@@ -69,6 +69,11 @@ class Distribution(ABC):
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """parameters [N, P] -> actions [N, ...] and their log-probabilities, float32 [N]."""
 
+    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
+        """The same, but with probability `epsilon` uniformly random. Of one choice alone: log-probabilities are those
+        of the mixture."""
+        raise NotImplementedError(f"{type(self).__name__} is no single choice")
+
     @abstractmethod
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         """parameters [N, P], actions [N, ...] -> see `Evaluated`. The returned function may be called once."""
@@ -91,11 +96,48 @@ class Categorical(Distribution):
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return _sample_choice(parameters, rng)
 
+    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
+        return _sample_choice(mixed_with_uniform(parameters, epsilon), rng)
+
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         return _evaluate_choice(parameters, actions)
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
         return parameters.argmax(-1)
+
+
+class Greedy(Distribution):
+    """The action with the largest value: Discrete spaces. `sample_mixed` is epsilon-greedy. Actions are int64 [B].
+
+    Parameters are action values [N, 2 A], those of a network and of its target network side by side: Q(s, .), by which
+    actions are chosen, and Q^-(s, .), of which targets are made.
+    """
+
+    def __init__(self, space: gym.spaces.Discrete) -> None:
+        self._choices = int(space.n)
+        self.size = 2 * self._choices
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return _sample_choice(self._logits(parameters), rng)
+
+    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
+        return _sample_choice(mixed_with_uniform(self._logits(parameters), epsilon), rng)
+
+    def _logits(self, parameters: Array) -> Array:
+        """0 for the action with the largest Q(s, .), the first of equal ones, and minus infinity for the others."""
+        best = parameters[:, : self._choices].argmax(-1)[:, None]
+        return np.where(np.arange(self._choices) == best, np.float32(0), np.float32(-math.inf))
+
+    def target_values(self, parameters: Array, actions: Array) -> Array:
+        """Q^-(s, a) of actions [N]: float32 [N]."""
+        values: Array = parameters[_rows(len(actions)), self._choices + actions]
+        return values
+
+    def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        raise NotImplementedError("the best action has no derivative: a QNetwork learns Q(s, a) itself")
+
+    def mode_for_env(self, parameters: Tensor) -> Tensor:
+        return parameters[:, : self._choices].argmax(-1)
 
 
 class MultiCategorical(Distribution):

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from a3c_exp.errors import ConfigError
+from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.components import evaluation_mode, run_module, seeded_construction
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
@@ -32,12 +33,16 @@ def verify(network: ActorCritic, space: Box) -> None:
     observations = torch.from_numpy(sample_observations(space, 3))
     if isinstance(network, WholeActorCritic):
         _verify_module(network.module, observations, network, functools.partial(_whole_outputs, network))
+    encoders: tuple[nn.Module, ...] = ()
     if isinstance(network, EncoderActorCritic):
-        for encoder in dict.fromkeys((network.actor_encoder, network.critic_encoder)):
-            _verify_module(encoder, observations, network, functools.partial(_features, network, encoder))
+        encoders = network.actor_encoder, network.critic_encoder
+    elif isinstance(network, QNetwork):
+        encoders = (network.online[0],)
+    for encoder in dict.fromkeys(encoders):
+        _verify_module(encoder, observations, network, functools.partial(_features, network, encoder))
 
 
-def _features(network: EncoderActorCritic, encoder: nn.Module, observations: Tensor) -> Tensor:
+def _features(network: ActorCritic, encoder: nn.Module, observations: Tensor) -> Tensor:
     name = type(encoder).__name__
     features = run_module(encoder, network.observation_input.prepare(observations), name)
     width = features.shape[-1] if isinstance(features, Tensor) and features.dim() else 1

@@ -107,9 +107,9 @@ class RemoteNetwork:
         arrays, slots, length = self._rollouts, self._spec.slots_per_agent, len(rollout.rewards)
         index = self._agent * slots + slot
         for name in STEP_FIELDS:
-            column = np.array(self._versions[-length:])[:, None] if name == "version" else getattr(rollout, name)
+            column = np.array(self._versions[:length])[:, None] if name == "version" else getattr(rollout, name)
             arrays[name][index, :length] = column
-        self._versions.clear()
+        del self._versions[:length]  # one may be left, of the action that is chosen already
         arrays["length"][index] = length
         if rollout.state is not None:
             arrays["state"][index] = rollout.state

@@ -48,14 +48,17 @@ class Ray(RestartSettings, Backend):
         require(self.cpus_per_worker >= 0, "cpus_per_worker", self.cpus_per_worker, "a number >= 0")
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum.
+        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum or a
+        target network.
 
-        Servers know nothing of each other: each would let other gradients into a round.
+        Servers know nothing of each other: each would let other gradients into a round, and has one part of a network.
         """
         if self.shards > 1 and experiment.quorum not in ("all", experiment.worker_count):
             raise ConfigError(
                 "backend.shards", self.shards, "must be 1 with a quorum: one server decides who is in a round"
             )
+        if self.shards > 1 and experiment.algorithm.target_every is not None:
+            raise ConfigError("backend.shards", self.shards, "must be 1 with a target network: one server copies it")
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("backend.address", self.address, f"needs Ray: {INSTALL}")
         fault = None if self.address == "local" else find_fault(self.address)

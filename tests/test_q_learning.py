@@ -1,0 +1,322 @@
+"""Q-learning and Sarsa: targets, gradients, exploration, the target network; held against definitions of their own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Discrete
+from nets import VECTORS, normal
+from refusals import Refuses, refused
+from runs import BANDIT, CORRIDOR, QUICK, config, drain, latest, train, train_config
+from runs import make_store as store_of
+from stores import SIZE, make_store, ones, push
+from workers import LSTM, by_descent
+
+from a3c_exp import compose
+from a3c_exp.common.arrays import Array
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.modules import network_of
+from a3c_exp.core import seeding
+from a3c_exp.core.experiment import RunContext, build_network
+from a3c_exp.core.worker import Worker
+from a3c_exp.networks import ActorCritic, Mlp, OutputGradients
+from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.distributions import Greedy
+from a3c_exp.optimizers import SGD, Adam, Optimizer, RMSProp, TorchOptimizer
+from a3c_exp.schedules import EpsilonByWorker
+
+ALGORITHMS = {"OneStepQ": 1, "Sarsa": 1, "NStepQ": None}
+"""By name, with their n."""
+LINEAR = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": []}
+"""A layer on the places of a corridor: a table of action values."""
+
+
+def q(name: str, **settings: Any) -> dict[str, Any]:
+    """Settings of a run of one of the algorithms, for `config`."""
+    algorithm = {"_target_": f"a3c_exp.algorithms.{name}", "target_every": 64}
+    returns = {"_target_": "a3c_exp.returns.NStep", "n": ALGORITHMS[name]}
+    return {"algorithm": algorithm, "returns": returns, "epsilon": 0.3} | settings
+
+
+# -- targets and gradients ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_update_is_minus_the_gradient_of_the_papers_loss(name: str, envs: int) -> None:
+    """By hand, in double precision, for a table of action values and rollouts in which episodes end both ways.
+
+    The action after the last row, of which Sarsa needs the value, is the first one of the next rollout.
+    """
+    gamma, places = 0.9, 3
+    settings = q(name, network=LINEAR, envs_per_worker=envs, rollout_length=6, epsilon=0.6, total_steps=10**6)
+    algorithm = settings["algorithm"] | {"target_every": 10**6}
+    corridor = {"env__kwargs": {"n": places}, "env__max_episode_steps": 4}
+    store, [worker] = by_descent(CORRIDOR, **settings | {"algorithm": algorithm} | corridor)
+    learner, actor = worker._learner, worker._actor
+    start = normal(len(learner.network.vector))
+    online, target = (
+        part[:-2].reshape(2, places).T + part[-2:] for part in np.split(start.astype(np.float64), 2)
+    )  # [place, action] each: the weights of a layer, and its biases
+
+    rollouts, changes, ends = [], [], 0
+    for _ in range(30):
+        store.initialize(start)
+        snapshot = learner.pull()
+        rollouts.append(actor.collect(snapshot))
+        list(learner.learn([rollouts[-1]], snapshot))
+        learner.pull()
+        changes.append(learner.network.vector - start)
+    for change, rollout, following in zip(changes, rollouts, rollouts[1:], strict=False):
+        seen, actions = rollout.observations.argmax(-1), rollout.actions
+        expected = np.zeros((2, places + 1))
+        for env in range(envs):
+            length = len(rollout.rewards)
+            for t in range(length):
+                last, total, discount, over = t, 0.0, 1.0, False
+                while True:
+                    total += discount * float(rollout.rewards[last, env])
+                    discount *= gamma
+                    over = bool(rollout.terminated[last, env] or rollout.truncated[last, env])
+                    if over or last == length - 1 or ALGORITHMS[name] == 1:
+                        break
+                    last += 1
+                if over:
+                    ends += 1
+                    # Where a time limit has cut an episode, its last place is one step from the row's own.
+                    if not rollout.terminated[last, env]:
+                        place = max(0, seen[last, env] + (1 if actions[last, env] else -1))
+                        total += discount * target[place].max()
+                else:
+                    after = following if last == length - 1 else rollout
+                    row = 0 if last == length - 1 else last + 1
+                    place, action = after.observations[row, env].argmax(), after.actions[row, env]
+                    total += discount * (target[place, action] if name == "Sarsa" else target[place].max())
+                error = online[seen[t, env], actions[t, env]] - total
+                expected[actions[t, env], seen[t, env]] += error
+                expected[actions[t, env], places] += error
+        by_hand = np.concatenate([expected[:, :places].ravel(), expected[:, places], np.zeros(2 * places + 2)])
+        np.testing.assert_allclose(change, -by_hand, rtol=1e-4, atol=1e-4)
+    assert ends > 10
+
+
+GAMMA, PLACES = 0.9, 3
+
+
+def action_values(steps: int, best: bool = True) -> Array:
+    """Action values [place, action] of the corridor, by iteration: of an action, `steps` - 1 more at random, and then
+    the best ones. With one step those are the optimal values; without `best` those of the random policy."""
+    values = np.zeros((PLACES, 2))
+    for _ in range(500):
+        after = values.max(1) if best else values.mean(1)
+        for _ in range(steps):
+            for place in range(PLACES - 1):
+                left, right = max(0, place - 1), place + 1
+                reward = 1.0 if right == PLACES - 1 else -0.01
+                values[place] = -0.01 + GAMMA * after[left], reward + GAMMA * after[right]
+            after = values.mean(1)
+    return values[:-1]
+
+
+def test_actions_at_random_teach_the_best_values_the_policys_own_or_neither() -> None:
+    """One-step Q-learning finds the optimal action values whatever acts, Sarsa those of the policy that acts.
+
+    Returns of several steps are those of actions that explored: values of neither, which the documents warn of. In
+    rollouts of four steps there are as many returns of one step as of two, three and four.
+    """
+    found: dict[str, Array] = {}
+    for name in ALGORITHMS:
+        sizes = {"envs_per_worker": 32, "rollout_length": 4, "total_steps": 60_000, "gamma": GAMMA, "epsilon": 1.0}
+        whole = config(CORRIDOR, **q(name, network=LINEAR, **sizes), env__kwargs={"n": PLACES})
+        whole["optimizer"] = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.5}
+        whole["schedule"] = {"_target_": "a3c_exp.schedules.Linear"}
+        whole["algorithm"] |= {"target_every": 1000, "reduction": "mean"}
+        _, state, error = drain(whole)
+        assert error is None
+        network, _ = build_network(load_experiment(whole))
+        network.vector[:] = state["parameters"]
+        found[name] = network.act_forward(np.eye(PLACES, dtype=np.float32))[0][: PLACES - 1, :2]
+    np.testing.assert_allclose(found["OneStepQ"], action_values(1), atol=0.03)
+    np.testing.assert_allclose(found["Sarsa"], action_values(1, best=False), atol=0.03)
+    first, best = found["NStepQ"][0], action_values(1)[0]
+    assert (action_values(4)[0] < first).all() and (first < best - 0.1).all(), "the first place is far from the end"
+
+
+# -- exploration -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_the_best_action_is_taken_but_for_the_share_that_explores(count: int) -> None:
+    values = np.array([[1.0, 3.0, 2.0, 9.0, 9.0, 9.0]], np.float32).repeat(count, 0)
+    distribution, rng = Greedy(Discrete(3)), np.random.default_rng(0)
+    assert (distribution.sample(values, rng)[0] == 1).all(), "what the target network says does not count"
+    drawn = [distribution.sample_mixed(values, 0.3, rng) for _ in range(8000 // count)]
+    actions, log_probs = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    shares = np.array([0.1, 0.8, 0.1])
+    np.testing.assert_allclose(np.bincount(actions) / len(actions), shares, atol=0.02)
+    np.testing.assert_allclose(log_probs, np.log(shares)[actions], rtol=1e-5)
+
+
+def test_each_worker_explores_towards_its_own_share() -> None:
+    schedule = EpsilonByWorker(until=0.5)
+    ends = []
+    for worker in range(2000):
+        own = schedule.of_worker(seeding.generator(0, seeding.Role.EPSILON, worker))
+        assert own(0.0) == 1
+        assert own(0.25) == pytest.approx((1 + own(0.5)) / 2)
+        ends.append(own(1.0))
+    shares = [np.mean(np.isclose(ends, end)) for end in schedule.ends]
+    np.testing.assert_allclose(shares, [0.4, 0.3, 0.3], atol=0.04)
+    assert schedule(1.0) == pytest.approx(0.4 * 0.1 + 0.3 * 0.01 + 0.3 * 0.5)
+
+
+def test_a_worker_has_the_same_share_after_a_resumption() -> None:
+    schedule = {
+        "_target_": "a3c_exp.schedules.EpsilonByWorker",
+        "ends": [0.1, 0.2, 0.3, 0.4],
+        "probabilities": [0.25] * 4,
+    }
+    experiment = load_experiment(config(BANDIT, **q("NStepQ", epsilon=schedule, workers=20)))
+    store = store_of(experiment)
+
+    def epsilons(resumed: int) -> list[Any]:
+        context = RunContext(experiment=experiment, resumed=resumed)
+        return [Worker(context, index, store)._actor._epsilon for index in range(20)]
+
+    assert epsilons(0) == epsilons(1)
+    assert {line.end for line in epsilons(0)} == {0.1, 0.2, 0.3, 0.4}
+
+
+# -- the target network ------------------------------------------------------------------------------------------------
+
+GROUPS = {"online": slice(0, 3), "target": slice(3, 6)}
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(learning_rate=1.0, momentum=0.9),
+    "rmsprop": RMSProp(learning_rate=0.1, momentum=0.9),
+    "adam, decay": Adam(learning_rate=0.1, weight_decay=0.1),
+    "torch, decay": TorchOptimizer(name="AdamW", learning_rate=0.1, settings={"weight_decay": 0.1}),
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True, "workers": 1}])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_nothing_moves_it_but_a_copy_every_so_many_steps(optimizer: str, settings: dict[str, Any]) -> None:
+    """Whatever the gradient is, and however the optimizer decays weights or remembers earlier gradients."""
+    store = make_store(param_slices=GROUPS, target_every=10, optimizer=OPTIMIZERS[optimizer], **settings)
+    store.initialize(ones(2.0))
+    found = []
+    for _ in range(8):
+        before = read(store)
+        assert push(store, 0, ones(), steps=4).done()
+        after = read(store)
+        assert (after[:3] < before[:3]).all()
+        found.append("copied" if np.array_equal(after[3:], after[:3]) else "kept")
+        assert found[-1] == "copied" or np.array_equal(after[3:], before[3:])
+    assert [4 * (number + 1) for number, what in enumerate(found) if what == "copied"] == [12, 20, 32]
+
+
+def read(store: Any) -> Array:
+    parameters = np.empty(SIZE, np.float32)
+    store.pull(0, parameters)
+    return parameters
+
+
+def test_a_run_in_two_parts_equals_the_run_in_one(tmp_path: Path) -> None:
+    """The steps since the last copy count on. The environment has no randomness and stops between two episodes."""
+    settings = q("Sarsa", env=CORRIDOR, envs_per_worker=1, rollout_length="episode", total_steps=800)
+    train(tmp_path / "one", **settings)
+    assert train(tmp_path / "two", **settings, stop__max_episodes=20).summary["stop_reason"] == "max_episodes"
+    whole = config(**settings)
+    train_config(whole, tmp_path / "two", resume=True)
+    one, two = latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"]
+    np.testing.assert_array_equal(one["parameters"], two["parameters"])
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+def make_q_network(kernels: str) -> ActorCritic:
+    """Values of three actions, by two layers."""
+    network = network_of(Mlp, {"hidden_sizes": (8,), "init": "orthogonal", "kernels": kernels})
+    return network.build(VECTORS, Discrete(3), np.random.default_rng(1), action_values=True)
+
+
+def test_kernels_and_torch_compute_the_same_and_no_gradient_reaches_the_target_network() -> None:
+    numpy_network, torch_network = make_q_network("numpy"), make_q_network("torch")
+    torch_network.vector[:] = numpy_network.vector[:] = normal(len(numpy_network.vector))
+    rows, actions, weights = normal(3, 2, 4, seed=1), np.array([[0, 2], [1, 1], [2, 0]]), normal(3, 2, seed=2)
+    for network in (numpy_network, torch_network):
+        outputs, add_gradient = network.evaluate(rows, actions)
+        parameters, values, _ = network.act_forward(rows[0])
+        np.testing.assert_allclose(outputs.values[0], parameters[[0, 1], actions[0]], rtol=1e-5)
+        np.testing.assert_allclose(values, parameters[:, 3:].max(1), rtol=1e-6)
+        np.testing.assert_allclose(network.values(rows[0]), values, rtol=1e-6)
+        assert not np.allclose(parameters[:, :3], parameters[:, 3:])
+        add_gradient(OutputGradients(outputs.log_probs, outputs.entropy, weights))
+        assert not network.gradient[network.param_slices["target"]].any()
+    np.testing.assert_allclose(numpy_network.gradient, torch_network.gradient, rtol=1e-4, atol=1e-5)
+    assert numpy_network.gradient.any()
+
+
+def test_the_target_network_begins_as_a_copy() -> None:
+    network = make_q_network("auto")
+    online, target = (network.vector[network.param_slices[name]] for name in ("online", "target"))
+    np.testing.assert_array_equal(online, target)
+    assert isinstance(network, QNetwork) and online.any()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "continuous actions": ({"env": "scripted:Target-v0"}, "algorithm"),
+    "cells": ({"network": LSTM}, "network"),
+    "another encoder for a critic": ({"network__critic_hidden_sizes": [8]}, "network.critic_hidden_sizes"),
+    "targets that correct for lag": ({"returns": {"_target_": "a3c_exp.returns.VTrace"}}, "returns"),
+    "targets of other kinds": ({"returns": {"_target_": "a3c_exp.returns.GAE"}}, "returns"),
+    "several steps for one": ({"returns__n": 2}, "returns.n"),
+    "targets of a critic": ({"critic_returns": {"_target_": "a3c_exp.returns.NStep", "n": 1}}, "critic_returns"),
+    "nothing explores": ({"epsilon": 0.0}, "epsilon"),
+    "no target network": ({"algorithm__target_every": 0}, "algorithm.target_every"),
+    "settings of PPO": ({"algorithm__epochs": 4}, "algorithm.epochs"),
+    "a rate of the target network": ({"optimizer__param_groups": {"target": {}}}, "optimizer.param_groups"),
+    "shares that are none": ({"epsilon": {"_target_": "a3c_exp.schedules.EpsilonByWorker", "probabilities": [1.0]}},
+                             "epsilon.probabilities"),
+    "ends out of range": ({"epsilon": {"_target_": "a3c_exp.schedules.EpsilonByWorker", "ends": [0.1, 2, 0.5]}},
+                          "epsilon.ends"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_settings_that_do_not_fit_are_refused(what: str) -> None:
+    changes, key = REFUSED[what]
+    refused(lambda: load_experiment(config(**{"env": BANDIT} | q("OneStepQ") | changes)), key)
+
+
+def test_shards_of_a_parameter_server_are_refused() -> None:
+    pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
+    backend = {"_target_": "a3c_exp.backends.ray.Ray", "shards": 2}
+    refused(lambda: load_experiment(config(**q("NStepQ")) | {"backend": backend}), "backend.shards", 2)
+
+
+@pytest.mark.parametrize("other", ["an actor and a critic", "a target network of another size"])
+def test_a_checkpoint_without_its_target_network_is_refused(other: str, tmp_path: Path, refuses: Refuses) -> None:
+    train(tmp_path / "run", **q("NStepQ"))
+    without: dict[str, Any] = {} if other == "an actor and a critic" else q("NStepQ", network__hidden_sizes=[8])
+    train(tmp_path / "other", **without)
+    shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", tmp_path / "run" / "checkpoints")
+    refuses([f"resume={tmp_path / 'run'}", "plugins=[scripted]", "total_steps=320"], "resume")
+    words = [*QUICK, "env=gym", f"env.id={BANDIT}", "plugins=[scripted]", "network.hidden_sizes=[16]"]
+    refuses([*words, "experiment=n_step_q", f"init_from={tmp_path / 'other'}"], "init_from")
+
+
+# -- presets -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_replaces_the_algorithm_that_an_environment_has_settings_for() -> None:
+    found = compose(["experiment=sarsa", "env=lunar"])["algorithm"]
+    assert found["_target_"] == "a3c_exp.algorithms.Sarsa"
+    assert "entropy_coefficient" not in found
