@@ -61,7 +61,7 @@ class Linear(Schedule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpsilonByWorker:
+class EpsilonByWorker(Schedule):
     """A straight line for each worker, from `start` to one of `ends`, where the share `until` of the run is done.
 
     A worker draws its end once, with `probabilities`, by the run's seed and its own index. This is how Mnih et al. 2016

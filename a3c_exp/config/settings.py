@@ -16,6 +16,7 @@ _HERE = {
     "optimizer.learning_rate": "learning_rate lr alpha",
     "optimizer.max_grad_norm": "max_grad_norm grad_clip clip_grad gradient_clip_val",
     "algorithm.entropy_coefficient": "ent_coef entropy_coef entropy_coeff beta",
+    "algorithm.target_every with algorithm=n_step_q": "target_update_interval target_network_update_freq target_update",
     "algorithm.value_coefficient": "vf_coef value_coef value_loss_coef vf_loss_coeff",
     "algorithm.normalize_advantages": "normalize_advantage norm_adv",
     "algorithm.epochs with algorithm=ppo": "n_epochs update_epochs num_sgd_iter",
