@@ -340,39 +340,48 @@ class Beta(Distribution):
         self.size = self.spread = 2 * self._actions
         self._low = space.low.astype(np.float32).ravel()
         self._range = space.high.astype(np.float32).ravel() - self._low
+        self._signs = np.repeat([1.0, -1.0], [self.size, self._actions])
+        self._ones = np.repeat([1.0, 2.0], [self.size, self._actions])
 
     def spread_of(self, std: float) -> float:
         """See `Distribution.spread_of`. 0.5 for more: a flat density has 0.577."""
         concentration = 0.5 / min(std, 0.5) ** 2 - 0.5
         return math.log(math.expm1(concentration - 1))
 
-    def _concentrations(self, parameters: Array) -> tuple[Array, Array]:
-        """alpha and beta side by side, [N, 2 D], and their sums [N, D].
+    def _concentrations(self, parameters: Array) -> Array:
+        """alpha, beta and their sums side by side, [N, 3 D].
 
         They are float64, since log-probabilities are small differences of large numbers.
         """
         both = 1 + np.logaddexp(0, np.fmin(parameters, MAX_CONCENTRATION), dtype=np.float64)
-        return both, both[:, : self._actions] + both[:, self._actions :]
+        return np.concatenate([both, both[:, : self._actions] + both[:, self._actions :]], axis=-1)
+
+    def _log_probs(self, concentrations: Array, actions: Array) -> tuple[Array, Array, Array]:
+        """Log-probabilities [N], logarithms of the normalizers [N], and of x and 1 - x [N, 2 D] for the shares x."""
+        logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
+        norms = _by_torch(torch.lgamma, concentrations) @ self._signs
+        return ((concentrations[:, : self.size] - 1) * logs).sum(-1) - norms, norms, logs
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        both, total = self._concentrations(parameters)
-        shares = rng.beta(both[:, : self._actions], both[:, self._actions :])
+        concentrations = self._concentrations(parameters)
+        shares = rng.beta(concentrations[:, : self._actions], concentrations[:, self._actions : self.size])
         actions = shares.clip(1e-6, 1 - 1e-6).astype(np.float32)  # 0 and 1 have no logarithm
-        return actions, _beta_log_probs(both, total, actions)[0].astype(np.float32)
+        return actions, self._log_probs(concentrations, actions)[0].astype(np.float32)
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
-        both, total = self._concentrations(parameters)
-        log_probs, norms, logs = _beta_log_probs(both, total, actions)
-        psi, psi_total = _by_torch(torch.digamma, both), _by_torch(torch.digamma, total)
-        entropies = norms - ((both - 1) * psi).sum(-1) + ((total - 2) * psi_total).sum(-1)
+        concentrations = self._concentrations(parameters)
+        log_probs, norms, logs = self._log_probs(concentrations, actions)
+        excess = (concentrations - self._ones) * self._signs  # alpha - 1, beta - 1, 2 - alpha - beta
+        digamma = _by_torch(torch.digamma, concentrations)
+        entropies = norms - (excess * digamma).sum(-1)
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-            slope, slope_total = _by_torch(_trigamma, both), _by_torch(_trigamma, total)
-            by_entropy = np.tile((total - 2) * slope_total, 2) - (both - 1) * slope
-            grad: Array = (
-                grad_log_probs[:, None] * (logs - psi + np.tile(psi_total, 2)) + grad_entropy[:, None] * by_entropy
+            curved = excess * _by_torch(_trigamma, concentrations)
+            by_log_prob, by_entropy = (
+                array[:, : self.size] + np.tile(array[:, self.size :], 2) for array in (digamma * self._signs, curved)
             )
-            grad *= -np.expm1(1 - both)  # d alpha / dx = 1 - exp(1 - alpha)
+            grad: Array = grad_log_probs[:, None] * (logs - by_log_prob) - grad_entropy[:, None] * by_entropy
+            grad *= -np.expm1(-excess[:, : self.size])  # d alpha / dx = 1 - exp(1 - alpha)
             return grad.astype(parameters.dtype, copy=False)
 
         return log_probs.astype(parameters.dtype), entropies.astype(parameters.dtype), backward
@@ -424,16 +433,6 @@ def _log_slopes(u: Array) -> Array:
     size = np.abs(u)
     slopes: Array = 2 * (math.log(2) - size - np.log1p(np.exp(-2 * size)))
     return slopes
-
-
-def _beta_log_probs(both: Array, total: Array, actions: Array) -> tuple[Array, Array, Array]:
-    """Log-probabilities [N], logarithms of the normalizers [N], and of x and 1 - x [N, 2 D] for the shares x.
-
-    both, total: see `Beta._concentrations`.
-    """
-    norms = _by_torch(torch.lgamma, both).sum(-1) - _by_torch(torch.lgamma, total).sum(-1)
-    logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
-    return ((both - 1) * logs).sum(-1) - norms, norms, logs
 
 
 def _by_torch(function: Callable[[Tensor], Tensor], x: Array) -> Array:
