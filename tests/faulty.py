@@ -221,34 +221,9 @@ class Misbehaving(Scripted):
         return mine and (count in self.at or bool(self.every and count % self.every == 0))
 
 
-class MisbehavingVector(SyncVectorEnv):
-    """Scripted environments in one vector, whose `at`-th steps go wrong in the environment of index 1."""
-
-    def __init__(self, num_envs: int, fault: str, at: Sequence[int] = (), **kwargs: Any) -> None:
-        super().__init__([lambda: Scripted(**kwargs)] * num_envs)
-        self.fault = fault
-        self.at = tuple(at)
-        self.taken = self.resets = 0
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        self.resets += 1
-        if self.fault == "reset" and self.resets in self.at:
-            raise RuntimeError("scripted to fail")
-        return super().reset(seed=seed, options=options)
-
-    def step(self, actions: Any) -> Any:
-        obs, reward, *rest = super().step(actions)
-        self.taken += 1
-        if self.taken in self.at and self.fault in SPOILED:
-            row, number = SPOILED[self.fault](obs[1], reward[1])
-            if np.shape(row) != obs.shape[1:]:
-                obs = obs[:, : len(row)]
-            else:
-                obs = obs.astype(np.asarray(row).dtype)
-                obs[1] = row
-            reward = reward.astype(object) if number is None or isinstance(number, str) else reward
-            reward[1] = number
-        return (obs, reward, *rest)
+def misbehaving_vector(num_envs: int, **kwargs: Any) -> SyncVectorEnv:
+    """Such environments in one vector, in place of a native one."""
+    return SyncVectorEnv([lambda: Misbehaving(**kwargs)] * num_envs)
 
 
 def _raise(observation: Any, reward: Any) -> Any:
@@ -279,4 +254,4 @@ SPOILED: dict[str, Callable[[Any, Any], Any]] = {
 
 gymnasium.register("Faulty-v0", entry_point="faulty:Faulty")
 gymnasium.register("Simulator-v0", entry_point="faulty:Simulator")
-gymnasium.register("Misbehaving-v0", entry_point="faulty:Misbehaving", vector_entry_point="faulty:MisbehavingVector")
+gymnasium.register("Misbehaving-v0", entry_point="faulty:Misbehaving", vector_entry_point="faulty:misbehaving_vector")

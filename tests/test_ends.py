@@ -113,15 +113,6 @@ def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() 
     np.testing.assert_allclose(rollout.stats.row[-3:], [2, sums.mean(), 2 * sums.var()])
 
 
-def test_the_guard_is_a_time_limit_too() -> None:
-    env = Gym(id=SCRIPTED, kwargs={"lengths": [0]}, max_steps_guard=5).make(2, range(2))
-    policy, rng = FixedPolicy(lambda step: 0, value), np.random.default_rng(0)
-    actor = Actor(env, policy, rng, rollout_length=6, gamma=GAMMA, time_limit_is_terminal=True)
-    rollout = actor.collect(START)
-    np.testing.assert_array_equal(np.argwhere(rollout.terminated), [[4, 0], [4, 1]])
-    assert not rollout.truncated.any() and not rollout.next_values[4].any()
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_worker_has_both_settings(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Rollout] = []

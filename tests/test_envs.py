@@ -9,11 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 import scripted
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs import EnvBatch, Gym, Step, SyncEnvBatch, VectorEnvBatch
-from a3c_exp.errors import RunError
 
 SCRIPT: dict[str, Any] = {"lengths": [3, 1, 4], "ends": ["terminated", "truncated", "both"], "actions": 5}
 SEEDS = [4, 11, 6]
@@ -77,18 +76,6 @@ class TestEveryBatchMeansTheSame:
         for seed, found in zip(SEEDS, collected_transitions(scripted_batch(kind), 40), strict=True):
             assert len(found) >= 25
             assert found == true_transitions(seed, len(found))
-
-    def test_a_row_that_is_no_transition_follows_an_end_and_has_reward_0(self, kind: str) -> None:
-        batch = scripted_batch(kind)
-        obs, ended_before, invalid = batch.reset(), np.zeros(3, np.bool_), 0
-        for _ in range(40):
-            step = batch.step(policy(obs))
-            ended = step.terminated | step.truncated
-            assert not (~step.valid & ~ended_before).any()
-            assert not step.reward[~step.valid].any()
-            assert not ended[~step.valid].any()
-            obs, ended_before, invalid = step.obs, ended, invalid + int((~step.valid).sum())
-        assert (invalid > 0) == (kind == "NextStep")
 
     def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_again(self, kind: str) -> None:
         batch = scripted_batch(kind)
@@ -178,14 +165,3 @@ class TestVectorEnvBatch:
         del env.metadata["autoreset_mode"]
         with pytest.raises(TypeError, match="does not say how it restarts"):
             VectorEnvBatch(env, [0])
-
-    def test_an_end_without_its_final_observation_is_an_error(self) -> None:
-        class Forgetful(SyncVectorEnv):
-            def step(self, actions: Any) -> Any:
-                return (*super().step(actions)[:4], {})
-
-        env = Forgetful([lambda: scripted.Scripted(lengths=[1])], autoreset_mode=AutoresetMode.SAME_STEP)
-        batch = VectorEnvBatch(env, [0])
-        batch.reset()
-        with pytest.raises(RunError, match="final_obs"):
-            batch.step(np.array([0]))

@@ -202,16 +202,6 @@ def test_the_first_episodes_decide_the_columns_of_the_table(tmp_path: Path, capl
     assert path.read_text() == f"{head}5,0,1,7,3.000,,4\n"
 
 
-def test_a_resumed_table_of_an_earlier_version_keeps_its_columns(tmp_path: Path) -> None:
-    path = tmp_path / "episodes.csv"
-    head = "step,worker,return,length,seconds\n1,0,1,7,1.000\n"
-    path.write_text(head)
-    table = EpisodeLog(path, 10, ResumePoint(1))
-    table.record(0, episodes({"a": 3.0}, first=5), 3.0)
-    table.close()
-    assert path.read_text() == f"{head}5,0,1,7,3.000\n"
-
-
 # -- whole runs -----------------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ import yaml
 
 from a3c_exp.cli.processes import Job, say_best
 from a3c_exp.report import __main__ as report
-from a3c_exp.report import charts
 from a3c_exp.report.charts import band
 from a3c_exp.report.ranking import Runs, comparison, rank, table
 from a3c_exp.report.report import write_table
@@ -270,28 +269,17 @@ def test_names_with_control_characters_are_shown_escaped(tmp_path: Path, capsys:
     assert output.replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize(
-    ("has_library", "code", "problem"), [(False, 1, "pip install 'a3c-exp[report]'"), (True, 2, "Is a directory")]
-)
-def test_without_matplotlib_and_where_a_picture_cannot_be_written_the_tables_are_there(
-    has_library: bool,
-    code: int,
-    problem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_without_matplotlib_the_tables_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path / "a")
     curve(tmp_path / "a", (1000, 1.0, 10.0))
-    if has_library:
-        (tmp_path / "report" / "1_CartPole-v1_curves.png").mkdir(parents=True)
-    else:
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert report.main([str(tmp_path)]) == code
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.main([str(tmp_path)]) == 1
     output = capsys.readouterr()
-    assert problem in output.err and output.err.count("\n") == 1
+    assert "pip install 'a3c-exp[report]'" in output.err and output.err.count("\n") == 1
     assert "| 1 | CartPole-v1 |" in output.out
-    assert {path.name for path in (tmp_path / "report").glob("*.csv")} == {"curves.csv", "runs.csv"}
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"curves.csv", "runs.csv"}
 
 
 def test_the_place_of_a_report_may_be_in_the_home_folder_and_no_file(
@@ -357,39 +345,20 @@ def test_a_picture_says_what_it_leaves_out_and_how_to_see_it(tmp_path: Path) -> 
     assert "Only the first 6 of 7 configurations" in (tmp_path / "report/index.html").read_text()
 
 
-@pytest.mark.parametrize(("values", "names"), [(7, ["returns=gae", "returns=n_step"]), (6, None)])
-def test_a_setting_with_many_values_has_a_scatter(
-    values: int, names: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of scores over the setting, on a logarithmic axis; a run without a score or without a number is no point."""
-    figures: list[Any] = []
-
-    def keep(figure: Any) -> bytes:
-        figures.append(figure)
-        return b""
-
-    monkeypatch.setattr(charts, "_png", keep)
+@pytest.mark.parametrize("values", [7, 6])
+def test_a_setting_with_many_values_has_a_scatter(values: int, tmp_path: Path) -> None:
+    """A run without a score or without a number is no point."""
     for n in range(values):
         for name in ("NStep", "GAE"):
             optimizer = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-4 * 2**n}
             settings = {"optimizer": optimizer, "returns": {"_target_": f"a3c_exp.returns.{name}"}}
-            run(
-                tmp_path / f"{name}{n}",
-                settings=settings,
-                mean_return_100=None if (n, name) == (3, "GAE") else 10.0 * n,
-            )
+            score = None if (n, name) == (3, "GAE") else 10.0 * n
+            run(tmp_path / f"{name}{n}", settings=settings, mean_return_100=score)
     run(tmp_path / "other", settings={"optimizer": {"_target_": "mine.Other", "learning_rate": "auto"}})
     assert report.main([str(tmp_path)]) == 0
     picture = tmp_path / "report" / "1_CartPole-v1_optimizer.learning_rate.png"
-    assert picture.exists() == (names is not None)
-    if names is not None:
-        [axes] = figures[-1].axes
-        assert axes.xaxis.get_major_formatter()(1e-3) == "0.001"
-        assert axes.get_xscale() == "log" and axes.get_xlabel() == "optimizer.learning_rate"
-        places = {each.get_label(): sorted(each.get_offsets().tolist()) for each in axes.collections}
-        assert places["returns=n_step"] == [[pytest.approx(1e-4 * 2**n), 10.0 * n] for n in range(7)]
-        assert [len(places[name]) for name in names] == [6, 7]
-        assert "optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()
+    assert picture.exists() == (values == 7)
+    assert ("over optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()) == (values == 7)
 
 
 # The page.
