@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -95,45 +95,44 @@ class TestAWorkerThatHangs:
         wait_until(nobody_works)
 
 
+def learned(events: list[Event]) -> bool:
+    """Return whether both workers have."""
+    return {0, 1} <= {event.worker for event in events if event.contributions}
+
+
 def test_a_worker_that_raises_after_its_first_update_is_replaced(tmp_path: Path) -> None:
     trigger = tmp_path / "trigger"
     loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
+    triggered = threading.Event()
+
+    def enough(events: list[Event]) -> bool:
+        if not triggered.is_set() and learned(events):
+            triggered.set()
+            trigger.touch()
+        return replaced(events)
+
     settings: dict[str, Any] = {"algorithm": loss, "plugins": ["scripted", "faulty"], "backend__max_restarts": 3}
-    warnings: list[str] = []
-    learned = set[int]()
-    with running(config(SCRIPTED, "processes", workers=2, total_steps=10**9, **settings)) as (events, store):
-        for event in filter(None, events):
-            warnings.extend(event.warnings)
-            if len(learned) < 2 and event.contributions:
-                learned.add(event.worker)
-                if len(learned) == 2:
-                    trigger.touch()
-            if event.counts.get("restarts", 0):
-                store.stop()
-    assert len(warnings) == 1
-    assert "RuntimeError: scripted to fail\nanother one takes its place" in warnings[0]
+    events, _, error = drain(config(SCRIPTED, "processes", workers=2, total_steps=10**9, **settings), enough)
+    assert error is None
+    (warning,) = [warning for event in events for warning in event.warnings]
+    assert warning.endswith("RuntimeError: scripted to fail\nanother one takes its place")
 
 
 def test_a_fork_server_that_is_killed_is_started_again_and_the_run_goes_on() -> None:
     """Its workers end with it, and each of them is replaced."""
-    whole = config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3)
-    with running(whole) as (events, store):
+    lost: list[int | None] = []
 
-        def wait_for_both(condition: Callable[[Event], object]) -> None:
-            waiting = {0, 1}
-            while waiting:
-                event = next(events)
-                waiting -= {event.worker} if event is not None and condition(event) else set()
+    def enough(events: list[Event]) -> bool:
+        if not lost and learned(events):
+            lost.extend(child.pid for child in worker_processes())
+            kill_fork_server()
+        restarts = [index for index, event in enumerate(events) if "restarts" in event.counts]
+        return len(restarts) == 2 and learned(events[restarts[-1] :])
 
-        wait_for_both(lambda event: event.contributions)
-        lost = [child.pid for child in worker_processes()]
-        kill_fork_server()
-        wait_for_both(lambda event: "restarts" in event.counts)
-        wait_for_both(lambda event: event.contributions)
-        assert not {child.pid for child in worker_processes()} & set(lost)
-        assert not any(_is_worker(pid) for pid in lost)
-        store.stop()
-        assert not any("restarts" in event.counts for event in filter(None, events))
+    events, _, error = drain(config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3), enough)
+    assert error is None
+    assert sum(event.counts.get("restarts", 0) for event in events) == 2
+    assert len(lost) == 2 and not any(_is_worker(pid) for pid in lost)
     wait_until(nobody_works)
 
 

@@ -45,15 +45,6 @@ class TestPushesIntoRounds:
         assert push(store, 0, ones(2)).done() and later.done()
         np.testing.assert_allclose(store.state()["parameters"], -ones(1 + 3))
 
-    def test_a_worker_that_has_left_can_join_again(self) -> None:
-        store = make_store(synchronous=True, workers=2)
-        store.leave(1)
-        assert push(store, 0, ones()).done()
-        store.join(1)
-        store.join(0)  # without effect on a member
-        assert not push(store, 0, ones()).done()
-        assert not store.round_in_progress(1), "it has finished as many rollouts as the others"
-
 
 class TestAQuorum:
     """Rounds of M of N."""
@@ -84,8 +75,9 @@ class TestAQuorum:
         assert push(store, 0, ones(3)).done() and first.done()
         np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
-    def test_larger_than_the_living_is_all_of_them(self) -> None:
-        store = make_store(synchronous=True, quorum=3, workers=4)
+    @pytest.mark.parametrize("quorum", [None, 3])
+    def test_larger_than_the_living_is_all_of_them(self, quorum: int | None) -> None:
+        store = make_store(synchronous=True, quorum=quorum, workers=4)
         store.leave(3)
         store.leave(2)
         first = push(store, 0, ones(1))
@@ -94,7 +86,9 @@ class TestAQuorum:
         store.leave(1)
         assert push(store, 0, ones()).done()
         store.join(1)
+        store.join(0)  # without effect on one that takes part
         assert not push(store, 0, ones()).done()
+        assert not store.round_in_progress(1), "it has finished as many rollouts as the others"
 
     def test_whoever_waits_closes_the_round_of_one_that_has_died_in_it(self) -> None:
         store = make_store(synchronous=True, quorum=2)

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
 
-from a3c_exp.common.arrays import arrays_in, block_size
 from a3c_exp.core import seeding
-from a3c_exp.core.counters import WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import Adam
@@ -122,6 +120,7 @@ def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, wo
     other = make_store(**settings, workers=workers)
     other.restore(store.state())
     assert (other.version, other.steps) == (store.version, store.steps) == (4, 40)
+    assert other.counters.gradients[:2].tolist() == [1, 2]
     restored = np.random.default_rng(0)
     other.start(1, restored)
     assert restored.random() == rng.random()
@@ -156,27 +155,6 @@ def test_a_start_from_another_run_takes_its_observation_statistics_and_not_its_r
     assert normalizer is not None and normalizer.mean is not None
     np.testing.assert_allclose(normalizer.mean, [4, 7])
     assert normalizer.reward_scale is not None and math.isnan(normalizer.reward_scale), "no return has been measured"
-
-
-# -- counters of workers ---------------------------------------------------------------------------------------------
-
-
-def make_counters(workers: int = 3, stats_width: int = 0) -> WorkerCounters:
-    specs = WorkerCounters.specs(workers, stats_width, workers)
-    return WorkerCounters(arrays_in(bytearray(block_size(specs)), specs))
-
-
-def test_totals_are_those_of_all_workers_and_are_kept_for_another_number_of_them() -> None:
-    counters = make_counters()
-    for worker, steps in ((0, 20), (1, 5), (1, 5), (2, 10)):
-        counters.count(worker, steps)
-        counters.gradients[worker] += 1
-    assert counters.steps == 40
-    for workers, gradients in ((1, [1]), (5, [1, 2, 1, 0, 0])):
-        resumed = make_counters(workers)
-        resumed.restore(counters.state(), version=4)
-        assert (resumed.steps, resumed.gradients.sum()) == (40, 4)
-        assert resumed.gradients[:-1].tolist() == gradients
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------
