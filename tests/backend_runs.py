@@ -13,7 +13,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from runs import BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, config, drain, make_store
+from runs import BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, config, drain, make_store, same
 
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
@@ -67,6 +67,14 @@ def serial_state(name: str) -> dict[str, Any]:
     _, state, error = drain(config(**SETTINGS[name]))
     assert error is None
     return state
+
+
+def assert_as_serial(state: dict[str, Any], name: str, *keys: str) -> None:
+    """Assert that a run with these settings has ended as on the serial backend, bit for bit. keys: by default all."""
+    expected = serial_state(name)
+    assert state["version"] >= 3, "too short a run to show anything"
+    for key in keys or expected:
+        assert same(state[key], expected[key]), key
 
 
 def totals(events: Sequence[Event]) -> tuple[int, int, int, list[float]]:

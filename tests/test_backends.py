@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from backend_runs import SETTINGS, nobody_works, running, serial_state, totals, worker_processes
+from backend_runs import SETTINGS, assert_as_serial, nobody_works, running, totals, worker_processes
 from runs import BACKENDS, LINUX, SCRIPTED, config, drain, make_store, processes, same, wait_until
 
 from a3c_exp.backends import messages
@@ -46,9 +46,7 @@ class TestOneWorkerIsTheSameEverywhere:
     def test_parameters_optimizer_state_and_counters_bit_for_bit(self, backend: str, name: str) -> None:
         _, state, error = drain(config(backend=backend, **SETTINGS[name]))
         assert error is None
-        assert state["version"] >= 3, "too short a run to show anything"
-        for key, expected in serial_state(name).items():
-            assert same(state[key], expected), key
+        assert_as_serial(state, name)
 
 
 class TestSerialIsDeterministic:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_runs import SETTINGS, ga3c, nobody_works, running, serial_state, totals, worker_threads
+from backend_runs import SETTINGS, assert_as_serial, ga3c, nobody_works, running, totals, worker_threads
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
-from runs import BANDIT, CORRIDOR, SCRIPTED, config, drain, latest, make_store, same, train_config, wait_until
+from runs import BANDIT, CORRIDOR, SCRIPTED, config, drain, latest, make_store, train_config, wait_until
 from scripted import End, Scripted
 
 from a3c_exp.backends.ga3c import services
@@ -54,11 +54,7 @@ class TestOneAgentIsOneWorker:
     def test_updates_are_those_of_the_serial_backend_bit_for_bit(self, name: str) -> None:
         _, state, error = drain(ga3c(**{"env": BANDIT} | SETTINGS[name] | STEP_BY_STEP))
         assert error is None
-        expected = serial_state(name)
-        assert state["version"] >= 3
-        for key in ("parameters", "optimizer_state", "version", "steps", "stats"):
-            assert same(state[key], expected[key]), key
-        assert same(state["rng_states"][0], expected["rng_states"][0])
+        assert_as_serial(state, name, "parameters", "optimizer_state", "version", "steps", "stats", "rng_states")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_runs import Events, running, totals
-from runs import SCRIPTED, TARGET, config, drain, latest, processes, same, train_config, wait_until
+from backend_runs import SETTINGS, Events, assert_as_serial, running, totals
+from runs import SCRIPTED, config, drain, latest, processes, train_config, wait_until
 
 from a3c_exp.backends.ray import cluster as cluster_module
 from a3c_exp.backends.ray.cluster import find_fault, restrict_to_loopback
@@ -35,7 +35,6 @@ RAY = "a3c_exp.backends.ray.Ray"
 # In the environment of the cluster below: others may run beside it.
 CLUSTER = "A3C_EXP_TEST_CLUSTER"
 MARK = f"{CLUSTER}={os.getpid()}."
-PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 SECONDS = 120.0  # after which something is taken to hang
 
 
@@ -115,15 +114,10 @@ def endless(**settings: Any) -> Iterator[EndlessRun]:
 
 def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(cluster: Any) -> None:
     """More settings, without Ray, are in test_ray_protocol."""
-    normalized = {"env__normalize_observations": True, "env__normalize_rewards": True}
-    minibatches = {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "optimizer_state": "per_worker"}
-    settings: dict[str, Any] = {"env": TARGET, **normalized, **minibatches}
-    _, expected, _ = drain(config(**settings))
-    _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": 2}, **settings))
+    name = "continuous actions, normalized"
+    _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": 2}, **SETTINGS[name]))
     assert error is None
-    assert state["version"] >= 3
-    for key, value in expected.items():
-        assert same(state[key], value), key
+    assert_as_serial(state, name)
 
 
 def test_every_update_step_and_episode_of_several_workers_is_counted_once(cluster: Any) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
-from runs import TARGET, config, drain, make_store, same, wait_until
+from backend_runs import SETTINGS, assert_as_serial
+from runs import config, make_store, wait_until
 from servers import SECONDS, Cluster, at_once, learn, pulled, serving
 from stores import SIZE, make_spec, ones, pull, push
 
@@ -19,8 +19,6 @@ from a3c_exp.core.counters import Multipliers
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.worker import Worker
-
-PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 
 
 def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
@@ -35,29 +33,19 @@ def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
     assert len(shard_slices(2, 5)) == 2, "no server is without a number"
 
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "normalized": {"env": TARGET, "env__normalize_observations": True, "env__normalize_rewards": True},
-    "v-trace, which pulls twice": {"returns": "a3c_exp.returns.VTrace"},
-    "an optimizer of torch": {"optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2}},
-    "minibatches in rounds": {"algorithm": PPO, "returns": "a3c_exp.returns.GAE", "update": "sync"},
-}
+NAMES = ["continuous actions, normalized", "v-trace", "an optimizer of torch, locked", "ppo, synchronous"]
 
 
 class TestOneWorker:
-    @pytest.mark.parametrize("name", SETTINGS)
+    @pytest.mark.parametrize("name", NAMES)
     def test_that_waits_is_a_worker_of_the_serial_backend_bit_for_bit(self, name: str) -> None:
-        whole = config(**SETTINGS[name])
-        experiment = load_experiment(whole)
+        experiment = load_experiment(config(**SETTINGS[name]))
         with serving(shards=2, initial=make_store(experiment)) as servers:
             worker = Worker(RunContext(experiment=experiment), 0, servers.remote(in_flight=0))
             with one_thread():
                 list(worker.run())
             worker.close()
-            state = servers.fetch()
-        _, expected, _ = drain(whole)
-        assert state["version"] >= 3
-        for key, value in expected.items():
-            assert same(state[key], value), key
+            assert_as_serial(servers.fetch(), name)
 
     def test_multiplies_every_shard_by_what_it_has_pulled(self) -> None:
         with serving(shards=2) as servers:
