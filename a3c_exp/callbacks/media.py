@@ -26,9 +26,9 @@ class Histograms(Callback):
 
     points: int = 10
     count: int = field(default=0, init=False)
-    gradients: dict[str, Floats] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.gradients: dict[str, Floats] = {}
         require(self.points >= 1, "points", self.points, "a whole number >= 1")
 
     def on_event(self, run: RunView, event: Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,7 +32,10 @@ class Mlflow(Tracker):
 
     experiment: str = "a3c_exp"
     tracking_uri: str | None = None
-    pending: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pending: list[Any] = []
 
     def on_start(self, run: RunView) -> None:
         from mlflow import MlflowClient

@@ -28,7 +28,9 @@ class Profile(Callback):
     measures = ("time",)
 
     seconds: dict[str, float] = field(default_factory=dict, init=False)
-    spans: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.spans: list[dict[str, Any]] = []
 
     def on_event(self, run: RunView, event: Event) -> None:
         for name, metric in event.metrics.items():
@@ -44,6 +46,3 @@ class Profile(Callback):
         total = sum(self.seconds.values())
         rows = [f"{part:12}{seconds:10.1f} s{seconds / total:7.1%}" for part, seconds in self.seconds.items()]
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seconds": dict(self.seconds)}

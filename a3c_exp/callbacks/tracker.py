@@ -18,22 +18,21 @@ class Tracker(Callback):
     name: of the run; None: that of its folder. group: of the run; None: the name of its sweep's folder, if it has one.
     checkpoints: those that are sent whenever they are written.
 
-    package: the tracker's. It is imported when a run starts: whoever evaluates does not need it. kept: fields that are
-    the state. connection: to the tracker; None before the start, and if that failed.
+    package: the tracker's. It is imported when a run starts: whoever evaluates does not need it. connection: to the
+    tracker; None before the start, and if that failed.
     id: the tracker's own of the run, by which a resumed run continues its run there. sweep: the group, if none is set.
     """
 
     package: ClassVar[str]
-    kept: ClassVar[tuple[str, ...]] = ("id", "sweep")
 
     name: str | None = None
     group: str | None = None
     checkpoints: Literal["none", "best", "latest", "both"] = "none"
     id: str | None = field(default=None, init=False)
     sweep: str | None = field(default=None, init=False)
-    connection: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.connection: Any = None
         found = find_spec(self.package)
         if found is None or found.origin is None:  # a folder of that name is no package; W&B itself makes one
             target = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -49,6 +48,3 @@ class Tracker(Callback):
         """Whether a checkpoint is one that is asked for, and there is a connection."""
         asked = ("best", "latest") if self.checkpoints == "both" else (self.checkpoints,)
         return self.connection is not None and checkpoint.stem in asked
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.kept}

@@ -30,7 +30,6 @@ class Wandb(Tracker):
     """
 
     package: ClassVar[str] = "wandb"
-    kept: ClassVar[tuple[str, ...]] = ("id", "sweep", "rows")
 
     project: str = "a3c_exp"
     entity: str | None = None

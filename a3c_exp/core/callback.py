@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -111,7 +112,7 @@ class Callback:
     """Watches a run, in the process that started it and never in a worker, on every backend.
 
     A subclass is a dataclass, whose fields are settings, and has the methods of the moments that it cares about. A run
-    works on a copy of its own. Other attributes are fields with init=False.
+    works on a copy of its own. Fields with init=False are its state: see `state_dict`.
 
     on_error: what becomes of an exception that a method raises: a warning in the log, or the end of the run.
     """
@@ -161,7 +162,7 @@ class Callback:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds of this callback: plain data. By default the fields that are no settings."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if not each.init}
+        return {each.name: copy.deepcopy(getattr(self, each.name)) for each in fields(self) if not each.init}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the state of a checkpoint, in a resumed run."""
