@@ -14,13 +14,16 @@ import threading
 import warnings
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from a3c_exp.core.events import Episodes, Event
-from a3c_exp.run.console import LiveLineHandler, Progress, duration, run_log
+from a3c_exp.run.console import LiveLineHandler, duration, run_log
 from a3c_exp.run.files import amount, bytes_text
+from a3c_exp.run.progress import ProgressLine
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
@@ -62,8 +65,10 @@ class Shown:
         self.now = 100.0
         self.statistics = RunStatistics(clock=lambda: self.now)
         handler = LiveLineHandler(self.screen if stream is None else stream)
-        self.progress = Progress(handler, self.statistics, 1_000_000, max_seconds, lambda: self.now)
-        self.progress.update(None)
+        experiment = SimpleNamespace(total_steps=1_000_000, stop=SimpleNamespace(max_seconds=max_seconds))
+        self.run: Any = SimpleNamespace(statistics=self.statistics, experiment=experiment, best_return=None)
+        self.progress = ProgressLine(self.run, handler, lambda: self.now)
+        self.progress.update()
 
     def pass_by(self, seconds: float, count: int, returns: tuple[float, ...] = (), best: float | None = None) -> None:
         """Steps that take some seconds."""
@@ -71,7 +76,8 @@ class Shown:
         ends = np.full(len(returns), self.statistics.steps)
         ended = Episodes(np.array(returns), np.ones(len(returns), np.int64), ends)
         self.statistics.add(Event(0, steps=count, episodes=ended))
-        self.progress.update(best)
+        self.run.best_return = best
+        self.progress.update()
 
 
 def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left() -> None:
@@ -82,8 +88,9 @@ def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left() 
     assert shown.screen.rows() == ["250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"]
     shown.statistics.add(Event(0, counts=Counter(rejected=3)))
     shown.now += 1
-    shown.progress.update(None, speed=10.0, activity="evaluation")
-    assert shown.screen.rows() == ["250k / 1M steps | 10/s | return 15.0 | evaluation | 3 updates rejected"]
+    shown.run.best_return = None
+    shown.progress.update("evaluation")
+    assert shown.screen.rows() == ["250k / 1M steps | 41.7k/s | return 15.0 | evaluation | 3 updates rejected"]
 
 
 def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run() -> None:
@@ -111,13 +118,11 @@ def test_amounts_and_durations_are_read_at_a_glance() -> None:
 def test_on_a_terminal_the_line_is_written_over_below_the_log_and_goes_at_the_end(tmp_path: Path) -> None:
     screen = Screen()
     with run_log(tmp_path / "train.log", screen) as terminal:
-        progress = Progress(terminal, RunStatistics(), 10**6)
-        progress.update(None)
-        assert screen.rows() == ["0 / 1M steps | 0/s | return -"]
+        terminal.show("10 steps")
+        assert screen.rows() == ["10 steps"]
         log.info("something happened")
         log.warning("beware")
-        assert screen.rows() == ["something happened", "warning: beware", "0 / 1M steps | 0/s | return -"]
-        progress.close()
+        assert screen.rows() == ["something happened", "warning: beware", "10 steps"]
     assert screen.rows()[2:] == [""], "how the run has ended is said in other lines"
 
 
@@ -145,7 +150,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
 
     shown = Shown(Gone())
     shown.pass_by(1, 0)
-    shown.progress.close()
+    shown.progress.close(True)
 
 
 @pytest.mark.parametrize(("terminal", "stream"), [("dumb", Screen), ("xterm", io.StringIO)])
@@ -162,7 +167,7 @@ def test_in_a_log_there_is_a_plain_line_with_its_time_now_and_then(tmp_path: Pat
         shown = Shown(stream)
         for _ in range(50):
             shown.pass_by(0.5, 5000)
-        shown.progress.close()
+        shown.progress.close(True)
     lines = (tmp_path / "train.log").read_text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \d+k / 1M steps[^\x1b]*$", line) for line in lines)
     assert [line.split()[3] for line in lines] == ["100k", "200k"]

@@ -176,6 +176,6 @@ def test_gradients_are_histograms_by_part(tmp_path: Path) -> None:
     train(tmp_path, callbacks=callbacks, algorithm=PPO, returns="a3c_exp.returns.GAE", log={"every": 16})
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert {"gradients/actor", "gradients/critic"} <= set(events.Tags()["tensors"])
+    names = {name for name in events.Tags()["tensors"] if name.startswith("gradients/")}
+    assert names == {"gradients/actor", "gradients/critic"}
     assert 0 <= events.Scalars("train/clipped")[-1].value <= 1
-    assert latest(tmp_path)["callbacks"]["Histograms"]["gradients"].keys() == {"actor", "critic"}

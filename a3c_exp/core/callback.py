@@ -51,18 +51,16 @@ class RunView(Protocol):
     sweep: the name of the folder of the sweep that the run is a part of; None outside of one.
     """
 
-    @property
-    def folder(self) -> Path: ...
-    @property
-    def config(self) -> Mapping[str, Any]: ...
+    folder: Path
+    config: Mapping[str, Any]
+    sweep: str | None
+
     @property
     def steps(self) -> int: ...
     @property
     def seconds(self) -> float: ...
     @property
     def stopping(self) -> bool: ...
-    @property
-    def sweep(self) -> str | None: ...
 
     def stop(self, reason: str) -> None:
         """End the run in order; the summary has the reason. The first reason counts.

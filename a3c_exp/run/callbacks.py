@@ -1,21 +1,18 @@
-"""The package's own callbacks, but evaluations: curves, episodes.csv, checkpoints, stop rules and the progress line."""
+"""The package's own callbacks, but evaluations and the progress line: curves, episodes.csv, checkpoints, stop rules."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from a3c_exp.core.callback import EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files, run_folder
 from a3c_exp.run.callback_list import Every, Own, Training
-from a3c_exp.run.console import LiveLineHandler, Progress
-from a3c_exp.run.curves import CurveWriter
 from a3c_exp.run.episode_log import EpisodeLog
-from a3c_exp.run.event_file import header
-from a3c_exp.run.metrics import ResumePoint
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST
+from a3c_exp.run.event_file import EventFile, header
+from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, ResumePoint, earlier_points
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
@@ -49,14 +46,20 @@ class StopRules(Own):
 
 
 class Curves(Own):
-    """Logs a point of the statistics now and then, and writes every point."""
+    """Logs a point of the statistics now and then, and writes every point to metrics.csv and to TensorBoard's file.
+
+    resumed: where a resumed run continues; None for a new run. Points of later steps are void: they are dropped from
+    the table, and TensorBoard hides them, so that each curve stays one line.
+    """
 
     def __init__(self, run: Training, resumed: ResumePoint | None) -> None:
         super().__init__(run)
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
-        self._writer = CurveWriter(run.folder, resumed)
-        self._writer.events.write(summary=header(run.config))
+        path = run.folder / METRICS_FILE
+        self._table = PointsTable(path, earlier_points(path, resumed))
+        self._events = EventFile(run.folder, start=0 if resumed is None else resumed.steps + 1)
+        self._events.write(summary=header(run.config))
         self._by_time = every is None
         self._due = Every(every, run.statistics.steps)
         self._next = 0.0  # in seconds
@@ -75,17 +78,24 @@ class Curves(Own):
             self._run.log(self._run.statistics.window(self._run.clock.session))
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        self._run.output.write("curves", partial(self._writer.log, step, values, self._run.statistics.seconds))
+        """An evaluation's point has the step of the evaluated parameters, which may lie before the last point's."""
+        point = {STEP: step, SECONDS: round(self._run.statistics.seconds, 3), **values}
+        self._run.output.write(METRICS_FILE, self._table.log, point)
+        self._run.output.write(self._events.path.name, self._events.scalars, step, values)
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
-        self._run.output.write("curves", partial(self._writer.events.media, step, kind, name, value))
+        self._run.output.write(self._events.path.name, self._events.media, step, kind, name, value)
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
         run.log(values | {f"eval/{name}": number for name, number in result.numbers.items()}, result.steps)
 
     def close(self, finished: bool) -> None:
-        self._run.output.write("curves", partial(self._writer.close, finished))
+        output, name = self._run.output, self._events.path.name
+        if finished:  # others may be resumed, and TensorBoard keeps the first record of how a run has ended
+            output.write(name, self._events.success)
+        output.write(name, self._events.close)
+        output.write(METRICS_FILE, self._table.close)
 
 
 class EpisodeTable(Own):
@@ -125,10 +135,10 @@ class Checkpoints(Own):
     def write(self, name: str, state: Mapping[str, Any]) -> bool:
         """Write a checkpoint, whole or not at all."""
         output = self._run.output
-        output.write(name, partial(checkpoint.save, self._folder / name, state))
+        output.write(name, checkpoint.save, self._folder / name, state)
         written = name not in output.unwritten
         if name == LATEST and written:
-            output.write("numbered checkpoints", partial(self._number_latest, state["store"]["steps"]))
+            output.write("numbered checkpoints", self._number_latest, state["store"]["steps"])
         return written
 
     def _number_latest(self, steps: int) -> None:
@@ -157,25 +167,4 @@ class Checkpoints(Own):
         kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
         numbered = [path.name for path in run_folder.numbered_checkpoints(self._run.folder)]
         for name in {LATEST, BEST, *numbered[self._settings.last if LATEST in kept else 0 :]} - kept:
-            output.write(name, partial((self._folder / name).unlink, missing_ok=True))
-
-
-class ProgressLine(Own):
-    """Shows how far the run is."""
-
-    def __init__(self, run: Training, terminal: LiveLineHandler) -> None:
-        super().__init__(run)
-        # The limit is for this session; the seconds of the statistics include earlier ones.
-        most = run.experiment.stop.max_seconds
-        limit = None if most is None else run.statistics.seconds + most
-        self._progress = Progress(terminal, run.statistics, run.experiment.total_steps, limit)
-
-    def on_tick(self, run: RunView) -> None:
-        self.update()
-
-    def update(self, speed: float | None = None, activity: str = "") -> None:
-        """See `Progress.update`."""
-        self._progress.update(self._run.best_return, speed, activity)
-
-    def close(self, finished: bool) -> None:
-        self._progress.close()
+            output.write(name, (self._folder / name).unlink, missing_ok=True)

@@ -1,4 +1,4 @@
-"""The progress line of a run, and its log on stderr and in train.log."""
+"""The log of a run on stderr, with a live line on a terminal, and in train.log."""
 
 from __future__ import annotations
 
@@ -8,26 +8,18 @@ import math
 import os
 import select
 import sys
-import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from a3c_exp.errors import printable
-from a3c_exp.run.files import amount
-from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
 
 ONLY_FILE = {"only_file": True}
 """`extra` of a log line for train.log alone."""
-LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
-"""Seconds between two progress lines on a terminal, and in the log."""
-SPEED_SECONDS = 10.0
-"""The speed is that of so many last seconds."""
 STREAM_SECONDS, PIECE = 0.05, 1024
 """How long a line waits for a stream to take something, and characters that one that does so takes: a pipe takes 4096
 bytes then."""
@@ -169,84 +161,6 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
             log.removeHandler(handler)
             with suppress(OSError):
                 handler.close()
-
-
-class Progress:
-    """The progress line: steps, speed, mean return, best evaluation, time left.
-
-    On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS.
-
-    total_steps, max_seconds: limits of the run, for the time left. Both include earlier sessions of a resumed run.
-    clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        terminal: LiveLineHandler,
-        statistics: RunStatistics,
-        total_steps: int,
-        max_seconds: float | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._terminal = terminal
-        self._statistics = statistics
-        self._total_steps = total_steps
-        self._max_seconds = max_seconds
-        self._clock = clock
-        self._next = clock()
-        self._next_plain = self._next + PLAIN_SECONDS
-        self._samples: deque[tuple[float, int]] = deque()  # (time, steps) of the last seconds
-
-    def update(self, best_eval: float | None, speed: float | None = None, activity: str = "") -> None:
-        """Show the progress, if it is time for that. Cheap enough to call for every event.
-
-        speed: steps per second; None: those of the last seconds. activity: what training waits for, in place of the
-        time left.
-        """
-        now = self._clock()
-        if now < self._next:
-            return
-        self._next = now + LIVE_SECONDS
-        line = self._line(now, best_eval, speed, activity)
-        if self._terminal.live:
-            self._terminal.show(line)
-        if now >= self._next_plain:
-            self._next_plain = now + PLAIN_SECONDS
-            log.info(line, extra={"progress": True})
-
-    def close(self) -> None:
-        """Remove the live line."""
-        self._terminal.clear()
-
-    def _line(self, now: float, best_eval: float | None, speed: float | None, activity: str = "") -> str:
-        """The text of the line, which fits into 80 columns without an activity."""
-        statistics = self._statistics
-        speed = self._recent_speed(now) if speed is None else speed
-        parts = [
-            f"{amount(statistics.steps)} / {amount(self._total_steps)} steps",
-            f"{amount(speed)}/s",
-            f"return {'-' if statistics.mean_return is None else return_text(statistics.mean_return)}",
-        ]
-        if activity:
-            parts.append(activity)
-        if best_eval is not None:
-            parts.append(f"best eval {return_text(best_eval)}")
-        ends = [] if self._max_seconds is None else [self._max_seconds - statistics.seconds]
-        if speed > 0:
-            ends.append((self._total_steps - statistics.steps) / speed)
-        if ends and not activity:
-            parts.append(f"{duration(max(0.0, min(ends)))} left")
-        if rejected := statistics.counts["rejected"]:
-            parts.append(f"{rejected:,} updates rejected")
-        return " | ".join(parts)
-
-    def _recent_speed(self, now: float) -> float:
-        """Steps per second, over the last SPEED_SECONDS; 0 while there is one sample."""
-        self._samples.append((now, self._statistics.steps))
-        while self._samples[0][0] < now - SPEED_SECONDS and len(self._samples) > 2:
-            self._samples.popleft()
-        (start, steps), (end, steps_now) = self._samples[0], self._samples[-1]
-        return (steps_now - steps) / (end - start) if end > start else 0.0
 
 
 def duration(seconds: float) -> str:

@@ -90,14 +90,14 @@ class RunOutput:
         self.lost = False
         self.unwritten: set[str] = set()
 
-    def write(self, what: str, write: Callable[[], object]) -> None:
+    def write(self, what: str, write: Callable[..., object], *arguments: Any, **settings: Any) -> None:
         """Call `write`, unless the folder's name is that of another folder now, or of none. what: for `unwritten`."""
         self.lost = self.lost or identity(self.folder) != self._identity
         if self.lost:
             self.unwritten.add(what)
             return
         try:
-            write()
+            write(*arguments, **settings)
         except (OSError, RuntimeError, MemoryError) as error:  # a RuntimeError: no thread is to be had
             if what not in self.unwritten:
                 log.error("%s cannot be written: %s", what, error)

@@ -90,14 +90,11 @@ class RunStatistics:
                 totals[1] += count
                 totals[2] = max(totals[2], staleness)
         if len(event.episodes.returns):
-            self._add_episodes(event.episodes)
+            self.episodes += len(event.episodes)
+            # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of
+            # the worker whose event came last.
+            self._recent = self._recent.merge(event.episodes).last(self._kept)
             self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
-
-    def _add_episodes(self, episodes: Episodes) -> None:
-        self.episodes += len(episodes)
-        # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of the
-        # worker whose event came last.
-        self._recent = self._recent.merge(episodes).last(self._kept)
 
     @property
     def has_new_data(self) -> bool:

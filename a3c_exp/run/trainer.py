@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import ResumePoint
+from a3c_exp.run.progress import ProgressLine
 from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state
 from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
@@ -42,8 +42,6 @@ log = logging.getLogger("a3c_exp")
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 3.0
 CURVE_NAME = re.compile(r"[\w./ -]+")
-# Failures of workers that the log shows: a run may have thousands.
-MOST_WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,6 @@ class Trainer:
         self._session = session
         self._resumed = 0 if state is None else state["resumed"] + 1
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
-        self._failures = 0  # of workers, in this session
         self._solved = None if state is None or state["solved"] is None else tuple(state["solved"])
         self._stop_reason: str | None = None
         self._deadline = math.inf  # for workers that have been asked to end
@@ -192,11 +189,11 @@ class Trainer:
     def _add_callbacks(self, resumed: ResumePoint | None, terminal: LiveLineHandler) -> None:
         """Make the package's own callbacks, in the order in which they are called."""
         self._rules = callbacks.StopRules(self)
-        self._evaluations = Evaluations(self, self._show_evaluation)
+        line = ProgressLine(self, terminal)
+        self._evaluations = Evaluations(self, line.update)
         self._checkpoints = callbacks.Checkpoints(self)
         self._curves = callbacks.Curves(self, resumed)
-        self._line = callbacks.ProgressLine(self, terminal)
-        self._own: list[Own] = [self._rules, self._evaluations, self._checkpoints, self._curves, self._line]
+        self._own: list[Own] = [self._rules, self._evaluations, self._checkpoints, self._curves, line]
         if self.experiment.record_episodes:
             self._own.append(callbacks.EpisodeTable(self, resumed))
         self._callbacks = CallbackList(self, self._own, self.experiment.callbacks)
@@ -360,11 +357,7 @@ class Trainer:
         if "rejected" in event.counts:
             self._warn_once("rejected", event.explanation or "a gradient that was not finite was refused")
         for warning in event.warnings:
-            self._failures += 1
-            if self._failures <= MOST_WARNINGS:
-                log.warning("%s", warning)
-            if self._failures == MOST_WARNINGS:
-                log.warning("further failures of workers are not shown; async/restarts counts them")
+            log.warning("%s", warning)
         statistics.add(event)
         if len(event.episodes):
             guard = self.experiment.env.max_steps_guard
@@ -383,9 +376,6 @@ class Trainer:
             self._warned.add(what)
             log.warning("%s", text)
 
-    def _show_evaluation(self, activity: str) -> None:
-        self._line.update(self._speed, activity)
-
     def _finish(self) -> Run:
         self.clock.stop()
         self._evaluations.end()
@@ -401,7 +391,7 @@ class Trainer:
         for each in self._own:
             each.close(finished)
         summary, path = self._summary(), self.folder / run_folder.SUMMARY_FILE
-        self.output.write(path.name, partial(files.write_json, path, summary))
+        self.output.write(path.name, files.write_json, path, summary)
         summary["unwritten"] = sorted(self.output.unwritten)
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
@@ -410,12 +400,6 @@ class Trainer:
                 log.info("  %s", line)
         self.tell("on_end", summary)
         return Run(self.folder, summary)
-
-    @property
-    def _speed(self) -> float | None:
-        """Steps per second of training, earlier sessions included; None before the first step."""
-        seconds = self.clock.seconds
-        return round(self.statistics.steps / seconds, 1) if seconds > 0 else None
 
     def _summary(self) -> dict[str, Any]:
         seconds = self.clock.seconds
@@ -428,7 +412,7 @@ class Trainer:
             "unwritten": sorted(self.output.unwritten),
             **self.statistics.summary(),
             "training_seconds": round(seconds, 3),
-            "steps_per_second": self._speed,
+            "steps_per_second": round(self.statistics.steps / seconds, 1) if seconds > 0 else None,
             "best_eval_return": self.best_return,
             "solved_at_steps": solved_steps,
             "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),
