@@ -8,25 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from a3c_exp.run.files import Appender, FolderLockedError, atomic_write, exclusive_folder, write_text
-
-
-def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "note.txt"
-    write_text(path, "old")
-
-    def fail(file: IO[bytes]) -> None:
-        file.write(b"half of the n")
-        raise ValueError("no more")
-
-    with pytest.raises(ValueError, match="no more"):
-        atomic_write(path, fail)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+from a3c_exp.run.files import Appender, FolderLockedError, exclusive_folder, write_text
 
 
 def test_what_a_killed_process_left_behind_is_written_over(tmp_path: Path) -> None:

@@ -57,26 +57,6 @@ def test_a_windows_metrics_are_means_over_its_updates_alone_however_these_were_m
     assert empty["train/n_updates"] == 4
 
 
-def test_a_window_carries_the_fields_names() -> None:
-    statistics = RunStatistics()
-    measured = ("policy_loss", "value_loss", "entropy", "grad_norm", "learning_rate", "explained_variance")
-    metrics = {name: Metric(1.0) for name in (*measured, "ga3c/lag")}
-    statistics.add(event(0, [10.0], updates=1, steps=12, metrics=metrics, staleness=Counter([2])))
-    statistics.add(event(1, updates=1, steps=8, counts=Counter(rejected=1)))
-    assert statistics.window(seconds=1.0) == {
-        "rollout/ep_rew_mean": 10,
-        "rollout/ep_len_mean": 7,
-        "rollout/episodes": 1,
-        **{f"train/{name}": 1 for name in measured},
-        "ga3c/lag": 1,
-        "train/n_updates": 2,
-        "train/rejected_updates": 1,
-        "async/staleness_mean": 2,
-        "async/staleness_max": 2,
-        "time/steps_per_second": 20,
-    }
-
-
 # -- the last 100 episodes ------------------------------------------------------------------
 
 

@@ -179,22 +179,6 @@ class TestTheRewardThreshold:
         summary = train(tmp_path, **{"total_steps": 320} | settings).summary
         assert (summary["stop_reason"], summary["solved_at_steps"]) == (reason, solved)
 
-    def test_is_not_judged_before_every_environment_has_ended_an_episode(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Short episodes come first. Half of these environments end after every step, the others never do."""
-        split, original = sorted(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, 8))[4], Bandit.reset
-
-        def reset(env: Bandit, *, seed: int | None = None, **options: Any) -> Any:
-            env.length = 0 if seed is not None and seed >= split else env.length
-            return original(env, seed=seed, **options)
-
-        monkeypatch.setattr(Bandit, "reset", reset)
-        settings: dict[str, Any] = {"envs_per_worker": 8, "stop__mean_return": 0.0, "total_steps": 1600}
-        summary = train(tmp_path, **settings).summary
-        assert (summary["episodes"] > 100, summary["mean_return_100"] >= 0) == (True, True)
-        assert summary["stop_reason"] == "total_steps"
-
 
 def test_a_run_ends_in_order_where_no_thread_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of processes, as of a container, also counts threads."""
@@ -314,10 +298,6 @@ class TestCheckpoints:
 
         monkeypatch.setattr(checkpoint, "save", watched)
         return found
-
-    def test_are_saved_as_often_as_asked_for(self, states: list[dict[str, Any]], tmp_path: Path) -> None:
-        train(tmp_path, checkpoint__every=50)
-        assert [state["store"]["steps"] for state in states] == [64, 112, 160, 160]
 
     def test_agree_with_themselves_while_events_are_under_way(
         self, states: list[dict[str, Any]], tmp_path: Path
