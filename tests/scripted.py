@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from tempfile import NamedTemporaryFile
 from typing import Any, Literal
 
@@ -19,6 +19,9 @@ from gymnasium import make_vec
 from gymnasium.spaces import Box, Discrete, Space
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorWrapper
 from numpy.typing import NDArray
+
+from a3c_exp.common.arrays import Array
+from a3c_exp.envs import EnvBatch, Step
 
 Observation = NDArray[np.float32]
 Picture = NDArray[np.uint8]
@@ -125,34 +128,51 @@ class DenseVector(SyncVectorEnv):
         return obs, reward, terminated, truncated, info
 
 
-class Bandit(gymnasium.Env[Observation, np.int64]):
-    """A lever for each light: the observation is one lit lamp out of n, its lever pays 1, every other 0.
+class Asking(gymnasium.Env[Any, Any]):
+    """Asks `length` questions that have nothing to do with one another, then the episode terminates."""
 
-    An episode is `length` pulls, then it terminates. A perfect policy returns `length`, a random one `length` / n.
-    """
-
-    def __init__(self, n: int = 4, length: int = 1) -> None:
-        self.observation_space = Box(0.0, 1.0, (n,), np.float32)
-        self.action_space = Discrete(n)
-        self.n = n
+    def __init__(self, observations: Space[Any], actions: Space[Any], length: int) -> None:
+        self.observation_space = observations
+        self.action_space = actions
         self.length = length
-        self.light = self.pulls = 0
+        self.answered = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.pulls = 0
-        return self._next_light(), {}
+        self.answered = 0
+        return self.ask(), {}
 
     def step(self, action: Any) -> Answer:
-        reward = float(action == self.light)
-        self.pulls += 1
-        return self._next_light(), reward, self.pulls == self.length, False, {}
+        reward = self.pay(action)
+        self.answered += 1
+        return self.ask(), reward, self.answered == self.length, False, {}
 
-    def _next_light(self) -> Observation:
+    def ask(self) -> Any:
+        """The next observation."""
+        raise NotImplementedError
+
+    def pay(self, action: Any) -> float:
+        """The reward of an answer to the last question."""
+        raise NotImplementedError
+
+
+class Bandit(Asking):
+    """A lever for each light: the observation is one lit lamp out of n, its lever pays 1, every other 0.
+
+    A perfect policy returns `length`, a random one `length` / n.
+    """
+
+    def __init__(self, n: int = 4, length: int = 1) -> None:
+        super().__init__(Box(0.0, 1.0, (n,), np.float32), Discrete(n), length)
+        self.n = n
+
+    def ask(self) -> Observation:
         self.light = int(self.np_random.integers(self.n))
-        light = np.zeros(self.n, np.float32)
-        light[self.light] = 1.0
-        return light
+        lamps: Observation = np.eye(self.n, dtype=np.float32)[self.light]
+        return lamps
+
+    def pay(self, action: Any) -> float:
+        return float(action == self.light)
 
 
 class Corridor(gymnasium.Env[np.int64, np.int64]):
@@ -179,59 +199,34 @@ class Corridor(gymnasium.Env[np.int64, np.int64]):
         return np.int64(self.place), 1.0 if arrived else -0.01, arrived, False, {}
 
 
-class Target(gymnasium.Env[Observation, Observation]):
+class Target(Asking):
     """Repeat the number that is shown: one observation in [-1, 1], one action in [-1, 1], minus their squared distance.
 
-    An episode is `length` numbers, then it terminates. A perfect policy returns 0, one that always answers 0 about
-    -`length` / 3.
+    A perfect policy returns 0, one that always answers 0 about -`length` / 3.
     """
 
     def __init__(self, length: int = 1) -> None:
-        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
-        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
-        self.length = length
-        self.shown = np.zeros(1, np.float32)
-        self.asked = 0
+        super().__init__(Box(-1.0, 1.0, (1,), np.float32), Box(-1.0, 1.0, (1,), np.float32), length)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.asked = 0
-        return self._next_number(), {}
-
-    def step(self, action: Any) -> Answer:
-        reward = -float(np.square(action - self.shown).sum())
-        self.asked += 1
-        return self._next_number(), reward, self.asked == self.length, False, {}
-
-    def _next_number(self) -> Observation:
+    def ask(self) -> Observation:
         self.shown = self.np_random.uniform(-1, 1, 1).astype(np.float32)
         return self.shown.copy()
 
+    def pay(self, action: Any) -> float:
+        return -float(np.square(action - self.shown).sum())
 
-class Corners(gymnasium.Env[Picture, np.int64]):
+
+class Corners(Asking):
     """A bright square in one of four corners of a dim, noisy picture in colour; the lever of that corner pays 1.
 
-    An episode is `length` pictures, then it terminates. A perfect policy returns `length`, a random one `length` / 4.
+    A perfect policy returns `length`, a random one `length` / 4.
     """
 
     def __init__(self, size: int = 12, length: int = 1) -> None:
-        self.observation_space = Box(0, 255, (size, size, 3), np.uint8)
-        self.action_space = Discrete(4)
+        super().__init__(Box(0, 255, (size, size, 3), np.uint8), Discrete(4), length)
         self.size = size
-        self.length = length
-        self.corner = self.seen = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.seen = 0
-        return self._next_picture(), {}
-
-    def step(self, action: Any) -> Answer:
-        reward = float(action == self.corner)
-        self.seen += 1
-        return self._next_picture(), reward, self.seen == self.length, False, {}
-
-    def _next_picture(self) -> Picture:
+    def ask(self) -> Picture:
         self.corner = int(self.np_random.integers(4))
         picture = self.np_random.integers(0, 100, (self.size, self.size, 3)).astype(np.uint8)
         down, right = divmod(self.corner, 2)
@@ -239,6 +234,9 @@ class Corners(gymnasium.Env[Picture, np.int64]):
         row, column = self.np_random.integers(0, half - 2, 2) + half * np.array([down, right])
         picture[row : row + 3, column : column + 3] = 255
         return picture
+
+    def pay(self, action: Any) -> float:
+        return float(action == self.corner)
 
 
 class Echo(gymnasium.Env[Any, Any]):
@@ -273,6 +271,20 @@ class GlobalDraws(Bandit):
                 file.write(f"{random.random()} {np.random.random()}")  # noqa: NPY002
             self.notes = None
         return observation, info
+
+
+class Changed:
+    """A batch of a user's own around another one, which changes its steps."""
+
+    def __init__(self, env: EnvBatch, change: Callable[[Step], Step]) -> None:
+        self._env = env
+        self._change = change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def step(self, actions: Array) -> Step:
+        return self._change(self._env.step(actions))
 
 
 gymnasium.register("Scripted-v0", entry_point="scripted:Scripted", vector_entry_point="scripted:vector")

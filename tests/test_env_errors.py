@@ -14,7 +14,7 @@ from faulty import SPOILED
 from gymnasium.spaces import Box, Discrete, Space
 from policies import FixedPolicy
 from runs import latest, same, train
-from scripted import Echo
+from scripted import Changed, Echo
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core.rollout import Actor
@@ -123,21 +123,6 @@ class TestEpisodesWithoutAnEnd:
         assert (tmp_path / "train.log").read_text().count("env.max_steps_guard") == 1
 
 
-class Own:
-    """A batch of a user's own around another one, which changes its steps."""
-
-    def __init__(self, env: EnvBatch, change: Any) -> None:
-        self._env = env
-        self._change = change
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def step(self, actions: Array) -> Step:
-        step: Step = self._change(self._env.step(actions))
-        return step
-
-
 SPOILED_STEPS = {
     "a reward that is nan": lambda step: step._replace(reward=step.reward + np.array([0, np.nan], np.float32)),
     "an observation that is": lambda step: step._replace(obs=step.obs + np.inf),
@@ -147,10 +132,10 @@ SPOILED_STEPS = {
 
 @pytest.mark.parametrize("text", SPOILED_STEPS)
 def test_a_batch_of_a_users_own_may_not_give_what_is_not_finite(text: str) -> None:
-    env: Any = Own(Gym(id="scripted:Scripted-v0", kwargs={"lengths": [0]}).make(2, [0, 1]), SPOILED_STEPS[text])
+    env: Any = Changed(Gym(id="scripted:Scripted-v0", kwargs={"lengths": [0]}).make(2, [0, 1]), SPOILED_STEPS[text])
     policy = FixedPolicy(lambda step: 0, lambda observations: observations[:, 0])
     actor = Actor(env, policy, np.random.default_rng(0), rollout_length=4, gamma=0.5)
-    with np.errstate(invalid="ignore"), pytest.raises(EnvError, match=f"Own returned {text}"):
+    with np.errstate(invalid="ignore"), pytest.raises(EnvError, match=f"Changed returned {text}"):
         actor.collect(Snapshot(0, 0, None), 0.0)
 
 
@@ -178,7 +163,7 @@ class TestAnEvaluation:
         assert env._envs[0].unwrapped.resets == MOST_FAILURES  # type: ignore[attr-defined]
 
     def test_fails_if_a_return_is_not_finite(self) -> None:
-        env: Any = Own(
+        env: Any = Changed(
             Gym(id="scripted:Scripted-v0").make(1, [0]),
             lambda step: step._replace(reward=step.reward * np.float32(np.nan)),
         )
