@@ -41,6 +41,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], str]:
+    """Registers an environment with gymnasium during a test: (name, what makes it) -> name."""
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+
+    def add(name: str, entry_point: Any) -> str:
+        monkeypatch.setitem(gymnasium.registry, name, EnvSpec(name, entry_point=entry_point))
+        return name
+
+    return add
+
+
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[None]:
     """The runs of a sweep are made by the test's own process: one of their own imports everything for seconds."""

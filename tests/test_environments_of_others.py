@@ -30,6 +30,8 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.envs import Gym
 from a3c_exp.returns import Returns, Trajectory
 
+Register = Callable[[str, Any], str]
+
 # What an environment is made with.
 
 
@@ -45,14 +47,10 @@ class Server(Bandit):
         self.socket.close()
 
 
-def test_copies_have_ports_and_names_of_their_own(tmp_path: Path) -> None:
+def test_copies_have_ports_and_names_of_their_own(register: Register, tmp_path: Path) -> None:
     """Of workers and of an evaluation, though all have one setting. They are registered here: workers know them."""
-    gymnasium.register("Server-v0", entry_point=Server)  # type: ignore[arg-type]
-    try:
-        kwargs = {"port": "{port}", "folder": f"{tmp_path}/copy-{{copy}}"}
-        done = train(tmp_path / "run", "Server-v0", "processes", env__kwargs=kwargs, workers=2, eval__every=80)
-    finally:
-        del gymnasium.registry["Server-v0"]
+    name, kwargs = register("Server-v0", Server), {"port": "{port}", "folder": f"{tmp_path}/copy-{{copy}}"}
+    done = train(tmp_path / "run", name, "processes", env__kwargs=kwargs, workers=2, eval__every=80)
     assert done.summary["stop_reason"] == "total_steps"
     assert len(list(tmp_path.glob("copy-*"))) >= 2 * 4 + 1
     assert is_plain({"port": "{port}", "name": "run {copy}"}) and not is_plain("{other}")
@@ -103,14 +101,6 @@ class Spaceless(gymnasium.Env[Any, Any]):
         raise NotImplementedError
 
 
-@pytest.fixture
-def registered() -> Any:
-    gymnasium.register("Peculiar-v0", entry_point=Peculiar)  # type: ignore[arg-type]
-    gymnasium.register("Spaceless-v0", entry_point=Spaceless)  # type: ignore[arg-type]
-    yield
-    del gymnasium.registry["Peculiar-v0"], gymnasium.registry["Spaceless-v0"]
-
-
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -120,19 +110,20 @@ def registered() -> Any:
         ("raises", r"ValueError: x{2000}\.\.\. .*test_environments_of_others\.py:\d+\)$"),
     ],
 )
-def test_a_first_step_that_fails_is_one_line(kind: str, words: str, registered: None) -> None:
-    whole = config("Peculiar-v0", env__kwargs={"kind": kind})
+def test_a_first_step_that_fails_is_one_line(kind: str, words: str, register: Register) -> None:
+    whole = config(register("Peculiar-v0", Peculiar), env__kwargs={"kind": kind})
     assert re.search(words, refused(lambda: load_experiment(whole), "env", "Gym"))
 
 
-def test_an_environment_that_cannot_be_made_is_one_line_with_its_place(registered: None) -> None:
-    whole = config("Peculiar-v0", env__kwargs={"kind": "is not made"})
+def test_an_environment_that_cannot_be_made_is_one_line_with_its_place(register: Register) -> None:
+    whole = config(register("Peculiar-v0", Peculiar), env__kwargs={"kind": "is not made"})
     problem = refused(lambda: load_experiment(whole), "env.kwargs")
     assert re.search(r"AssertionError.*test_environments_of_others\.py:\d+\)$", problem)
 
 
-def test_an_environment_needs_spaces(registered: None) -> None:
-    assert "observation_space" in refused(lambda: load_experiment(config("Spaceless-v0")), "env.id", "Spaceless-v0")
+def test_an_environment_needs_spaces(register: Register) -> None:
+    whole = config(register("Spaceless-v0", Spaceless))
+    assert "observation_space" in refused(lambda: load_experiment(whole), "env.id", "Spaceless-v0")
 
 
 class Warns(Bandit):
@@ -144,13 +135,9 @@ class Warns(Bandit):
 
 
 def test_what_gymnasium_warns_of_is_not_repeated_by_every_worker(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder, capfd: pytest.CaptureFixture[str]
+    register: Register, tmp_path: Path, recwarn: pytest.WarningsRecorder, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    gymnasium.register("Warns-v0", entry_point=Warns)  # type: ignore[arg-type]
-    try:
-        train(tmp_path / "run", "Warns-v0", "processes", workers=2, total_steps=64)
-    finally:
-        del gymnasium.registry["Warns-v0"]
+    train(tmp_path / "run", register("Warns-v0", Warns), "processes", workers=2, total_steps=64)
     assert any(f"made in {os.getpid()}" in str(each.message) for each in recwarn), "of the first one, in this process"
     assert "made in" not in capfd.readouterr().err, "where workers would write"
 

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
 from refusals import refused
 from scripted import Echo
@@ -85,7 +84,6 @@ def made(environment: Gym, plugins: tuple[str, ...] = ("scripted",), render_mode
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"id": "LunarLander-v2"}, "id", "'LunarLander-v3'"),
     ({"id": "CartPole"}, "id", "'CartPole-v1'"),
-    ({"id": ""}, "id", "no such environment"),
     ({"id": "scripted:Scripted-v7"}, "id", "'Scripted-v0'"),
     ({"id": "scripted.none:A-v0"}, "id", "ModuleNotFoundError"),
     ({"id": "Acrobot-v1", "vectorized": True}, "vectorized", "no native vector environment"),
@@ -94,17 +92,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"engine": "envpool", "wrappers": ("FlattenObservation",)}, "engine", "wrappers"),
     ({"engine": "scripted:nothing"}, "engine", "nothing"),
     ({"kwargs": {"gravity_": 1}}, "kwargs", "gravity_"),
-    ({"kwargs": {"gravity_": 1}, "vectorized": True}, "kwargs", "gravity_"),
     ({"id": "LunarLander-v3", "kwargs": {"gravity": 5.0}}, "kwargs", "gravity"),
     ({"wrappers": ("FlatenObservation",)}, "wrappers", "'FlattenObservation'"),
-    ({"wrappers": ("vector",)}, "wrappers", "no such wrapper"),
     ({"wrappers": ("ImgObsWrapper",)}, "wrappers", "module:Class"),
     ({"wrappers": ("AddRenderObservation",)}, "wrappers", "render_mode"),
     ({"wrappers": ({"ClipAction": {}},)}, "wrappers", "does not fit CartPole-v1"),
     ({"wrappers": ({"A": {}, "B": {}},)}, "wrappers", "{name: {argument: value}}"),
     ({"max_episode_steps": 0}, "max_episode_steps", ">= 1"),
     ({"reward_scale": 0.0}, "reward_scale", "> 0"),
-    ({"reward_scale": float("inf")}, "reward_scale", "finite"),
     ({"reward_clip": -1.0}, "reward_clip", "> 0"),
 ]
 
@@ -156,11 +151,10 @@ class TestErrors:
         ],
     )
     def test_spaces_that_no_policy_here_understands(
-        self, observations: Space[Any], actions: Space[Any], hint: str, monkeypatch: pytest.MonkeyPatch
+        self, observations: Space[Any], actions: Space[Any], hint: str, register: Any
     ) -> None:
-        spec = EnvSpec("Echo-v0", entry_point=lambda: Echo(observations, actions, None))  # type: ignore[arg-type]
-        monkeypatch.setitem(gymnasium.registry, "Echo-v0", spec)
-        assert hint in refused(lambda: made(Gym(id="Echo-v0")), "id")
+        name = register("Echo-v0", lambda: Echo(observations, actions, None))
+        assert hint in refused(lambda: made(Gym(id=name)), "id")
 
     @pytest.mark.parametrize(("name", "hint"), [("Scripted", "it offers rgb_array"), ("Bandit", "render_mode")])
     def test_a_way_of_drawing_that_it_does_not_have(self, name: str, hint: str) -> None:

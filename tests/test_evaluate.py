@@ -76,21 +76,17 @@ class TestThePolicyInAnotherProgram:
         ],
     )
     def test_takes_and_gives_what_the_environment_does(
-        self, observations: Space[Any], observation: Any, actions: Space[Any], tmp_path: Path
+        self, observations: Space[Any], observation: Any, actions: Space[Any], register: Any, tmp_path: Path
     ) -> None:
-        name = "Echo-v0"
-        gymnasium.register(name, entry_point=lambda **_: Echo(observations, actions, observation))
-        try:
-            train(tmp_path, name, total_steps=16)
-            policy = a3c_exp.load(tmp_path)
-            env = gymnasium.make(name).unwrapped
-            env.reset()
-            for greedy in (True, False):
-                action = policy.act(observation, greedy=greedy)
-                assert actions.contains(action if isinstance(action, int) else np.asarray(action))
-                env.step(action)
-        finally:
-            del gymnasium.registry[name]
+        name = register("Echo-v0", lambda: Echo(observations, actions, observation))
+        train(tmp_path, name, total_steps=16)
+        policy = a3c_exp.load(tmp_path)
+        env = gymnasium.make(name).unwrapped
+        env.reset()
+        for greedy in (True, False):
+            action = policy.act(observation, greedy=greedy)
+            assert actions.contains(action if isinstance(action, int) else np.asarray(action))
+            env.step(action)
 
     def test_it_scales_observations_as_in_training(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, env__normalize_observations=True)

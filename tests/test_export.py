@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,18 +53,6 @@ class Wander(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.1), False, {}
 
 
-@pytest.fixture
-def wander() -> Iterator[Callable[[Space[Any], Space[Any]], str]]:
-    """Registers an environment with these spaces, and returns its name."""
-
-    def register(observations: Space[Any], actions: Space[Any]) -> str:
-        gymnasium.register("Wander-v0", entry_point=lambda **_: Wander(observations, actions))
-        return "Wander-v0"
-
-    yield register
-    gymnasium.registry.pop("Wander-v0", None)
-
-
 def exported(folder: Path, *arguments: str) -> tuple[Any, Any]:
     """The model of a run's file, and a session of it."""
     assert export.main([str(folder), ALLOWED, "steps=100", *arguments]) == 0
@@ -99,10 +87,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_file_takes_the_actions_of_the_policy(
-    case: Case, wander: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    case: Case, register: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of an observation at a time, and of any number of them; `act` takes the environment's own observations."""
-    name = wander(case.observations, case.actions)
+    name = register("Wander-v0", lambda: Wander(case.observations, case.actions))
     settings: dict[str, Any] = {"total_steps": 64, "plugins": PLUGINS, "env__normalize_observations": case.normalize}
     train(tmp_path, name, network=case.network, **settings)
     capfd.readouterr()

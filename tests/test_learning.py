@@ -87,16 +87,12 @@ class TestWhatTheCriticLearns:
     )
     @pytest.mark.parametrize(("envs", "length"), [(1, 5), (8, 4)])
     def test_a_time_limit_is_no_terminal_state(
-        self, envs: int, length: int, cut: str, expected: float, tmp_path: Path
+        self, envs: int, length: int, cut: str, expected: float, register: Any, tmp_path: Path
     ) -> None:
-        gymnasium.register("Treadmill-v0", entry_point=partial(Treadmill, cut))
-        try:
-            settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__hidden_sizes": []}
-            steps = 600 * envs * length
-            train(tmp_path, "Treadmill-v0", optimizer__learning_rate=0.1, total_steps=steps, **settings)
-            assert values(tmp_path, [[1.0]])[0] == pytest.approx(expected, abs=0.6)
-        finally:
-            del gymnasium.registry["Treadmill-v0"]
+        name = register("Treadmill-v0", partial(Treadmill, cut))
+        settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__hidden_sizes": []}
+        train(tmp_path, name, optimizer__learning_rate=0.1, total_steps=600 * envs * length, **settings)
+        assert values(tmp_path, [[1.0]])[0] == pytest.approx(expected, abs=0.6)
 
 
 class Treadmill(gymnasium.Env[Array, np.int64]):
