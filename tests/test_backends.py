@@ -33,6 +33,7 @@ CASES += [
     ("processes", name)
     for name in (
         "continuous actions, normalized",
+        "beta, centered rewards",
         "ppo, synchronous",
         "sarsa",
         "a loss with a module",

@@ -37,6 +37,7 @@ from a3c_exp.networks.distributions import Categorical
 STEP_BY_STEP: dict[str, Any] = {"backend__rollouts": 1, "backend__training_batch": 1}
 NAMES = [
     "continuous actions, normalized",
+    "beta, centered rewards",
     "rmsprop, locked",
     "v-trace",
     "lstm",

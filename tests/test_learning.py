@@ -38,9 +38,10 @@ def test_a_bandit_learns_which_lever_pays(backend: str, tmp_path: Path) -> None:
     assert done.summary["best_eval_return"] == 1
 
 
-def test_a_target_is_hit_by_a_continuous_action(tmp_path: Path) -> None:
+@pytest.mark.parametrize("distribution", ["gaussian", "squashed_gaussian", "beta"])
+def test_a_target_is_hit_by_a_continuous_action(distribution: str, tmp_path: Path) -> None:
     """A policy that always answers 0 returns -1/3."""
-    done = learned(tmp_path, TARGET, total_steps=16_000)
+    done = learned(tmp_path, TARGET, total_steps=16_000, network__distribution=distribution)
     assert done.summary["mean_return_100"] > -0.12
     assert done.summary["best_eval_return"] > -0.05
 

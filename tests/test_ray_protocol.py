@@ -33,7 +33,13 @@ def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
     assert len(shard_slices(2, 5)) == 2, "no server is without a number"
 
 
-NAMES = ["continuous actions, normalized", "v-trace", "an optimizer of torch, locked", "ppo, synchronous"]
+NAMES = [
+    "continuous actions, normalized",
+    "beta, centered rewards",
+    "v-trace",
+    "an optimizer of torch, locked",
+    "ppo, synchronous",
+]
 
 
 class TestOneWorker:
