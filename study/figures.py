@@ -111,7 +111,7 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
     for series, overrides in figure.series.items():
         for value in panel.values or figure.values:
             own = (*overrides.split(), *([] if value is None else [f"{figure.axis}={value}"]))
-            name = _file_name("_".join([table, *own]))
+            name = "_".join([table, *map(_file_name, own)])
             recipe = Trial((*common, *own), common=common)
             entry = Entry(name, panel.env, panel.title, recipe, panel.seeds, curve=figure.timed, table=table)
             found.append(Point(series, value, entry, entry.records(folder)))
@@ -131,7 +131,7 @@ def entries(figure: Figure, folder: Path, env: str | None) -> list[Entry]:
 
 
 def _file_name(words: str) -> str:
-    return re.sub(r"[^\w.]+", "-", words.lower()).strip("-")
+    return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-")
 
 
 def sections(folder: Path) -> list[str]:
@@ -139,7 +139,8 @@ def sections(folder: Path) -> list[str]:
     found = []
     for figure in FIGURES.values():
         for machine in _machines(figure, folder):
-            recorded = [(panel, _recorded(points(figure, panel, folder, machine))) for panel in figure.panels]
+            every = [(panel, points(figure, panel, folder, machine)) for panel in figure.panels]
+            recorded = [(panel, [point for point in row if point.records]) for panel, row in every]
             rows = [(panel, row) for panel, row in recorded if row]
             if rows:
                 target = folder / "curves" / f"{'_'.join(filter(None, (figure.name, machine)))}.svg"
@@ -148,22 +149,10 @@ def sections(folder: Path) -> list[str]:
     return found
 
 
-def _recorded(row: Sequence[Point]) -> list[Point]:
-    return [point for point in row if point.records]
-
-
 def _machines(figure: Figure, folder: Path) -> list[str]:
-    """The machines of which there are tables."""
-    if not figure.timed:
-        return [""]
-    start = f"{figure.name}_"
-    return sorted(
-        {
-            path.stem.removeprefix(start).removesuffix(f"_{panel.name}")
-            for panel in figure.panels
-            for path in folder.glob(f"{start}*_{panel.name}.csv")
-        }
-    )
+    """The machines of which there are tables, <figure>_<machine>_<panel>.csv."""
+    found = {path.stem.split("_")[-2] for path in folder.glob(f"{figure.name}_*_*.csv")}
+    return sorted(found) if figure.timed else [""]
 
 
 def _section(figure: Figure, rows: Rows, picture: str) -> str:
@@ -172,7 +161,7 @@ def _section(figure: Figure, rows: Rows, picture: str) -> str:
     return text(
         figure.name,
         picture=picture,
-        table=markdown.table(columns, [line for panel, row in rows for line in cells(figure, panel, row)]),
+        table=markdown.table(columns.split(" | "), [line for panel, row in rows for line in cells(figure, panel, row)]),
         commands="\n".join(f"python -m a3c_exp {panel.command}" for panel, _ in rows),
         runs=len(records),
         minutes=f"{sum(record.seconds for record in records) / 60:.0f}",
@@ -186,17 +175,9 @@ def _lines(row: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 SPEED_COLUMNS = (
-    "",
-    "runs",
-    "seeds",
-    "solved",
-    "steps/s",
-    "steps to it",
-    "seconds to it",
-    "against the first: steps/s",
-    "steps",
-    "seconds [95 %]",
+    " | runs | seeds | solved | steps/s | steps to it | seconds to it | against the first: steps/s | steps | seconds"
 )
+RANGE_COLUMNS = " | line | runs solved | every seed solved at | soonest at | steps there"
 
 
 def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
@@ -209,35 +190,29 @@ def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
                 point.label(figure),
                 f"{len(point.records)}",
                 _solved(point.records),
-                f"{median(_column(point, 'steps_per_second')):,.0f}",
+                f"{median(record.steps_per_second for record in point.records):,.0f}",
                 spread([record.solved_steps for record in point.records], 0),
                 spread([record.solved_seconds for record in point.records], 1),
-                _ratio(_column(point, "steps_per_second"), _column(first, "steps_per_second")),
-                _ratio(_column(first, "solved_steps"), _column(point, "solved_steps")),
-                _ratio(_column(first, "solved_seconds"), _column(point, "solved_seconds")),
+                *([""] * 3 if point is first else _ratios(point, first)),
             ]
 
 
-def _column(point: Point, name: str) -> list[float]:
-    """Of each run; infinite for one that was not solved."""
-    return [np.inf if (value := getattr(record, name)) is None else value for record in point.records]
-
-
-def _ratio(over: Sequence[float], under: Sequence[float]) -> str:
-    """The ratio of two medians with its bootstrap interval; "-" if too many runs were not solved."""
+def _ratios(point: Point, first: Point) -> Iterator[str]:
+    """Ratios of medians with their bootstrap intervals, above 1 if better; "-" where too few runs were solved."""
     rng = np.random.default_rng(0)
-    drawn = [np.median(rng.choice(values, (DRAWS, len(values))), axis=1) for values in (over, under)]
-    if not np.isfinite(drawn).all():
-        return "-"
-    low, high = np.quantile(drawn[0] / drawn[1], BOUNDS)
-    return f"{median(over) / median(under):.2f} [{low:.2f}, {high:.2f}]"
+    for name in ("steps_per_second", "solved_steps", "solved_seconds"):
+        columns = [np.array([getattr(run, name) or np.inf for run in one.records]) for one in (point, first)]
+        over, under = columns if name == "steps_per_second" else columns[::-1]
+        draws = [np.median(rng.choice(values, (DRAWS, len(values))), axis=1) for values in (over, under)]
+        if np.isfinite(draws).all():
+            low, high = np.quantile(draws[0] / draws[1], BOUNDS)
+            yield f"{np.median(over) / np.median(under):.2f} [{low:.2f}, {high:.2f}]"
+        else:
+            yield "-"
 
 
 def _solved(records: Sequence[Record]) -> str:
     return f"{sum(record.solved_steps is not None for record in records)} of {len(records)}"
-
-
-RANGE_COLUMNS = ("", "line", "runs solved", "every seed solved at", "soonest at", "steps there")
 
 
 def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
@@ -245,13 +220,13 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
     for series, line in _lines(row).items():
         works = [point for point in line if all(record.solved_steps is not None for record in point.records)]
         best = min(line, key=lambda point: median_reached([record.solved_steps for record in point.records]))
-        places = [f"{point.place(figure):.2g}" for point in works]
+        places = [f"{point.place(figure):.3g}" for point in works]
         yield [
             panel.title,
             series,
             _solved([record for point in line for record in point.records]),
             f"{places[0]} to {places[-1]}: {len(works)} of {len(line)}" if works else "none",
-            f"{best.place(figure):.2g}",
+            f"{best.place(figure):.3g}",
             spread([record.solved_steps for record in best.records], 0),
         ]
 
@@ -298,11 +273,12 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
             bounds.append(bootstrap_interval(scores))
         axes.plot(places, middle, color=colour, linestyle=style, label=series)
         axes.fill_between(places, *np.transpose(bounds), color=colour, alpha=0.15, linewidth=0)
-    every = sorted({point.place(figure) for point in row})
-    axes.set_xscale("symlog", linthresh=next(place for place in every if place > 0))  # 0 has a place on it
+        if figure.timed:  # N workers N times as fast
+            axes.plot(places, middle[0] * places[0] / np.array(places), color="black", linestyle=":", linewidth=1.0)
+    axes.set_xscale("symlog", linthresh=next(place for place in places if place > 0))  # which has a 0
     axes.xaxis.set_major_formatter("{x:g}")
-    if len(figure.values) <= MOST_TICKS:
-        axes.set_xticks(every, [f"{place:.2g}" for place in every], minor=False)
+    if len(places) <= MOST_TICKS:
+        axes.set_xticks(places, [f"{place:.3g}" for place in places])
     if measure in UNSOLVED:
         axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,g}")
