@@ -83,10 +83,9 @@ def train(
     else:
         for override in _checked(overrides):
             key, _, value = override.lstrip("+~").partition("=")
-            if key == "from":
-                raise ConfigError(key, value, "is for the command line: train takes the content of a config.yaml too")
-            if key == "resume" or key.partition(".")[0] == "hydra":
-                raise ConfigError(key, value, "is for the command line: `folder` says where a run from Python writes")
+            if key in ("from", "resume") or key.partition(".")[0] == "hydra":
+                problem = "is for the command line: train takes a `folder`, and the content of a config.yaml"
+                raise ConfigError(key, value, problem)
         config = compose(overrides, config_dir)
     place = expanded(folder) if folder is not None else run_folder(config)
     plan = Plan(config=config, folder=place.absolute(), new=folder is None, callbacks=callbacks)

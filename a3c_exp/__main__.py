@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 from a3c_exp.common import signals
 
 if __name__ == "__main__":
     signals.end_early()  # importing the rest takes a while
+    gc.disable()  # until all is imported: see `import_training`
 
 import importlib
 import sys

@@ -37,7 +37,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 BAD = [
     ("--experimental-rerun config.pickle", "command line", "--experimental-rerun config.pickle"),
-    ("--config-name config", "command line", "--config-name config"),
     ("~stop.mean_return", "~stop.mean_return", None),
     ("--config-dir other", "--config-dir", "other"),
     (f"--config-dir {conf_folder()}", "--config-dir", str(conf_folder())),
@@ -48,30 +47,25 @@ BAD = [
     ("hydra.run.dir=läufe", "hydra.run.dir", "läufe"),
     ("+experiment=ppo", "+experiment", "ppo"),
     ("~env=lunar", "~env", "lunar"),
-    ("~seed", "~seed", None),
     ("~network", "network", None),
     ("env=lunar network=cnn_small", "network", "Cnn"),
     ("network@network.encoder=cnn", "network@network.encoder", "cnn"),
     ("network=lstm network.encoder=mlp", "network.encoder", "mlp"),
     ("plugins=null experiment=pong algorithm=a3c", "plugins", None),
     ("gamma=${nothing}", "gamma", "${nothing}"),
-    ("seed=9223372036854775808", "seed", 9223372036854775808),
     (f"seed={'9' * 5000}", "seed", ...),
     (f"env.kwargs.x={'{a:' * 150}1{'}' * 150}", "env.kwargs.x", ...),
     ("\x1b[31mred=1", "\\x1b[31mred", "1"),
     ("hydra.run.dir=/dev/null/run", "hydra.run.dir", "/dev/null/run"),
     ("resume=", "resume", ""),
     ("-m resume=x", "resume", "x"),
-    ("from=x sweep=y", "from", "x"),
     ("from=a resume=b", "from", "a"),
-    ("jobs=0", "jobs", "0"),
     ("jobs=2 hydra/launcher=submitit_local", "jobs", 2),
     ("-m seed=range(1,0)", "command line", "seed=range(1,0)"),
     ("-m seed=1,2 hydra.sweep.dir=/proc/nowhere/x", "hydra.sweep.dir", "/proc/nowhere/x"),
     ("-m seed=0,1 hydra.sweep.subdir=run", "hydra.sweep.subdir", "run"),
     ("-m hydra/sweeper=optuna", "hydra/sweeper", "optuna"),
     ("sweep=x hydra.run.dir=y seed=0,1", "hydra.run.dir", "y"),
-    ("hydra.mode=MULTIRUN gamma=0.9,1.5", "hydra.mode", "MULTIRUN"),
 ]
 
 
@@ -91,9 +85,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
         ("resume=RUN stop.max_episodes.x=3", "stop.max_episodes", {"x": 3}),
         ("from=RUN ~env", "env", None),
         ("from=RUN hydra.job.chdir=true", "hydra.job.chdir", "true"),
-        ("from=RUN sed=1", "sed", 1),
         ("from=RUN returns=gea", "returns", "gea"),
-        ("from=RUN gamma=${nothing}", "gamma", "${nothing}"),
         ("from=RUN hydra.run.dir=RUN", "hydra.run.dir", ...),
     ],
 )

@@ -29,6 +29,7 @@ from a3c_exp.common.trust import is_plain
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.envs import Gym
 from a3c_exp.returns import Returns, Trajectory
+from a3c_exp.schedules import Schedule
 
 Register = Callable[[str, Any], str]
 
@@ -173,7 +174,7 @@ class Meant(Own):
 
 
 @dataclass(frozen=True)
-class WarmUp:
+class WarmUp(Schedule):
     """Written in steps, where progress goes from 0 to 1."""
 
     def __call__(self, progress: float) -> float:

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
 from a3c_exp.cli.hydra_compose import hydra_session
-from bench import damage, fuzz
+from bench import fuzz
 
 
 def test_overrides_at_random_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
@@ -33,13 +33,6 @@ def test_a_damaged_file_is_used_or_refused_in_one_line(name: str, whole: Path, t
 
 
 # The command itself.
-
-
-def test_the_same_seed_draws_the_same_cases() -> None:
-    data = bytes(range(200))
-    once, again = (damage.any_bytes(random.Random(1), data) for _ in range(2))
-    assert once == again
-    assert len({damage.any_bytes(random.Random(seed), data) for seed in range(20)}) > 10
 
 
 def raises(rng: random.Random, folder: Path) -> str:

@@ -107,10 +107,7 @@ def test_draws_are_log_uniform_and_the_same_with_each_command() -> None:
 
 @pytest.mark.parametrize("arguments", ["1e-2,1e-4,20", "0,1,20", "1e-4,1e-2,0", "1e-4,1e-2,1e9", "a,b,2", "1e-4"])
 def test_draws_that_cannot_be_made_are_refused(arguments: str, here: Path, refuses: Refuses) -> None:
-    text = f"loguniform({arguments})"
-    assert "loguniform" in refuses(["-m", f"optimizer.learning_rate={text}"], "optimizer.learning_rate", text)
-    refuses([f"optimizer.learning_rate={text}"], "optimizer.learning_rate")
-    refuses(["gamma=loguniform(0.1,0.9,2)"], "gamma")
+    refuses(["-m", f"optimizer.learning_rate=loguniform({arguments})"], "optimizer.learning_rate")
 
 
 def test_each_draw_is_a_run_of_its_own(here: Path, in_process: None) -> None:
@@ -286,21 +283,6 @@ def victim(here: Path) -> Path:
     (here / "work").mkdir()
     os.chdir(here / "work")
     return here / "victim"
-
-
-@pytest.mark.parametrize("link", [False, True])
-def test_a_sweep_in_any_folder_leaves_what_is_there(link: bool, victim: Path, in_process: None) -> None:
-    if link:
-        for name in (".jobs", "multirun.yaml", ".submitit"):
-            Path(name).symlink_to(victim)
-    else:
-        shutil.copytree(victim, ".jobs")
-        Path("multirun.yaml").write_text("mine")
-    before = content(victim.parent)
-    assert program.main([*QUICK, "sweep=.", "seed=1"]) == 0
-    now = content(victim.parent)
-    assert {name: now[name] for name in before} == before
-    assert runs(Path()) == ["run"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -146,31 +145,6 @@ def test_two_programs_on_one_sweep_make_each_run_once(sweeps: Sweeps) -> None:
     assert sweeps.reasons() == {"seed-0": "total_steps", "seed-1": "total_steps"}
     for run in sweeps.folder.glob("sweep/*"):
         assert (run / "train.log").read_text().count(" INFO finished") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("alone", [False, True], ids=["whole", "parent"])
-def test_a_sweep_that_is_killed_again_and_again_ends_complete(alone: bool, sweeps: Sweeps) -> None:
-    """SIGKILL at five random moments, of all its processes or of the first alone. What has finished stays as it is."""
-    words = [*QUICK, "total_steps=2000", "checkpoint.every=100", "jobs=2", "seed=range(6)"]
-    draw = random.Random(0)
-    finished: dict[Path, bytes] = {}
-    for _ in range(5):
-        started = sweeps.start(*words)
-        time.sleep(draw.uniform(4.0, 12.0))
-        if alone:
-            started.kill()
-        else:
-            kill_all(sweeps.mark)
-        started.wait(timeout=60)
-        wait_until(lambda: not processes(sweeps.mark), 60)
-        assert {path: path.read_bytes() for path in finished} == finished
-        for path in sweeps.folder.glob("sweep/*/summary.json"):
-            if json.loads(path.read_text())["stop_reason"] == "total_steps":
-                finished[path] = path.read_bytes()
-    sweeps.finish(*words)
-    assert sweeps.reasons() == {f"seed-{seed}": "total_steps" for seed in range(6)}
-    assert {path: path.read_bytes() for path in finished} == finished
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
-from a3c_exp.cli.startup import import_training, start_server
+from a3c_exp.cli.startup import start_server
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
@@ -55,7 +55,6 @@ def execute(plan: Plan) -> Run | None:
     Raises ConfigError, and FolderLockedError if another process trains in the folder. Then nothing has been written.
     """
     prestart(plan.config.get("backend"))
-    import_training()
     from a3c_exp.config.builder import load_final
     from a3c_exp.run.trainer import run
 

@@ -95,12 +95,7 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
         return to_container(compose_node(hydra, overrides))
 
 
-def compose_node(
-    hydra: Any,
-    overrides: Sequence[str],
-    mode: RunMode = RunMode.RUN,
-    files: Files | None = None,
-) -> DictConfig:
+def compose_node(hydra: Any, overrides: Sequence[str], files: Files | None = None) -> DictConfig:
     """One job's composed configuration, Hydra's own settings under `hydra` included. Raises ConfigError.
 
     files: those of an earlier call, which are not composed again.
@@ -108,12 +103,12 @@ def compose_node(
     files = Files(hydra) if files is None else files
     typed = parse(overrides)
     for override in typed:
-        if override.is_sweep_override() and mode is RunMode.RUN:
+        if override.is_sweep_override():
             problem = "several values need -m (or quotes, if they are one text)"
             raise ConfigError(override.key_or_group, override.get_value_string(), problem)
     choices = [each for each in typed if files.is_choice(each.key_or_group) and not isinstance(each.value(), dict)]
     settings = [each for each in typed if each not in choices]
-    node = files.compose(choices, mode)
+    node = files.compose(choices)
     with open_dict(node):
         for override in settings:
             if override.key_or_group == "plugins":  # which the next step imports
@@ -123,8 +118,7 @@ def compose_node(
             if override.is_delete() or override.package is not None:
                 problem = f"is for choices alone: {override.key_or_group}=null switches a setting off"
                 raise ConfigError(override.get_key_element(), override.value(), problem)
-            if not override.is_sweep_override():  # each job of a sweep has one of several values
-                set_value(node, override.key_or_group, override.value())
+            set_value(node, override.key_or_group, override.value())
         callbacks = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
         if isinstance(callbacks, (str, list)):
             node.callbacks = files.callbacks([callbacks] if isinstance(callbacks, str) else callbacks)
@@ -157,7 +151,7 @@ class Files:
         self._hydra = hydra
         self._loader = hydra.config_loader
         self._reuse = reuse
-        self._composed: dict[tuple[object, ...], DictConfig] = {}
+        self._composed: dict[tuple[str | None, ...], DictConfig] = {}
 
     def is_group(self, key: str) -> bool:
         return "." not in key and self._loader.repository.group_exists(key)
@@ -166,39 +160,39 @@ class Files:
         """Return whether Hydra composes what has this key: a group's option, or a setting of Hydra's own."""
         return re.match(r"hydra\b", key) is not None or self.is_group(key)
 
-    def compose(self, choices: Sequence[Override], mode: RunMode = RunMode.RUN) -> DictConfig:
+    def compose(self, choices: Sequence[Override]) -> DictConfig:
         """What choices compose. Raises ConfigError."""
-        key = (mode, *(choice.input_line for choice in choices))
+        key = tuple(choice.input_line for choice in choices)
         if key in self._composed:
             return copy.deepcopy(self._composed[key])
         self._check(choices)
         try:
-            node = self._compose(choices, mode)
+            node = self._compose(choices)
         except COMPLAINTS as complaint:
-            raise self._blame(choices, mode, complaint) from complaint
+            raise self._blame(choices, complaint) from complaint
         if self._reuse:
             self._composed[key] = copy.deepcopy(node)
         return node
 
-    def _compose(self, choices: Iterable[Override], mode: RunMode) -> DictConfig:
+    def _compose(self, choices: Iterable[Override]) -> DictConfig:
         texts = [
             f"~{o.key_or_group}"  # Hydra refuses no option of a group otherwise
             if o.type is OverrideType.CHANGE and self.is_group(o.key_or_group) and o.value() is None
             else str(o.input_line)
             for o in choices
         ]
-        node: DictConfig = self._hydra.compose_config(CONFIG_NAME, texts, mode, with_log_configuration=False)
+        node: DictConfig = self._hydra.compose_config(CONFIG_NAME, texts, RunMode.RUN, with_log_configuration=False)
         return node
 
-    def _blame(self, choices: Sequence[Override], mode: RunMode, complaint: BaseException) -> ConfigError:
+    def _blame(self, choices: Sequence[Override], complaint: BaseException) -> ConfigError:
         """A complaint of Hydra's as an error about the last override without which there would be none."""
         for override in reversed(choices):
             try:
-                self._compose([each for each in choices if each is not override], mode)
+                self._compose([each for each in choices if each is not override])
             except COMPLAINTS:
                 continue
-            value = None if override.is_sweep_override() else override.value()
-            return ConfigError(override.get_key_element(), value, f"cannot be composed: {first_line(complaint)}")
+            problem = f"cannot be composed: {first_line(complaint)}"
+            return ConfigError(override.get_key_element(), override.value(), problem)
         return ConfigError("command line", " ".join(str(o.input_line) for o in choices), first_line(complaint))
 
     def _check(self, choices: Iterable[Override]) -> None:
@@ -206,8 +200,7 @@ class Files:
         for choice in choices:
             key, value = choice.key_or_group, choice.value()
             options = [] if "." in key else self._loader.get_group_options(key)
-            skipped = choice.is_sweep_override() or choice.is_delete() or value is None
-            if options and not skipped and value not in options:
+            if options and not choice.is_delete() and value is not None and value not in options:
                 raise ConfigError(key, value, f"is no option: {self._advice(key, str(value), options)}")
 
     def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
@@ -258,7 +251,7 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
     An experiment replaces the algorithm of its environment in the same way.
     """
     for choice in choices:
-        named = not (choice.is_delete() or choice.is_sweep_override() or choice.is_hydra_override())
+        named = not (choice.is_delete() or choice.is_hydra_override())
         place, group, option = choice.package or choice.key_or_group, choice.key_or_group, str(choice.value())
         if named and group == "experiment":
             place = group = "algorithm"

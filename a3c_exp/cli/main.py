@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from a3c_exp import __version__
 from a3c_exp.cli.arguments import read_arguments
-from a3c_exp.cli.execute import Plan, execute
+from a3c_exp.cli.execute import Plan, execute, prestart
 from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, setting, to_container
 from a3c_exp.cli.names import run_folder
@@ -60,6 +60,8 @@ def command(arguments: Sequence[str]) -> int:
         build_experiment(plan.config)
         print(printable(OmegaConf.to_yaml(OmegaConf.create(dict(plan.config)))), end="")
         return 0
+    prestart(plan.config.get("backend"))  # the fork server imports torch while this process does
+    import_training()
     finished = execute(plan)
     if finished is not None:
         return finished.exit_code

@@ -41,7 +41,7 @@ Status = Literal["ended", "failed", "interrupted"]
 class Job:
     """A run of a sweep, as it was checked, and how far it is.
 
-    overrides: of its process. label: what distinguishes it from the others.
+    overrides: of its process. label: what distinguishes it from the others. has_finished: before this command.
     started: when its latest process was started. tries: processes that it has had.
     look_at: when its folder's lock is looked at again. status, text: how it has ended; None before.
     """
@@ -50,6 +50,7 @@ class Job:
     config: Mapping[str, Any]
     folder: Path
     label: str
+    has_finished: bool = False
     started: float = 0.0
     tries: int = 0
     look_at: float = 0.0
@@ -125,17 +126,17 @@ class Runs:
         self._waiting.append(job)
 
     def _start(self, job: Job) -> None:
-        """Start the process of a job, unless its run has finished before, or meanwhile by another program."""
+        """Start the process of a job, unless its run has finished before."""
+        if job.has_finished:
+            self._end(job, "ended", "has finished before")
+            return
         existing = "resume" if self._existing == "refuse" and job.tries else self._existing
+        say(f"{job.label}: begins")
+        label = f"{job.label}: " if self._at_once > 1 else ""
+        variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
         try:
-            if find_action(job.folder, job.config, existing) is Action.LEAVE:
-                self._end(job, "ended", "has finished before")
-                return
-            say(f"{job.label}: begins")
-            label = f"{job.label}: " if self._at_once > 1 else ""
-            variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
             process = Popen([*self._command, *job.overrides, f"existing={existing}"], env=variables)
-        except (ConfigError, OSError) as error:
+        except OSError as error:
             self._end(job, "failed", str(error))
             return
         job.tries += 1

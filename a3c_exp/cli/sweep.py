@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, execute, make
-from a3c_exp.cli.existing import find_action, identity, saved_runs
+from a3c_exp.cli.existing import Action, find_action, identity, saved_runs
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say_best
 from a3c_exp.cli.search import Jobs, check_all, search
@@ -42,14 +41,15 @@ def run_sweep(line: CommandLine) -> int:
 def _run_sweep(hydra: Any, line: CommandLine) -> int:
     given = [] if line.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(line.sweep)))}"]
     overrides = [*line.overrides, *given]
-    master = hydra_compose.compose_node(hydra, overrides, RunMode.MULTIRUN)
+    typed = hydra_compose.parse(overrides, hydra)
+    common = hydra_compose.compose_node(hydra, [str(o.input_line) for o in typed if not o.is_sweep_override()])
     existing = line.existing or "resume"
     if line.objective is not None and line.search is None:
         raise ConfigError("objective", line.objective, "goes with search=<trials>")
     if line.search is not None and line.sweep is None:
         raise ConfigError("search", line.search, "needs sweep=<folder>, where the same command goes on")
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
-        if not str(OmegaConf.select(master, "hydra.launcher._target_")).endswith(".BasicLauncher"):
+        if not str(OmegaConf.select(common, "hydra.launcher._target_")).endswith(".BasicLauncher"):
             if line.jobs or line.search:
                 word = "jobs" if line.jobs else "search"
                 raise ConfigError(word, line.jobs or line.search, "goes with Hydra's basic launcher alone")
@@ -103,12 +103,12 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         final, experiment = load_final(config, made=made)
-        find_action(folder, final, existing)
+        has_finished = find_action(folder, final, existing) is Action.LEAVE
         most_workers = max(most_workers, experiment.worker_count)
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]
         label = differences[number] or f"seed={experiment.seed}"
-        jobs[repr(config)] = Job(overrides, config, folder, label)
+        jobs[repr(config)] = Job(overrides, config, folder, label, has_finished=has_finished)
     if at_once > 1 and at_once * most_workers > usable_cores():
         say(f"warning: {at_once} runs at once, of up to {most_workers} workers each, share {usable_cores()} cores")
     elif at_once > 1 and alone:

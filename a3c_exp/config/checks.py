@@ -92,7 +92,6 @@ def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm, estimato
     for key, returns in estimators.items():
         allowed = f"one that leaves it to {name} to weigh old actions: gae, for one"
         require(not returns.off_policy, key, type(returns).__name__, allowed)
-    _check_minibatches(experiment, algorithm, whole_sequences=False)
 
 
 def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
@@ -105,20 +104,6 @@ def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
         require(returns.n == 1, "returns.n", returns.n, f"1 with {name}")
     allowed = f"above 0 with {name}: nothing else explores (experiment=n_step_q has the schedule of the paper)"
     require(experiment.epsilon != 0, "epsilon", experiment.epsilon, allowed)
-
-
-def _check_minibatches(experiment: Experiment, algorithm: MinibatchAlgorithm, *, whole_sequences: bool) -> None:
-    """Raise ConfigError for minibatches that do not divide a rollout.
-
-    whole_sequences: they are of one environment's sequences each, not of single transitions.
-    """
-    if experiment.rollout_length == "episode":
-        return
-    count, length = experiment.envs_per_worker, experiment.rollout_length
-    if experiment.backend.joins_rollouts:
-        count = 0
-    with under("algorithm"):
-        algorithm.check_rollout(*((count, length) if whole_sequences else (count * length, 1)))
 
 
 def check_environment_and_network(experiment: Experiment, *, to_train: bool = True) -> ActorCritic:
@@ -178,8 +163,11 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
 
 def check_fit(experiment: Experiment, network: ActorCritic) -> None:
     """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a network."""
-    if network.recurrent and isinstance(experiment.algorithm, MinibatchAlgorithm):
-        _check_minibatches(experiment, experiment.algorithm, whole_sequences=True)
+    algorithm, length = experiment.algorithm, experiment.rollout_length
+    if isinstance(algorithm, MinibatchAlgorithm) and length != "episode":
+        count = 0 if experiment.backend.joins_rollouts else experiment.envs_per_worker
+        with under("algorithm"):  # with a memory, minibatches are of whole sequences
+            algorithm.check_rollout(*((count, length) if network.recurrent else (count * length, 1)))
     with under("optimizer"):
         check_param_groups(experiment.optimizer, network.param_slices.keys() - {"target"})
 
