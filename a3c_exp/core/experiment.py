@@ -231,6 +231,12 @@ class Experiment:
             found["optimizer"] = RMSPROP_WARNING
         if isinstance(self.optimizer, TorchOptimizer) and self.update == "async" and not self.lock:
             found["optimizer"] = TORCH_WARNING
+        if self.update == "sync" and self.optimizer.staleness_power:
+            found["optimizer.staleness_power"] = "has no effect with update=sync: no gradient of a round is stale"
+        if self.optimizer_state == "per_worker" and not self.optimizer.state_rows:
+            found["optimizer_state"] = "per_worker has no effect: this optimizer keeps no statistics"
+        if self.stop.window != Stop.window and self.stop.mean_return is None and self.stop.worker_return is None:
+            found["stop.window"] = "has no effect without stop.mean_return or stop.worker_return"
         return [f"{name}: {text}" for name, text in found.items() if text]
 
 
