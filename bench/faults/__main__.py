@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.faults", description="Faults caused in whole runs.")
     names = list(dict.fromkeys([*(name.partition("_")[0] for name in ROWS), *ROWS]))
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument("--times", type=int, help="cases of each row (default: as notes/reliability_tests.md says)")
+    parser.add_argument("--times", type=int, help="cases of each row (default: as docs/reliability.md says)")
     parser.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
     parser.add_argument("--keep", type=Path, default=Path("outputs/faults"), help="folder for cases that end badly")
     flags = parser.parse_args(arguments)
