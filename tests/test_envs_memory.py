@@ -53,10 +53,6 @@ class TestRecall:
         np.testing.assert_array_equal(rows[:-1], [np.eye(4)[lamp], *[np.zeros(4)] * delay, np.eye(4)[3]])
         assert rewards == [0.0] * (delay + 1) + [float(right)]
 
-    @pytest.mark.parametrize("kwargs", [{"symbols": 1}, {"delay": -1}])
-    def test_refuses_impossible_settings(self, kwargs: dict[str, int]) -> None:
-        refused(lambda: Gym(id=RECALL, kwargs=kwargs).make(1, [0]), "kwargs", kwargs)
-
 
 class TestSelectObservation:
     def test_shows_the_selected_numbers(self) -> None:

@@ -20,10 +20,7 @@ _REMEDIES = {
     "rewards": "Set env.reward_scale or env.reward_clip.",
 }
 
-_HINT = (
-    "A smaller learning rate, gradient clipping (optimizer.max_grad_norm) or smaller rewards (env.reward_scale) may "
-    "help."
-)
+_HINT = "A smaller learning rate, optimizer.max_grad_norm or smaller rewards (env.reward_scale) may help."
 
 
 @np.errstate(all="ignore")

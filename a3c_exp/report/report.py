@@ -115,26 +115,21 @@ def _points(runs: Runs) -> Iterator[list[object]]:
         mean = band(runs, axis)
         if mean is not None:
             for row in np.stack([mean.x, mean.middle, mean.low, mean.high], axis=1):
-                x, *values = (f"{value:.6g}" for value in row)
+                x, *values = (float(f"{value:.6g}") for value in row)
                 yield [axis, x, mean.runs, *values]
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *(map(_without_formula, row) for row in rows)])
+    csv.writer(text, lineterminator="\n").writerows(
+        [columns, *([_without_formula(cell) for cell in row] for row in rows)]
+    )
     write_text(path, text.getvalue())
 
 
 def _without_formula(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula. Names may come from a stranger's folder."""
-    text = str(cell)
-    if not text.startswith(("=", "+", "-", "@")):
-        return cell
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return cell
+    """A cell that no spreadsheet takes for a formula. Texts may come from a stranger's folder."""
+    return cell if isinstance(cell, int | float | None) or str(cell)[:1] not in ("=", "+", "-", "@") else f"'{cell}"
 
 
 def _cell(text: str) -> str:

@@ -232,7 +232,7 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
 
     A configuration is named by the settings in which runs of that environment differ: `returns=GAE, gamma=0.9`. Of a
     component, the class is named, and of its settings those in which runs with that class differ. The name is that of
-    the environment if nothing differs.
+    the environment if nothing differs. A folder's name is added where names are equal.
     """
     groups = {}
     for env in dict.fromkeys(run.environment for run in runs):
@@ -243,7 +243,7 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
             same.setdefault(tuple(_as_json(run.settings.get(key)) for key in keys), []).append(run)
         names = [_name(alike[0], keys) or env for alike in same.values()]
         groups[env] = {
-            name if names.count(name) == 1 else _full_name(alike[0], keys): alike
+            name if names.count(name) == 1 else f"{name} ({alike[0].folder.name})": alike
             for name, alike in zip(names, same.values(), strict=True)
         }
     return groups
@@ -288,11 +288,6 @@ def _option(group: str, target: str) -> str:
     files = sorted((conf_folder() / group).glob("*.yaml"), key=lambda path: len(path.stem))
     found = (path.stem for path in files if f"\n{TARGET}: {target}\n" in f"\n{path.read_text()}")
     return next(found, target)
-
-
-def _full_name(run: RecordedRun, keys: Iterable[str]) -> str:
-    """The name where short ones are equal: every class with its module, every value as JSON."""
-    return ", ".join(f"{key.removesuffix(f'.{TARGET}')}={_as_json(run.settings.get(key))}" for key in keys)
 
 
 def _as_json(value: object) -> str:
