@@ -118,10 +118,10 @@ SETTINGS = (
     "workers=1|2|3 envs_per_worker=1|2|5 rollout_length=1|5|32|episode gamma=0|0.9|1 update=async|sync lock=true|false "
     "optimizer_state=shared|per_worker epsilon=0|0.3|1 eval.every=null|50 checkpoint.every=null|1|64 "
     "seed=0|4611686018427 "
-    "env.normalize_observations=true|false env.normalize_rewards=true|false env.reward_clip=null|1|1e-9 "
+    "env.normalize_observations=true|false env.normalize_rewards=true|false|centered env.reward_clip=null|1|1e-9 "
     "env.reward_scale=1|1e-30|1e30 env.max_episode_steps=null|1|7 optimizer.learning_rate=1e-3|1e-30|1e30 "
     "stop.max_episodes=null|1 stop.max_seconds=null|1e308 stop.window=1|100 record_episodes=0|1|1000 "
-    "checkpoint.keep=both|none|best|latest accumulate_rollouts=1|3"
+    "checkpoint.keep=both|none|best|latest accumulate_rollouts=1|3 network.distribution=gaussian|squashed_gaussian|beta"
 )
 """Settings of whole runs, each with its choices."""
 
