@@ -150,7 +150,7 @@ def test_a_worker_that_has_no_room_is_not_waited_for_and_ends_with_the_run(case:
 def test_a_failure_is_judged_once_all_that_the_worker_had_sent_is_known(case: Case) -> None:
     """The status that was on its way may have been made before its last push. It had learned something, so it is
     replaced although it raised."""
-    case.statuses = [status_of(), status_of(Event(1, contributions=1))]
+    case.statuses = [status_of(), status_of(), status_of(Event(1, contributions=1))]  # the second of the other server
     *_, restart = case.driver._end(1, WorkerExit("it failed", is_own=True))
     assert restart is not None
     assert (restart.worker, restart.counts) == (1, {"restarts": 1})

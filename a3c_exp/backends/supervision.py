@@ -278,12 +278,12 @@ class Supervisor(ABC, Generic[AnySource]):
         self._watch.forget(key)
         self._running.add(key)
 
-    def _beats(self) -> dict[int, int]:
-        watched = self._running - self._hung.keys()
-        return {key: beat for key in watched if (beat := self.sources[key].beat) is not None}
-
     def _kill_stalled(self) -> None:
-        key = self._watch.find(self._beats)
+        def beats() -> dict[int, int]:
+            watched = self._running - self._hung.keys()
+            return {key: beat for key in watched if (beat := self.sources[key].beat) is not None}
+
+        key = self._watch.find(beats)
         if key is None:
             return
         source = self.sources[key]

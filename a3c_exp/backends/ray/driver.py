@@ -268,10 +268,13 @@ class Driver(Supervisor[ActorSource]):
             self._kill_stalled()
 
     def _catch_up(self) -> Iterator[Event | None]:
-        """Report all that workers have sent until now: the status that is on its way may have been made before."""
+        """Report all that workers have sent until now, and learn whether all servers live.
+
+        The status that is on its way may have been made before.
+        """
         for _ in range(2):
-            (call,) = [call for call, server in self._status_calls.items() if server == 0]
-            yield from self._process(self._take_status(call))
+            for call in list(self._status_calls):
+                yield from self._process(self._take_status(call))
 
     def _report(self, status: ServerStatus) -> Received:
         """The events of the first server's status. Takes over the steps, the clock and heartbeats."""
