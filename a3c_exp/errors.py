@@ -146,7 +146,8 @@ def place_of(error: BaseException) -> str:
     import sysconfig  # these take as long as the rest of this package's first import
     import traceback
 
-    frames = traceback.extract_tb(error.__traceback__)
+    chain = (error, error.__cause__) if error.__cause__ else (error,)  # gymnasium wraps errors of constructors
+    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
     others = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
     own = [each for each in frames if not each.filename.startswith(others)]
     found = (own or frames)[-1:]

@@ -9,8 +9,8 @@ import itertools
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from a3c_exp.envs.atari import register_games
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, place_of, require, require_whole
+from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_whole
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -126,7 +126,7 @@ class Gym(Environment):
             if self.vectorized:
                 return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
             return SyncEnvBatch([self._one(spec, render_mode) for _ in range(count)], seeds, self.max_steps_guard)
-        except (AttributeError, TypeError) as error:  # a batch says what it cannot use; an environment may lack spaces
+        except (AttributeError, MemoryError, TypeError) as error:  # what no batch can use
             raise ConfigError("id", self.id, one_line(error)) from error
 
     def _spec(self) -> EnvSpec:
@@ -154,7 +154,7 @@ class Gym(Environment):
         for entry in self.wrappers:
             name, given = _parsed(entry)
             wrapper = _wrapper(name)
-            with _refused("wrappers", entry, f"does not fit {self.id}"):
+            with refused("wrappers", entry, f"does not fit {self.id}"):
                 env = wrapper(env, **_converted(wrapper, given))
         report_progress()
         return env
@@ -205,19 +205,7 @@ class Gym(Environment):
     def _making(self) -> AbstractContextManager[None]:
         """Within, environments are made: what fails there is an error of this configuration."""
         key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
-        return _refused(key, value, f"{self.id} cannot be made")
-
-
-@contextmanager
-def _refused(key: str, value: object, what: str) -> Iterator[None]:
-    """Within, code of others is called: what it raises is an error of the configuration."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except Exception as error:
-        problem = f"{what}: {one_line(error)}{place_of(error.__cause__ or error)}"  # gymnasium's own hide the cause
-        raise ConfigError(key, value, problem) from error
+        return refused(key, value, f"{self.id} cannot be made")
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
@@ -266,7 +254,7 @@ def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
 
 
 def _import(module: str, key: str, value: str) -> Any:
-    with _refused(key, value, f"the module {module} cannot be imported"):
+    with refused(key, value, f"the module {module} cannot be imported"):
         return importlib.import_module(module)
 
 

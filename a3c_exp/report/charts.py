@@ -36,11 +36,10 @@ LONGEST_NAME = 108
 
 LOOK: Any = {
     "axes.grid": True,
-    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "font.size": 12,
-    "grid.color": "#d9d9d9",
+    "grid.alpha": 0.4,
     "legend.frameon": False,
     "lines.linewidth": 2.0,
     "text.parse_math": False,
