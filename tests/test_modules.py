@@ -61,7 +61,7 @@ def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
         ("Unfinished", {}, "_target_", "abstract"),
         ("Blind", {}, "_target_", "must ask for its observations"),
         ("Residul", {}, "_target_", "did you mean 'Residual'?"),
-        ("a3c_exp.networks.EncoderNetwork", {}, "_target_", "Allowed: Cnn, Impala, Lstm, Mlp"),
+        ("a3c_exp.networks.EncoderNetwork", {}, "_target_", "Allowed: Cnn, DictEncoder, Impala, Lstm, Mlp"),
         ("Residual", {"inputs": 3}, "inputs", "by the environment's spaces"),
         ("Residual", {"wdth": 3}, "wdth", "did you mean 'width'?"),
         ("Residual", {"width": "3"}, "width", "a whole number"),

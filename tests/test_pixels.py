@@ -124,7 +124,7 @@ def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any) -> None
 
 
 def test_a_network_that_takes_the_bytes_must_be_able_to_scale_them() -> None:
-    with pytest.raises(ConfigError, match=r"^env.normalize_observations = 'shared': .*raw_pict"):
+    with pytest.raises(ConfigError, match=r"^env.normalize_observations = 'shared': .*raw_images"):
         NormalizedObservations.of("shared", SPACE).prepare(make_network(SeenRaw, SPACE, Discrete(5)))
 
 

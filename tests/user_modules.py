@@ -168,7 +168,7 @@ class Seen(nn.Module):
 
 
 class SeenRaw(Seen):
-    raw_pictures = True
+    raw_images = True
 
 
 class OnlyOutputs(nn.Module):

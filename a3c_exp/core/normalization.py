@@ -145,7 +145,7 @@ class NormalizedObservations:
         """
         if self.by_network:
             setting = list(self.fixed) if self.fixed else True if self.shape else "shared"
-            allowed = "false or auto: the network takes pictures as they are (raw_pictures), without `pixels`"
+            allowed = "false or auto: the network takes pictures as they are (raw_images), without `pixels`"
             require(network.scales_pixels, "env.normalize_observations", setting, allowed)
             mean, deviation = self.fixed or (0.0, BRIGHTEST)
             network.normalize_pixels(np.array(mean, np.float32), np.array(1 / deviation, np.float32))

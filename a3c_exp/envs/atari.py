@@ -52,7 +52,7 @@ class Atari(Environment):
     frame_stack, height, width: of an observation.
     crop: (top, bottom, left, right): the part picture[top:bottom, left:right] of the console's picture, which is scaled
         to height x width; None: all of it. The console's picture has 210 rows and 160 columns, in a few games more
-        rows. Needs the extra `pictures`.
+        rows. Needs the extra `images`.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_clip: 1 by default, as Mnih et al. clip. The other settings are those of every `Environment`; with
         terminal_on_life_loss every lost life is a death to `terminal_reward`.
@@ -187,7 +187,7 @@ class _CroppedGames(VectorWrapper):
         try:
             self._cv2: Any = importlib.import_module("cv2")
         except ImportError as error:
-            problem = "needs a package that is not installed: pip install 'a3c-exp[pictures]'"
+            problem = "needs a package that is not installed: pip install 'a3c-exp[images]'"
             raise ConfigError("crop", list(crop), problem) from error
         frames, *_ = env.single_observation_space.shape or ()
         self.single_observation_space = Box(0, 255, (frames, height, width), np.uint8)

@@ -1,6 +1,6 @@
 """Convolutional encoders, for observations that are pictures.
 
-The encoders take the bytes themselves (`raw_pictures`): the scale goes into the first layer's weights, which are far
+The encoders take the bytes themselves (`raw_images`): the scale goes into the first layer's weights, which are far
 fewer numbers than the pixels. The center is subtracted from the pixels, so that the zeros around them have its color.
 """
 
@@ -95,7 +95,7 @@ class ImageEncoder(nn.Module, ABC):
     last_pays: whether channels last are faster in float32 even if no gradient is needed.
     """
 
-    raw_pictures = True
+    raw_images = True
     min_bf16_batch: ClassVar[int] = 12
     last_pays: ClassVar[bool] = False
 

@@ -163,7 +163,7 @@ class ObservationInput:
         if form == PICTURE and layout is None:
             advice = "For vectors network=mlp (before LSTM cells network@network.encoder=mlp)"
             raise _misfit(module, shape, "pictures", advice)
-        pixels, raw = None, layout is not None and bool(getattr(module, "raw_pictures", False))
+        pixels, raw = None, layout is not None and bool(getattr(module, "raw_images", False))
         if layout is None:
             own: Box = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
             arguments: dict[str, Any] = {"inputs": shape[0] if shape else 0}
@@ -189,7 +189,7 @@ class ObservationInput:
         return not self.raw or getattr(module, "pixels", None) is self.pixels
 
     def prepare(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_pictures`; parts
+        """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_images`; parts
         in a dictionary, see `_spaces`."""
         if self.parts:
             return {part.name: _of_part(part, observations) for part in self.parts}  # type: ignore[return-value]
