@@ -20,7 +20,7 @@ from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, parse, to_contai
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.errors import ConfigError, say
-from a3c_exp.report.runs import BROKEN, EVALUATION, read_run
+from a3c_exp.report.runs import EVALUATION, read_run
 
 Jobs = Sequence[list[str]]
 """The overrides of each run."""
@@ -118,4 +118,4 @@ def score_of(folder: Path, objective: str) -> float:
     curve, final, best = run.curve.last, run.score(None), run.numbers["best_return"]
     names = {"best": final if best is None else best, "last": curve.get(EVALUATION, final)}
     score = names[objective] if objective in names else curve.get(objective, curve.get(f"rollout/{objective}"))
-    return -math.inf if score is None or run.stop_reason in BROKEN else score
+    return -math.inf if score is None else score

@@ -145,14 +145,11 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
     runs, left_out = [], {}
     for place in sorted(places):
         try:
-            run = read_run(place)
+            runs.append(read_run(place))
+        except FolderError as error:
+            left_out[place] = error.problem
         except ConfigError as error:
-            left_out[place] = f"cannot be read: {error.problem if isinstance(error, FolderError) else error}"
-            continue
-        if run.stop_reason in BROKEN:
-            left_out[place] = run.stop_reason
-        else:
-            runs.append(run)
+            left_out[place] = str(error)
     if not runs:
         place, reason = next(iter(left_out.items()))
         raise ConfigError("folder", str(place), f"no run is left to report on: {reason}")
@@ -180,7 +177,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run in `folder`. Raises ConfigError as `read_config`, and for a damaged curve."""
+    """The run in `folder`. Raises ConfigError as `read_config`, for damaged files, and for a run that is left out."""
     config = read_config(folder)
     if not isinstance(config.get("env"), dict):
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it has no env")
@@ -192,7 +189,10 @@ def read_run(folder: Path) -> RecordedRun:
         curve = read_curve(folder / METRICS_FILE)
     except (OSError, UnreadableError) as error:
         raise FolderError(folder, f"its {METRICS_FILE} is damaged: {error}") from error
-    return RecordedRun(folder, settings_of(config), summary, curve)
+    run = RecordedRun(folder, settings_of(config), summary, curve)
+    if run.stop_reason in BROKEN:
+        raise FolderError(folder, run.stop_reason)
+    return run
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
