@@ -121,10 +121,9 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
         env = loaded.experiment.eval_env.make(count, seeds, render_mode)
     line = LiveLine(options.episodes)
     most = loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
-    on_step = recorder or (lambda env: None)
     try:
         episodes = evaluate_policy(
-            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=on_step
+            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=recorder
         )
     finally:
         line.close()

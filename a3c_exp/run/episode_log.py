@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from pathlib import Path
 
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs.info import EPISODE_COLUMNS, is_usable_name
-from a3c_exp.run.files import Appender, kept_lines
+from a3c_exp.run.files import Appender, set_aside
 from a3c_exp.run.metrics import ResumePoint
 
 log = logging.getLogger("a3c_exp")
@@ -28,17 +29,12 @@ class EpisodeLog(Appender):
     """
 
     def __init__(self, path: Path, most: int, resumed: ResumePoint | None) -> None:
-        self._names: list[str] | None = None  # of the environment's own numbers
-        rows = kept_lines(path, self._parsed)
-        if resumed is not None:
-            latest = round(resumed.training_seconds, 3)
-            rows = [row for row in rows if row[1] <= resumed.steps and row[2] <= latest]
+        lines = [] if resumed is None else _earlier_lines(path, resumed)
+        self._names = lines[0].split(",")[len(EPISODE_COLUMNS) :] if lines else None  # of the environment's own numbers
         self._most = most
-        self._rows = sum(step >= 0 for _, step, _ in rows)
-        if not self._rows:
-            self._names = None
+        self._rows = max(0, len(lines) - 1)
         self._warned = False
-        super().__init__(path, [line + b"\n" for line, _, _ in rows] if self._rows else [])
+        super().__init__(path, [f"{line}\n".encode() for line in lines])
 
     def record(self, worker: int, episodes: Episodes, seconds: float) -> None:
         """Add the episodes of an event."""
@@ -72,20 +68,35 @@ class EpisodeLog(Appender):
             log.warning("episodes.csv has no column for %s, which came later", ", ".join(others))
         return self._names
 
-    def _parsed(self, line: bytes) -> tuple[bytes, int, float] | None:
-        """A line with its step and its seconds; of the header -1 and 0. None if it lacks one of them, or has another
-        number of cells than the header."""
-        cells = line.decode(errors="replace").split(",")
-        first, rest = cells[: len(EPISODE_COLUMNS)], cells[len(EPISODE_COLUMNS) :]
-        if self._names is None and first == EPISODE_COLUMNS and all(map(is_usable_name, rest)):
-            self._names = rest
-            return line, -1, 0.0
-        if self._names is None or len(cells) != len(EPISODE_COLUMNS) + len(self._names) or not cells[0].isdecimal():
-            return None
-        try:
-            return line, int(cells[0]), float(cells[4])
-        except ValueError:
-            return None
+
+def _earlier_lines(path: Path, resumed: ResumePoint) -> list[str]:
+    """The header of a run's table and its rows up to the checkpoint; nothing if there is no such row.
+
+    A table that another program has changed is set aside, and its rows are kept as far as they can be read. A last line
+    without its end is that of a writer that was killed.
+    """
+    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+    if not text:
+        return []
+    header, *rows = text.split("\n")[:-1] or [""]
+    names, fixed = header.split(","), len(EPISODE_COLUMNS)
+    is_ours = names[:fixed] == EPISODE_COLUMNS and all(map(is_usable_name, names[fixed:]))
+    places = [_place(row, len(names)) if is_ours else None for row in rows]
+    if not is_ours or None in places:
+        set_aside(path, "has lines that cannot be read")
+    latest = round(resumed.training_seconds, 3)
+    near = [at is not None and at[0] <= resumed.steps and at[1] <= latest for at in places]
+    kept = list(itertools.compress(rows, near))
+    return [header, *kept] if kept else []
+
+
+def _place(row: str, count: int) -> tuple[int, float] | None:
+    """The step and the seconds of a row; None if it lacks one of them, or has another number of cells."""
+    cells = row.split(",")
+    try:
+        return (int(cells[0]), float(cells[4])) if len(cells) == count else None
+    except ValueError:
+        return None
 
 
 def _cell(number: float) -> str:

@@ -181,9 +181,8 @@ class Evaluations(Own):
         env = experiment.eval_env.make(count, seeds, None if recorder is None else DRAWN)
         closing.callback(close_within, env)
         episodes = evaluate_policy(
-            self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on,
-            on_step=recorder or (lambda env: None),
-        )  # fmt: skip
+            self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on, on_step=recorder
+        )
         if len(episodes) < limits.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))

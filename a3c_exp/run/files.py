@@ -12,15 +12,13 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 
 from a3c_exp.errors import FolderError
 
 log = logging.getLogger("a3c_exp")
-
-T = TypeVar("T")
 
 
 class FolderLockedError(FolderError):
@@ -176,19 +174,6 @@ class Appender:
             self.flush()
         finally:
             self._file.close()
-
-
-def kept_lines(path: Path, parse: Callable[[bytes], T | None]) -> list[T]:
-    """What `parse` makes of the lines of a file, without those for which that is None. None if there is no such file.
-
-    A last line without its end is left out: its writer was killed. If any other line is left out, another program has
-    changed the file, and it is set aside.
-    """
-    *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    found = [parse(line) for line in lines]
-    if None in found or (rest and not lines):
-        set_aside(path, "has lines that cannot be read")
-    return [each for each in found if each is not None]
 
 
 def set_aside(path: Path, problem: str = "") -> Path:

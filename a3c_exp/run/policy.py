@@ -148,7 +148,7 @@ def evaluate_policy(
     *,
     max_steps: int = Eval.max_steps,
     go_on: Callable[[int, int], bool] = lambda ended, steps: True,
-    on_step: Callable[[EnvBatch], None] = lambda env: None,
+    on_step: Callable[[EnvBatch], None] | None = None,
 ) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
@@ -174,7 +174,7 @@ def evaluate_policy(
     state: Array | None = None
     ticks = cut_count = 0
     while go_on(len(done), ticks) and quota.any():
-        if quota[0] == first:
+        if on_step is not None and quota[0] == first:
             on_step(env)
         actions, state = policy.predict(observations, state, greedy)
         try:

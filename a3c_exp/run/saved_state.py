@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,20 +20,10 @@ from a3c_exp.envs.info import is_usable_name
 from a3c_exp.errors import FolderError, shown
 from a3c_exp.run import checkpoint, run_folder
 
-if TYPE_CHECKING:
-    from a3c_exp.networks import ActorCritic
-
 Check = Callable[[Any], bool]
 
 STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 """Errors that a whole state may raise where it is restored: it is of another network, or of another optimizer."""
-
-
-def constants_of(network: ActorCritic) -> dict[str, Any]:
-    """What a policy has besides parameters and statistics: buffers and frozen parameters, for the store's part of a
-    checkpoint."""
-    constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
-    return {"constants": constants} if constants else {}
 
 
 def load_state(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.progress import ProgressLine
-from a3c_exp.run.saved_state import STATE_ERRORS, constants_of, load_latest, load_state
+from a3c_exp.run.saved_state import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
@@ -163,7 +163,8 @@ class Trainer:
         self.best_return = None if state is None else self._best_return(state)
         self._store = store
         self._network = network
-        self._constants = constants_of(network)
+        # Buffers and frozen parameters, which a policy has besides parameters and statistics.
+        self._constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
         self._session = session
         self._resumed = 0 if state is None else state["resumed"] + 1
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
@@ -280,7 +281,7 @@ class Trainer:
         # Events arrive up to a tenth of a second late, so the store is ahead of the statistics.
         ahead = {"steps": state["steps"], "updates": state["version"]}
         return {
-            "store": {**state, **self._constants},
+            "store": {**state, **({"constants": self._constants} if self._constants else {})},
             "statistics": self.statistics.state() | ahead,
             "resumed": self._resumed,
             "training_seconds": self.clock.seconds,
