@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
 from a3c_exp.run import checkpoint
+from a3c_exp.run.episode_log import EpisodeTable
+from a3c_exp.run.files import RunOutput
+from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.trainer import Run, run
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -100,6 +104,18 @@ def summary(folder: Path) -> dict[str, Any]:
 def content(folder: Path) -> dict[str, bytes]:
     """The content of all files in a folder, by their names."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def episode_table(folder: Path, resumed: ResumePoint | None = None, most: int = 10) -> EpisodeTable:
+    """The callback that writes episodes.csv, without a run."""
+    experiment = SimpleNamespace(record_episodes=most)
+    run: Any = SimpleNamespace(folder=folder, output=RunOutput(folder), experiment=experiment)
+    return EpisodeTable(run, resumed)
+
+
+def told(seconds: float) -> Any:
+    """A run, as a callback sees it after so many seconds of training."""
+    return SimpleNamespace(seconds=seconds)
 
 
 def make_store(experiment: Experiment) -> SharedStore:

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import config, train_config
+from runs import config, episode_table, told, train_config
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.metrics import ResumePoint
 
 THREE_STEPS: dict[str, Any] = {"env__kwargs": {"length": 3}}
@@ -59,11 +58,11 @@ class TestARun:
 class TestEpisodeLog:
     def test_has_a_limit_which_is_told_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         path = tmp_path / "episodes.csv"
-        written = EpisodeLog(path, 3, None)
-        written.record(3, episodes(10, value=-123.4567890123), 12.5)
+        written = episode_table(tmp_path, most=3)
+        written.on_episodes(told(12.5), 3, episodes(10, value=-123.4567890123))
         for step in (11, 20):
-            written.record(3, episodes(step, step + 1, value=1e20), 13.25)
-        written.close()
+            written.on_episodes(told(13.25), 3, episodes(step, step + 1, value=1e20))
+        written.close(True)
         rows = "10,3,-123.456789,7,12.500\n11,3,1e+20,7,13.250\n12,3,1e+20,7,13.250\n"
         assert path.read_text() == f"step,worker,return,length,seconds\n{rows}"
         [message] = caplog.messages
@@ -72,11 +71,11 @@ class TestEpisodeLog:
     def test_forgets_what_the_run_learned_of_after_its_checkpoint(self, tmp_path: Path) -> None:
         """An episode of a rollout that was under way may have ended at an earlier step than that of the checkpoint."""
         path = tmp_path / "episodes.csv"
-        written = EpisodeLog(path, 10, None)
-        written.record(0, episodes(10, 30), 1.0004)
-        written.record(1, episodes(20), 1.0011)
-        written.close()
-        EpisodeLog(path, 10, ResumePoint(25, training_seconds=1.00042)).close()
+        written = episode_table(tmp_path)
+        written.on_episodes(told(1.0004), 0, episodes(10, 30))
+        written.on_episodes(told(1.0011), 1, episodes(20))
+        written.close(True)
+        episode_table(tmp_path, ResumePoint(25, training_seconds=1.00042)).close(True)
         assert [row["step"] for row in rows_of(path)] == ["10"]
 
     @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ class TestEpisodeLog:
         path = tmp_path / "episodes.csv"
         path.write_text(content, newline="")
         with caplog.at_level(logging.WARNING, "a3c_exp"):
-            EpisodeLog(path, 10, ResumePoint(1500)).close()
+            episode_table(tmp_path, ResumePoint(1500)).close(True)
         assert [row["step"] for row in rows_of(path)] == kept
         assert (tmp_path / "episodes.csv.old").read_bytes() == content.encode()
         [message] = caplog.messages

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import RecordEpisodeStatistics
 from refusals import refused
-from runs import SCRIPTED, config, latest, train, train_config
+from runs import SCRIPTED, config, episode_table, latest, told, train, train_config
 from scripted import Scripted, vector
 
 from a3c_exp.cli import evaluate
@@ -21,7 +21,6 @@ from a3c_exp.envs.info import InfoNumbers, final_infos, number_columns
 from a3c_exp.errors import FolderError
 from a3c_exp.report import __main__ as report
 from a3c_exp.run import checkpoint
-from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.metrics import ResumePoint, read_points
 from a3c_exp.run.statistics import RunStatistics
 
@@ -189,16 +188,16 @@ def test_curves_have_the_mean_over_the_last_100_episodes() -> None:
 
 def test_the_first_episodes_decide_the_columns_of_the_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "episodes.csv"
-    table = EpisodeLog(path, 10, None)
-    table.record(0, episodes({"a": 0.5}, {"b": 2.0}), 1.0)
-    table.record(1, episodes({"b": 1e-9, "late": 1.0}, first=2), 2.0)
-    table.close()
+    table = episode_table(tmp_path)
+    table.on_episodes(told(1.0), 0, episodes({"a": 0.5}, {"b": 2.0}))
+    table.on_episodes(told(2.0), 1, episodes({"b": 1e-9, "late": 1.0}, first=2))
+    table.close(True)
     head = "step,worker,return,length,seconds,a,b\n0,0,1,7,1.000,0.5,\n1,0,1,7,1.000,,2\n"
     assert path.read_text() == f"{head}2,1,1,7,2.000,,1e-09\n"
     assert len(caplog.messages) == 1 and "late" in caplog.messages[0]
-    resumed = EpisodeLog(path, 10, ResumePoint(1))
-    resumed.record(0, episodes({"late": 3.0, "b": 4.0}, first=5), 3.0)
-    resumed.close()
+    resumed = episode_table(tmp_path, ResumePoint(1))
+    resumed.on_episodes(told(3.0), 0, episodes({"late": 3.0, "b": 4.0}, first=5))
+    resumed.close(True)
     assert path.read_text() == f"{head}5,0,1,7,3.000,,4\n"
 
 

@@ -1,4 +1,4 @@
-"""The package's own callbacks, but evaluations and the progress line: curves, episodes.csv, checkpoints, stop rules."""
+"""The package's own callbacks for stop rules, curves and checkpoints. Others have modules of their own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from a3c_exp.core.callback import EvalResult, Media, RunView
-from a3c_exp.core.events import Episodes
 from a3c_exp.run import checkpoint, files, run_folder
 from a3c_exp.run.callback_list import Every, Own, Training
-from a3c_exp.run.episode_log import EpisodeLog
 from a3c_exp.run.event_file import EventFile, header
 from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, ResumePoint, earlier_points
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, LATEST, METRICS_FILE
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
@@ -96,26 +94,6 @@ class Curves(Own):
             output.write(name, self._events.success)
         output.write(name, self._events.close)
         output.write(METRICS_FILE, self._table.close)
-
-
-class EpisodeTable(Own):
-    """Writes the episodes of training with each point of the curves."""
-
-    def __init__(self, run: Training, resumed: ResumePoint | None) -> None:
-        super().__init__(run)
-        self._table = EpisodeLog(run.folder / EPISODES_FILE, run.experiment.record_episodes, resumed)
-
-    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
-        self._table.record(worker, episodes, run.seconds)
-
-    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        self.flush()
-
-    def flush(self) -> None:
-        self._run.output.write(EPISODES_FILE, self._table.flush)
-
-    def close(self, finished: bool) -> None:
-        self._run.output.write(EPISODES_FILE, self._table.close)
 
 
 class Checkpoints(Own):

@@ -5,40 +5,45 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
+from a3c_exp.core.callback import RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs.info import EPISODE_COLUMNS, is_usable_name
+from a3c_exp.run.callback_list import Own, Training
 from a3c_exp.run.files import Appender, set_aside
 from a3c_exp.run.metrics import ResumePoint
+from a3c_exp.run.run_folder import EPISODES_FILE
 
 log = logging.getLogger("a3c_exp")
 
 
-class EpisodeLog(Appender):
-    """Writes episodes.csv: `record` adds rows, which the next `flush` writes.
+class EpisodeTable(Own):
+    """Writes episodes.csv with each point of the curves. It has at most `record_episodes` rows.
 
     step: environment steps of the run, of all workers, at which the episode ended, as its worker knew them. worker: its
     index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
     of the episode. After them come the environment's own numbers by name, with empty cells where an episode has none.
     The first episode decides which names have a column; a resumed run keeps those that it has.
 
-    path: of the file. most: rows that it may have. resumed: where a resumed run continues: rows after the checkpoint
-    are dropped. These are of later steps, or the run learned of them later: rollouts that were under way at the
-    checkpoint are lost, and episodes in them may have ended at a step before it. None for a new run.
+    resumed: where a resumed run continues: rows after the checkpoint are dropped. These are of later steps, or the run
+    learned of them later: rollouts that were under way at the checkpoint are lost, and episodes in them may have ended
+    at a step before it. None for a new run.
     """
 
-    def __init__(self, path: Path, most: int, resumed: ResumePoint | None) -> None:
+    def __init__(self, run: Training, resumed: ResumePoint | None) -> None:
+        super().__init__(run)
+        path = run.folder / EPISODES_FILE
         lines = [] if resumed is None else _earlier_lines(path, resumed)
         self._names = lines[0].split(",")[len(EPISODE_COLUMNS) :] if lines else None  # of the environment's own numbers
-        self._most = most
         self._rows = max(0, len(lines) - 1)
         self._warned = False
-        super().__init__(path, [f"{line}\n".encode() for line in lines])
+        self._file = Appender(path, [f"{line}\n".encode() for line in lines])
 
-    def record(self, worker: int, episodes: Episodes, seconds: float) -> None:
-        """Add the episodes of an event."""
-        left = self._most - self._rows
+    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
+        most = self._run.experiment.record_episodes
+        left = most - self._rows
         if left <= 0:
             return
         names = self._decided(episodes)
@@ -46,22 +51,28 @@ class EpisodeLog(Appender):
         numbers = (map(_cell, episodes.column(name)[:left].tolist()) for name in names)
         rows = list(zip(*(column.tolist() for column in columns), *numbers, strict=True))
         # One format for all rows takes half the time of one for each.
-        template = f"%d,{worker},%.10g,%d,{seconds:.3f}{',%s' * len(names)}\n" * len(rows)
-        self.add((template % tuple(cell for row in rows for cell in row)).encode())
+        template = f"%d,{worker},%.10g,%d,{run.seconds:.3f}{',%s' * len(names)}\n" * len(rows)
+        self._file.add((template % tuple(cell for row in rows for cell in row)).encode())
         self._rows += len(rows)
-        if self._rows >= self._most:
+        if self._rows >= most:
             log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
 
-    def close(self) -> None:
-        """Write what has been added, at least the header, and close the file."""
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        self._run.output.write(EPISODES_FILE, self._file.flush)
+
+    def close(self, finished: bool) -> None:
+        """Write what has been added, at least the header."""
         self._decided(Episodes())
-        super().close()
+        self._run.output.write(EPISODES_FILE, self._file.close)
 
     def _decided(self, episodes: Episodes) -> list[str]:
         """The names of the environment's own numbers that have a column, which the first episodes decide."""
         if self._names is None:
             self._names = list(episodes.numbers)
-            self.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
+            self._file.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
         others = [name for name in episodes.numbers if name not in self._names]
         if others and not self._warned:
             self._warned = True

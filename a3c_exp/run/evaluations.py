@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import EvalResult, RunView, Video
+from a3c_exp.core.callback import EvalResult, RunView
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within, on_progress
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import RunError, one_line
 from a3c_exp.run.callback_list import Every, Own, Training
 from a3c_exp.run.policy import BATCH, Policy, evaluate_policy
 from a3c_exp.run.recorder import Recorder
@@ -186,7 +186,12 @@ class Evaluations(Own):
         if len(episodes) < limits.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
-        video = None if recorder is None else _written(recorder)
+        video = None
+        if recorder is not None:
+            try:
+                video = recorder.write()
+            except OSError as error:
+                log.warning("the evaluation at step %d has no video: %s", state["steps"], one_line(error))
         return EvalResult(state["steps"], mean_return, mean_length, episodes.cut, episodes.means(), video)
 
     def _go_on(self, ended: int, steps: int) -> bool:
@@ -194,12 +199,3 @@ class Evaluations(Own):
         self._heartbeat.beat()
         self._activity = f"evaluation {ended}/{self._run.experiment.eval.episodes}, step {steps:,}"
         return not self._closed and self._run.interruption.signal is None
-
-
-def _written(recorder: Recorder) -> Video | None:
-    """The video of an evaluation, which counts without one too: a full disk is a warning."""
-    try:
-        return recorder.write()
-    except ConfigError as error:
-        log.warning("%s", error)
-        return None

@@ -33,12 +33,9 @@ class Recorder:
             self._frames.append(frame)
 
     def write(self) -> Video:
-        """Write the mp4. Raises ConfigError if it cannot be written."""
+        """Write the mp4. Raises OSError."""
         from moviepy import ImageSequenceClip
 
-        try:
-            self._path.parent.mkdir(exist_ok=True)
-            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
-        except OSError as error:
-            raise ConfigError("video", str(self._path), f"cannot be written: {str(error).splitlines()[0]}") from error
+        self._path.parent.mkdir(exist_ok=True)
+        ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
         return Video(self._path, self._frames[0])

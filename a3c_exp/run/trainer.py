@@ -28,6 +28,7 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
 from a3c_exp.run.callback_list import CallbackList, Own
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
+from a3c_exp.run.episode_log import EpisodeTable
 from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption, interruptions
@@ -196,7 +197,7 @@ class Trainer:
         self._curves = callbacks.Curves(self, resumed)
         self._own: list[Own] = [self._rules, self._evaluations, self._checkpoints, self._curves, line]
         if self.experiment.record_episodes:
-            self._own.append(callbacks.EpisodeTable(self, resumed))
+            self._own.append(EpisodeTable(self, resumed))
         self._callbacks = CallbackList(self, self._own, self.experiment.callbacks)
 
     # What callbacks may do.
