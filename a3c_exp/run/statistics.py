@@ -66,10 +66,7 @@ class RunStatistics:
 
     def _new_window(self, seconds: float) -> None:
         self._window_started = seconds
-        self._window_totals = self._totals
-        self._window_episodes = self.episodes
-        self._metrics: dict[str, list[float]] = {}  # sum and count
-        self._window_staleness = [0, 0, 0]
+        self._window = Event(worker=-1)  # all that have come since
 
     def add(self, event: Event) -> None:
         """Add an event. Called thousands of times a second, so it takes a few microseconds."""
@@ -79,31 +76,24 @@ class RunStatistics:
             self.counts = {name: number + event.counts.get(name, 0) for name, number in self.counts.items()}
         if event.left:
             self.left[event.left] += 1
-        for name, metric in event.metrics.items():
-            if metric.sum == metric.sum:  # not NaN: a metric without a value must not spoil the window's mean
-                total = self._metrics.setdefault(name, [0.0, 0])
-                total[0] += metric.sum
-                total[1] += metric.count
         for staleness, count in event.staleness.items():
-            for totals in (self._staleness, self._window_staleness):
-                totals[0] += staleness * count
-                totals[1] += count
-                totals[2] = max(totals[2], staleness)
+            total, number, most = self._staleness
+            self._staleness = [total + staleness * count, number + count, max(most, staleness)]
         if len(event.episodes.returns):
             self.episodes += len(event.episodes)
             # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of
             # the worker whose event came last.
             self._recent = self._recent.merge(event.episodes).last(self._kept)
             self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
+            self._window.episodes = (
+                Episodes()
+            )  # it is enough to know that there are some: they would be copied each time
+        self._window.merge(event)
 
     @property
     def has_new_data(self) -> bool:
-        """Return whether a total has grown since the last `window()` or `restore`; episodes alone do not count."""
-        return self._totals != self._window_totals
-
-    @property
-    def _totals(self) -> tuple[int, int, dict[str, int]]:
-        return self.steps, self.updates, self.counts
+        """Return whether anything was counted since the last `window()` or `restore`; episodes alone do not count."""
+        return bool(self._window.steps or self._window.updates or self._window.counts)
 
     @property
     def seconds(self) -> float:
@@ -139,24 +129,24 @@ class RunStatistics:
         async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the window.
         """
         values: dict[str, float] = {}
-        mean = self.mean_return
-        if mean is not None and self.episodes > self._window_episodes:
+        mean, window = self.mean_return, self._window
+        if mean is not None and len(window.episodes):
             values["rollout/ep_rew_mean"] = mean
             values["rollout/ep_len_mean"] = _mean(self._recent.lengths[-RECENT:])
             values |= {f"rollout/{name}": number for name, number in self._numbers.items()}
         values["rollout/episodes"] = self.episodes
-        for name, (total, number) in self._metrics.items():
-            values[name if "/" in name else f"train/{name}"] = total / number
+        for name, metric in window.metrics.items():
+            values[name if "/" in name else f"train/{name}"] = metric.mean
         values["train/n_updates"] = self.updates
         for name, (_, curve) in COUNTS.items():
             if curve is not None and (self.counts[name] or name == "rejected"):
                 values[curve] = self.counts[name]
-        staleness, count, maximum = self._window_staleness
-        if count:
-            values["async/staleness_mean"] = staleness / count
-            values["async/staleness_max"] = maximum
+        if window.staleness:
+            total = sum(staleness * count for staleness, count in window.staleness.items())
+            values["async/staleness_mean"] = total / window.staleness.total()
+            values["async/staleness_max"] = max(window.staleness)
         if seconds > self._window_started:
-            values["time/steps_per_second"] = (self.steps - self._window_totals[0]) / (seconds - self._window_started)
+            values["time/steps_per_second"] = window.steps / (seconds - self._window_started)
         self._new_window(seconds)
         return values
 

@@ -384,9 +384,9 @@ class Trainer:
         if self._error is not None:
             log.error(self._error)
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
-        state = self._store.state()
-        self.statistics.steps = state["steps"]
-        self.statistics.updates = state["version"]
+        state, statistics = self._store.state(), self.statistics
+        updates = state["version"] - statistics.updates
+        statistics.add(Event(worker=-1, steps=state["steps"] - statistics.steps, updates=updates))
         self._curves.log_new()
         self.write(run_folder.LATEST, self.checkpoint(state))
         finished = self._error is None and self._stop_reason != "interrupted"
