@@ -27,10 +27,7 @@ from a3c_exp.optimizers import Optimizer, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule, require_throughout
 
-RMSPROP_WARNING = (
-    "RMSProp whose mean square starts at 0 begins with steps of several rates, which have left convolutions dead for "
-    "good: optimizer=rmsprop_tf or optimizer=adam"
-)
+RMSPROP_WARNING = "RMSProp from a mean square of 0 may kill convolutions in its first steps: take rmsprop_tf or adam"
 TORCH_WARNING = "has no guard against workers that write over one another, which may cost the run: lock=true has one"
 CROSSING = "results of {} before the end of an episode change with rewards after it (meant? across_episodes = True)"
 SMALL_FACTOR = 0.01

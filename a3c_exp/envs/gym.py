@@ -141,8 +141,8 @@ class Gym(Environment):
         if name not in gymnasium.registry:
             guess = did_you_mean(name, gymnasium.registry, list_all=False)
             package = "" if module else "If a package registers it: plugins=[<package>], or its module that does"
-            advice = f"{guess} {package}".strip()
-            raise ConfigError("id", self.id, f"no such environment is registered. {advice}".strip())
+            problem = " ".join(filter(None, ["no such environment is registered.", guess, package]))
+            raise ConfigError("id", self.id, problem)
         return gymnasium.registry[name]
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
