@@ -20,7 +20,7 @@ from multiprocessing.context import ForkServerContext
 
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import ONE_THREAD, environment
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import require
 
 # A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
 LONGEST_TEMPORARY_FOLDER = 71
@@ -76,9 +76,8 @@ _starting = threading.Lock()
 def check_temporary_folder() -> None:
     """Raise ConfigError if the path of the server's socket would be longer than the system allows: 107 on Linux."""
     folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) > LONGEST_TEMPORARY_FOLDER:
-        allowed = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters"
-        raise ConfigError("TMPDIR", folder, f"must be {allowed}: the socket of the fork server lies there")
+    most = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters: a socket lies there"
+    require(len(os.fsencode(folder)) <= LONGEST_TEMPORARY_FOLDER, "TMPDIR", folder, most)
 
 
 def context() -> ForkServerContext:

@@ -23,7 +23,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import require
 from a3c_exp.networks.distributions import Distribution
 
 log = logging.getLogger("a3c_exp")
@@ -88,9 +88,9 @@ class Ga3c(RestartSettings, Backend):
         maximum, envs = self.prediction_batch.maximum, experiment.envs_per_worker
         allowed = f"at least envs_per_worker={envs}: a request holds the observations of all of an agent's environments"
         require(maximum >= envs, "backend.prediction_batch.maximum", maximum, allowed)
-        if experiment.accumulate_rollouts != 1:
-            problem = "must be 1 with backend=ga3c: backend.training_batch is how much is learned from at once"
-            raise ConfigError("accumulate_rollouts", experiment.accumulate_rollouts, problem)
+        accumulated = experiment.accumulate_rollouts
+        allowed = "1 with backend=ga3c: backend.training_batch is how much is learned from at once"
+        require(accumulated == 1, "accumulate_rollouts", accumulated, allowed)
 
     def warning(self, experiment: Experiment) -> str | None:
         """A warning if agents cannot fill a training batch without waiting for each update."""

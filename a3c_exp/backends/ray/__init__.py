@@ -53,10 +53,8 @@ class Ray(RestartSettings, Backend):
 
         Servers know nothing of each other: each would let other gradients into a round, and has one part of a network.
         """
-        if self.shards > 1 and experiment.quorum not in ("all", experiment.worker_count):
-            raise ConfigError(
-                "backend.shards", self.shards, "must be 1 with a quorum: one server decides who is in a round"
-            )
+        fits = self.shards == 1 or experiment.quorum in ("all", experiment.worker_count)
+        require(fits, "backend.shards", self.shards, "1 with a quorum: one server decides who is in a round")
         if self.shards > 1 and experiment.algorithm.target_every is not None:
             raise ConfigError("backend.shards", self.shards, "must be 1 with a target network: one server copies it")
         if importlib.util.find_spec("ray") is None:
