@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
-from runs import TARGET, train
+from runs import TARGET, content, train
 
 import a3c_exp
 from a3c_exp.errors import RunError
@@ -167,59 +167,50 @@ def test_another_file_is_written_in_its_place(cheap: Path, tmp_path: Path) -> No
     assert (tmp_path / "else.onnx").read_bytes()
 
 
-class TestAFileThatIsNotWritten:
-    def failed(self, folder: Path, code: int, complaint: str, capfd: pytest.CaptureFixture[str], *more: str) -> None:
-        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+@pytest.fixture
+def fails(capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """Checks that a file is not written: (folder, exit code, words of the only line, *arguments)."""
+
+    def check(folder: Path, code: int, complaint: str, *more: str) -> None:
+        before = content(folder)
         capfd.readouterr()
         assert export.main([str(folder), ALLOWED, "steps=40", *more]) == code
         said = capfd.readouterr()
-        assert said.out == ""
-        assert said.err.startswith("a3c_exp: ")
-        assert complaint in said.err
-        assert said.err.count("\n") == 1
-        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+        assert said.out == "" and said.err.count("\n") == 1
+        assert said.err.startswith("a3c_exp: ") and complaint in said.err
+        assert content(folder) == before
 
-    def test_one_with_other_weights(
-        self, target: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
+    return check
+
+
+class TestAFileThatIsNotWritten:
+    def test_one_with_other_weights(self, target: Path, fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         model = onnx.load(target / "policy.onnx")
         [tensor] = [each for each in model.graph.initializer if each.name.endswith("value.bias")]
         weights = onnx.numpy_helper.to_array(tensor) + np.float32(0.001)
         tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
         monkeypatch.setattr(onnx_file, "make_model", lambda *_: model)
-        self.failed(target, 1, "not written, since the file's ", capfd)
+        fails(target, 1, "not written, since the file's ")
 
-    def test_one_for_which_the_disk_is_full(
-        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_one_for_which_the_disk_is_full(self, cheap: Path, fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("os.fsync", full)
-        self.failed(cheap, 1, "cannot be written: OSError: [Errno 28] No space left on device", capfd)
+        fails(cheap, 1, "cannot be written: OSError: [Errno 28] No space left on device")
 
-    def test_one_of_a_network_that_no_graph_can_hold(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_one_of_a_network_that_no_graph_can_hold(self, tmp_path: Path, fails: Any) -> None:
         train(tmp_path, TARGET, network={"_target_": "user_modules.Branches"}, total_steps=16, plugins=PLUGINS)
-        self.failed(tmp_path, 2, "network = 'Branches': cannot be exported to ONNX by torch ", capfd)
+        fails(tmp_path, 2, "network = 'Branches': cannot be exported to ONNX by torch ")
 
-    def test_one_for_which_a_package_is_missing(
-        self, cheap: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_one_for_which_a_package_is_missing(self, cheap: Path, fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "onnxscript", None)
-        self.failed(cheap, 2, "needs onnxscript: pip install 'a3c-exp[onnx]'", capfd)
+        fails(cheap, 2, "needs onnxscript: pip install 'a3c-exp[onnx]'")
 
-    @pytest.mark.parametrize(
-        ("arguments", "complaint"),
-        [
-            (["steps=0"], "steps = 0: "),
-            (["checkpoint=best"], "there is no such checkpoint"),
-            (["file=nowhere/policy.onnx"], "file = 'nowhere/policy.onnx': "),
-        ],
-    )
-    def test_one_of_a_wrong_command(
-        self, arguments: list[str], complaint: str, cheap: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        self.failed(cheap, 2, complaint, capfd, *arguments)
+    def test_one_of_a_wrong_command(self, cheap: Path, fails: Any) -> None:
+        fails(cheap, 2, "steps = 0: ", "steps=0")
+        fails(cheap, 2, "there is no such checkpoint", "checkpoint=best")
+        fails(cheap, 2, "file = 'nowhere/policy.onnx': ", "file=nowhere/policy.onnx")
 
 
 def float32(*numbers: Any) -> np.ndarray:
