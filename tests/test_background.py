@@ -89,7 +89,7 @@ def test_a_copy_with_another_environment_measures_again(here: Path) -> None:
     common = [f"from={here / 'run'}", "plugins=[scripted]"]
     assert main([*common, "seed=1", "hydra.run.dir=same"]) == 0
     assert read_config(here / "same")["env"]["normalize_observations"] == [255.0, QUARTER]
-    changed = saved_plan(read_arguments([*common, "env.wrappers=[]"])).config
+    changed = saved_plan("from", str(here / "run"), read_arguments([*common, "env.wrappers=[]"])).config
     assert changed["env"]["normalize_observations"] == "background"
     assert "env.normalize_observations" not in changed["typed"]
 

@@ -35,7 +35,7 @@ class CommandLine:
 
     config_dir: a folder of the user's own YAML files. cfg: what is printed in place of a run. sweep: the folder of a
     sweep. jobs: runs at once. search, objective: trials, and what they maximize. existing: one of EXISTING, see
-    a3c_exp.cli.existing. resume, source: the folder of a run that goes on, or whose settings a new one takes (`from`).
+    a3c_exp.cli.existing. saved: `resume` or `from`, and the folder of the run.
     """
 
     overrides: Sequence[str]
@@ -47,8 +47,7 @@ class CommandLine:
     search: int | None
     objective: str | None
     existing: str | None
-    resume: str | None
-    source: str | None
+    saved: tuple[str, str] | None
 
 
 def read_arguments(arguments: Sequence[str]) -> CommandLine:
@@ -83,18 +82,18 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
         words[key] = int(value) if is_number else value
 
     is_sweep = flags.multirun or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
-    source, resumed = words.pop("from"), words["resume"]
-    for word, value in {"--cfg": flags.cfg, "hydra.run.dir": run_dir, "from": source, "resume": resumed}.items():
+    saved = [(word, folder) for word in ("from", "resume") if (folder := words.pop(word))]
+    for word, value in (("--cfg", flags.cfg), ("hydra.run.dir", run_dir), *saved):
         if value is not None and is_sweep:
             raise ConfigError(word, value, "is of one run: it cannot go with -m, sweep, jobs or search")
-    if (source or resumed) and (words["existing"] or (source and resumed)):
-        raise ConfigError("from" if source else "resume", source or resumed, "goes alone, without existing")
+    if len(saved) > 1 or (saved and words["existing"]):
+        raise ConfigError(*saved[0], "goes with no other run, and not with existing")
     return CommandLine(
         overrides=overrides,
         cfg=flags.cfg,
         is_sweep=is_sweep,
         config_dir=flags.config_dir,
-        source=source,
+        saved=saved[0] if saved else None,
         **words,
     )
 

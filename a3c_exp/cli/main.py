@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from omegaconf import OmegaConf
-
 from a3c_exp import __version__
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import Plan, execute, prestart
@@ -20,7 +18,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, printable, say
-from a3c_exp.run.run_folder import read_summary
+from a3c_exp.run.run_folder import config_text, read_summary
 from a3c_exp.run.session import Session
 
 
@@ -35,8 +33,8 @@ def command(arguments: Sequence[str]) -> int:
         from a3c_exp.cli.sweep import run_sweep
 
         return run_sweep(line)
-    if line.resume is not None or line.source is not None:
-        plan = saved_plan(line)
+    if line.saved is not None:
+        plan = saved_plan(*line.saved, line)
     else:
         with hydra_session(line.config_dir) as hydra:
             node = compose_node(hydra, line.overrides)
@@ -58,7 +56,7 @@ def command(arguments: Sequence[str]) -> int:
         from a3c_exp.config.builder import build_experiment
 
         build_experiment(plan.config)
-        print(printable(OmegaConf.to_yaml(OmegaConf.create(dict(plan.config)))), end="")
+        print(printable(config_text(plan.config)), end="")
         return 0
     prestart(plan.config.get("backend"))  # the fork server imports torch while this process does
     import_training()

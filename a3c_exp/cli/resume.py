@@ -27,15 +27,13 @@ from a3c_exp.run.session import Session
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
 
 
-def saved_plan(line: CommandLine) -> Plan:
+def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     """The run of a folder that goes on (`resume`), or a new one with its settings (`from`), changed by overrides.
 
     Of a run that goes on any of MAY_CHANGE may be changed; of a new one any settings, and hydra.run.dir. A component
     that is given by name is taken alone, without other settings that its file has. `plugins` must be given again, since
     a folder may come from anyone and cannot itself allow code. `trust` is no setting. Raises ConfigError.
     """
-    word, folder = ("resume", line.resume) if line.resume is not None else ("from", line.source)
-    assert folder is not None
     changes = parse(line.overrides)
     for change in changes:
         _check(change, word)
