@@ -19,6 +19,7 @@ from a3c_exp.envs import EnvError, SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.parts import MaskFromInfo, PartsBox
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
+from a3c_exp.networks.distributions import FORBIDDEN, make_distribution
 
 SPACE = Dict(
     {
@@ -213,6 +214,14 @@ class TestMask:
         ones = np.ones((1, 3), np.float32)
         backward(OutputGradients(ones, ones, ones))
         assert np.isfinite(built.gradient).all() and np.abs(built.gradient).max() > 0
+
+    def test_exploration_keeps_to_it(self) -> None:
+        distribution = make_distribution(Discrete(3))
+        logits = np.array([[0.0, FORBIDDEN, 5.0]] * 200, np.float32)
+        actions, log_probs = distribution.sample_mixed(logits, 0.5, np.random.default_rng(0))
+        assert set(actions) == {0, 2}
+        share = 0.5 / (1 + np.exp(5.0)) + 0.25
+        np.testing.assert_allclose(np.exp(log_probs[actions == 0]), share, rtol=1e-5)
 
     def test_one_of_another_length_is_refused(self) -> None:
         space, _ = encoder(SPACE)

@@ -16,15 +16,12 @@ from torch.nn.parameter import is_lazy
 
 from a3c_exp.common.arrays import Array, Floats, Vector
 from a3c_exp.errors import ConfigError, FolderError
-from a3c_exp.networks.distributions import Distribution
+from a3c_exp.networks.distributions import FORBIDDEN, Distribution
 from a3c_exp.networks.inputs import ObservationInput
 from a3c_exp.networks.kernels import array_of
 from a3c_exp.networks.recurrent import RecurrentInput
 
 Kernels = Literal["auto", "numpy", "torch"]
-
-FORBIDDEN = np.float32(-1e9)
-"""The logit of a forbidden action: finite, since 0 times infinity is not 0."""
 
 
 @dataclass(frozen=True, slots=True)

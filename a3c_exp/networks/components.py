@@ -365,10 +365,13 @@ def _action_mask(observations: Box, distribution: Distribution) -> slice | None:
     """The columns of the mask of actions. Raises ConfigError for one that does not fit the actions."""
     columns = observations.mask if isinstance(observations, PartsBox) else None
     if columns is not None:
+        fits = isinstance(distribution, (Categorical, MultiCategorical))
+        require(
+            fits, "env.id", "action_mask", "left out: only a policy over Discrete or MultiDiscrete actions has masks"
+        )
         size = columns.stop - columns.start
-        needed = distribution.size if isinstance(distribution, (Categorical, MultiCategorical)) else "no"
-        allowed = f"an environment whose action_mask has {needed} numbers, as its actions need: it has {size}"
-        require(size == needed, "env.id", "action_mask", allowed)
+        allowed = f"a mask of {distribution.size} numbers, one for each choice: it has {size}"
+        require(size == distribution.size, "env.id", "action_mask", allowed)
     return columns
 
 

@@ -33,6 +33,9 @@ Continuous = Literal["gaussian", "squashed_gaussian", "beta"]
 Evaluated = tuple[Array, Array, Callable[[Array, Array], Array]]
 
 
+FORBIDDEN = np.float32(-1e9)
+"""The logit of a forbidden action: finite, since 0 times infinity is not 0."""
+
 # Environments for which a choice is searched for in plain numbers, in up to half the time.
 FEW = 8
 
@@ -446,11 +449,16 @@ _trigamma = functools.partial(torch.polygamma, 1)
 
 def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
     """The logits, float32 [N, A], of a draw from softmax(logits) or, with probability `epsilon`, from the uniform
-    distribution over the A choices: log((1 - epsilon) softmax(logits) + epsilon / A)."""
+    distribution over the A choices: log((1 - epsilon) softmax(logits) + epsilon / A). Choices that are FORBIDDEN stay
+    so."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
-    probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True)) + epsilon / logits.shape[-1]
-    mixed: Array = np.log(probabilities)
-    return mixed
+    probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True))
+    allowed = logits > FORBIDDEN / 2
+    if allowed.all():
+        mixed: Array = np.log(probabilities + epsilon / logits.shape[-1])
+        return mixed
+    probabilities += np.float32(epsilon) / allowed.sum(-1, keepdims=True, dtype=np.float32)
+    return np.where(allowed, np.log(probabilities), FORBIDDEN)
 
 
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
