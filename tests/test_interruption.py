@@ -66,14 +66,6 @@ def test_a_programs_own_handler_of_preemption_is_called_once_the_run_is_saved(nu
     assert noted.signal == (None if number == signal.SIGUSR1 else number)
 
 
-def test_handlers_are_restored() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-    before = [signal.getsignal(number) for number in numbers]
-    with interruptions(Interruption()):
-        pass
-    assert [signal.getsignal(number) for number in numbers] == before
-
-
 def start(*words: str, folder: Path) -> subprocess.Popen[str]:
     """The program, as nohup starts it: SIGHUP is ignored."""
     command = [sys.executable, "-m", "a3c_exp", *QUICK, *words]

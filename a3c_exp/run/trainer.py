@@ -102,8 +102,8 @@ def run(
                 run_folder.make_latest(latest)
             trainer = Trainer(experiment, config, folder, store, statistics, state, terminal, network, session)
             log.info(network.runtime.description, extra=ONLY_FILE)
-            for idle in network.warnings:
-                log.warning(idle)
+            for warning in (*experiment.warnings, *network.warnings):
+                log.warning("%s", warning)
             pixels = experiment.env.normalize_observations
             if isinstance(pixels, tuple):
                 log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1], extra=ONLY_FILE)
@@ -178,8 +178,6 @@ class Trainer:
         self._add_callbacks(resumed, terminal)
         if state is not None:
             self._callbacks.load(state.get("callbacks", {}))
-        for warning in experiment.warnings:
-            log.warning(warning)
 
     def _best_return(self, state: Mapping[str, Any]) -> float | None:
         """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint."""
