@@ -146,10 +146,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
     for place in sorted(places):
         try:
             runs.append(read_run(place))
-        except FolderError as error:
-            left_out[place] = error.problem
         except ConfigError as error:
-            left_out[place] = str(error)
+            left_out[place] = error.problem if isinstance(error, FolderError) else str(error)
     if not runs:
         place, reason = next(iter(left_out.items()))
         raise ConfigError("folder", str(place), f"no run is left to report on: {reason}")
@@ -185,14 +183,13 @@ def read_run(folder: Path) -> RecordedRun:
     summary = read_summary(folder) or {}
     if "stop_reason" not in summary and (folder / SUMMARY_FILE).exists():
         raise FolderError(folder, f"its {SUMMARY_FILE} is damaged: it does not say how the run ended")
+    if summary.get("stop_reason") in BROKEN:
+        raise FolderError(folder, summary["stop_reason"])
     try:
         curve = read_curve(folder / METRICS_FILE)
     except (OSError, UnreadableError) as error:
         raise FolderError(folder, f"its {METRICS_FILE} is damaged: {error}") from error
-    run = RecordedRun(folder, settings_of(config), summary, curve)
-    if run.stop_reason in BROKEN:
-        raise FolderError(folder, run.stop_reason)
-    return run
+    return RecordedRun(folder, settings_of(config), summary, curve)
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
