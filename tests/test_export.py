@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
-from runs import TARGET, content, train
+from runs import BANDIT, TARGET, content, train
 
 import a3c_exp
 from a3c_exp.errors import RunError
@@ -225,3 +225,16 @@ class TestTheComparison:
                 onnx_file.difference("value", output, float32(50, 0))
         with pytest.raises(RunError, match=r"value differs by 2e-05"):
             onnx_file.difference("value", float32(2e-5), float32(0))
+
+
+def test_a_policy_of_action_values_is_greedy_in_the_file_and_in_evaluations(tmp_path: Path) -> None:
+    algorithm = {"_target_": "a3c_exp.algorithms.OneStepQ", "target_every": 50}
+    train(tmp_path, BANDIT, algorithm=algorithm, returns__n=1, epsilon=0.5, plugins=PLUGINS)
+    _, session = exported(tmp_path)
+    policy, rows = load(tmp_path), np.eye(4, dtype=np.float32)
+    outputs = run(session, observation=rows)
+    best = outputs["parameters"][:, :4].argmax(-1)
+    np.testing.assert_array_equal(outputs["action"], best)
+    np.testing.assert_allclose(outputs["value"], outputs["parameters"][:, 4:].max(-1), rtol=1e-5)
+    for greedy in (True, False):
+        np.testing.assert_array_equal([policy.act(row, greedy) for row in rows], best)

@@ -233,15 +233,33 @@ class Actor:
 
     def _interact(self, snapshot: Snapshot, epsilon: float) -> list[_Row]:
         """Act and step until the rollout is full."""
-        env, distribution, length, normalizer = self.env, self._network.distribution, self._length, snapshot.normalizer
+        network, env, rng, length, normalizer = self._network, self.env, self.rng, self._length, snapshot.normalizer
+        distribution = network.distribution
         self._heartbeat.begin(STEPPING)
-        beat, choose = self._heartbeat.beat, self._choose
-        observations, state, chosen = self._observations, self._state, self._next_choice
+        beat = self._heartbeat.beat
+        observations, state = self._observations, self._state
         rows: list[_Row] = []
+        chosen = self._next_choice
         self._next_choice = None
-        while length is None or len(rows) < length:
-            actions, log_probs, values, state = chosen or choose(observations, state, normalizer, epsilon)
-            chosen = None
+        values_actions = self._value_of_action
+        last = None if values_actions else length
+        while len(rows) != last:
+            if chosen is None:
+                network_observations = observations if normalizer is None else normalizer.observations(observations)
+                parameters, values, state = network.act_forward(network_observations, state)
+                if epsilon:
+                    actions, log_probs = distribution.sample_mixed(parameters, epsilon, rng)
+                else:
+                    actions, log_probs = distribution.sample(parameters, rng)
+                if values_actions:
+                    assert isinstance(distribution, Greedy)
+                    values = distribution.target_values(parameters, actions)
+            else:
+                actions, log_probs, values, state = chosen
+                chosen = None
+            if len(rows) == length:  # the action after the last row
+                self._next_choice = actions, log_probs, values, state
+                break
             step = env.step(distribution.to_env(actions))
             beat()
             rows.append((actions, log_probs, values, state, step))
@@ -250,28 +268,9 @@ class Actor:
                 state = reset_state(state, episode_boundaries(step))
             if self._single and (step.terminated[0] or step.truncated[0]):
                 break
-        else:
-            if self._value_of_action:
-                self._next_choice = choose(observations, state, normalizer, epsilon)
         self._observations = observations
         self._state = state
         return rows
-
-    def _choose(
-        self, observations: Array, state: Array | None, normalizer: Normalizer | None, epsilon: float
-    ) -> _Choice:
-        """Choose actions for raw observations [B, ...] and the recurrent state before them."""
-        network, distribution = self._network, self._network.distribution
-        network_observations = observations if normalizer is None else normalizer.observations(observations)
-        parameters, values, state = network.act_forward(network_observations, state)
-        if epsilon:
-            actions, log_probs = distribution.sample_mixed(parameters, epsilon, self.rng)
-        else:
-            actions, log_probs = distribution.sample(parameters, self.rng)
-        if self._value_of_action:
-            assert isinstance(distribution, Greedy)
-            values = distribution.target_values(parameters, actions)
-        return actions, log_probs, values, state
 
     def _require_finite(self, observations: Array, rewards: Floats | None = None) -> None:
         """Raise EnvError for observations or rewards that are not finite.
