@@ -294,29 +294,31 @@ def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     return found
 
 
-def setting(node: DictConfig, key: str) -> Any:
-    """The value at a dotted key. Raises ConfigError if an interpolation in it fails."""
-    with _resolving(node, key):
-        return OmegaConf.select(node, key)
+def setting(part: DictConfig, key: str) -> Any:
+    """The value at the last part of a dotted key, in what the key's other parts name. Raises ConfigError if an
+    interpolation in it fails."""
+    name = key.rpartition(".")[2]
+    try:
+        return OmegaConf.select(part, name)
+    except OmegaConfBaseException as complaint:
+        raise _unresolved(part, name, key, complaint) from complaint
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain scalars, lists and mappings, without Hydra's own settings."""
     with open_dict(node):
         task = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
-    with _resolving(task):
-        return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
-
-
-@contextmanager
-def _resolving(node: DictConfig, key: str | None = None) -> Iterator[None]:
-    """Within: an interpolation that fails is an error about its value as it is written. key: None: of any setting."""
     try:
-        yield
+        return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as complaint:
-        key = key or complaint.full_key or "configuration"
-        written: Any = OmegaConf.to_container(node, resolve=False)
-        raise ConfigError(key, value_at(written, key), f"cannot be resolved: {first_line(complaint)}") from complaint
+        key = complaint.full_key or "configuration"
+        raise _unresolved(task, key, key, complaint) from complaint
+
+
+def _unresolved(node: DictConfig, name: str, key: str, complaint: OmegaConfBaseException) -> ConfigError:
+    """The error about the value at `name`, as it is written. key: of the value, as the user knows it."""
+    written: Any = OmegaConf.to_container(node, resolve=False)
+    return ConfigError(key, value_at(written, name), f"cannot be resolved: {first_line(complaint)}")
 
 
 def resolved(key: str, value: object) -> Any:

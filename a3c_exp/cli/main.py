@@ -38,7 +38,7 @@ def command(arguments: Sequence[str]) -> int:
     else:
         with hydra_session(line.config_dir) as hydra:
             node = compose_node(hydra, line.overrides)
-            config, folder = to_container(node), setting(node, "hydra.run.dir")
+            config, folder = to_container(node), setting(node.hydra.run, "hydra.run.dir")
         if not folder:
             raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
         place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()

@@ -73,7 +73,7 @@ def _run_sweep(hydra: Any, line: CommandLine) -> int:
 
 def _sweep_dir(node: DictConfig) -> Path:
     """The folder of a sweep. Raises ConfigError."""
-    return expanded(hydra_compose.setting(node, SWEEP_DIR)).absolute()
+    return expanded(hydra_compose.setting(node.hydra.sweep, SWEEP_DIR)).absolute()
 
 
 def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at_once: int) -> list[Job]:
@@ -93,7 +93,7 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
         if repr(config) in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue
-        root, subdir = _sweep_dir(node), hydra_compose.setting(node, "hydra.sweep.subdir")
+        root, subdir = _sweep_dir(node), hydra_compose.setting(node.hydra.sweep, "hydra.sweep.subdir")
         saved = saved_runs(root) if saved is None else saved
         found = None if subdir else saved.get(identity(config))
         folder = found or Path(os.path.abspath(root / (subdir or names[number])))
