@@ -78,6 +78,20 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "option"),
+    [
+        ("algorithm", "a2c", "algorithm=a3c"),
+        ("returns", "n_step_missing", "returns=n_step_zero"),  # did_you_mean would name the other form
+        ("critic_returns", "max_terms", "critic_returns=n_step"),
+    ],
+)
+def test_words_of_other_programs_are_answered_by_the_option(
+    key: str, value: str, option: str, here: Path, refuses: Refuses
+) -> None:
+    assert option in refuses([f"{key}={value}"], key, value).split()
+
+
+@pytest.mark.parametrize(
     ("words", "key", "value"),
     [
         ("resume=RUN gamma=0.5", "gamma", 0.5),

@@ -44,6 +44,9 @@ ELSEWHERE = {("algorithm", "a2c"): "it is algorithm=a3c update=sync"} | {
     ("hydra/launcher", name): "it needs the extra sweep: pip install 'a3c-exp[sweep]'"
     for name in ("joblib", "submitit_local", "submitit_slurm")
 }
+# The words of the notebooks that compare the two: missing terms as zero, or the maximum of terms.
+for _name, _option in {"n_step_missing": "n_step_zero", "n_step_max": "n_step", "max_terms": "n_step"}.items():
+    ELSEWHERE |= {(_group, _name): f"it is {_group}={_option}" for _group in ("returns", "critic_returns")}
 """What is meant by options that are not there."""
 MOST_JOBS = 10_000
 """Runs of a sweep."""
