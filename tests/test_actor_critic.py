@@ -131,7 +131,7 @@ class TestTheOrderOfParameters:
         [
             (
                 "box",
-                [*names("actor_encoder.0", "head.linear"), "head.log_std", *names("critic_encoder.0", "value")],
+                [*names("actor_encoder.0", "head.linear"), "head.spread", *names("critic_encoder.0", "value")],
                 {"actor": 4 * 5 + 5 + 5 * 2 + 2 + 2, "critic": 4 * 5 + 5 + 5 + 1},
             ),
             (
