@@ -453,7 +453,7 @@ def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
     so."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True))
-    allowed = logits > FORBIDDEN / 2
+    allowed = logits != FORBIDDEN
     if allowed.all():
         mixed: Array = np.log(probabilities + epsilon / logits.shape[-1])
         return mixed
