@@ -104,12 +104,18 @@ def test_a_worker_that_raises_after_its_first_update_is_replaced(tmp_path: Path)
     trigger = tmp_path / "trigger"
     loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
     triggered = threading.Event()
+    contributors, restarted = set[int](), set[int]()
 
     def enough(events: list[Event]) -> bool:
-        if not triggered.is_set() and learned(events):
+        last = events[-1] if events else Event(0)  # there are many events: each is looked at once
+        if last.counts.get("restarts", 0):
+            restarted.add(last.worker)
+        elif last.contributions:
+            contributors.add(last.worker)
+        if not triggered.is_set() and contributors == {0, 1}:
             triggered.set()
             trigger.touch()
-        return replaced(events)
+        return bool(last.contributions) and last.worker in restarted
 
     settings: dict[str, Any] = {"algorithm": loss, "plugins": ["scripted", "faulty"], "backend__max_restarts": 3}
     events, _, error = drain(config(SCRIPTED, "processes", workers=2, total_steps=10**9, **settings), enough)
