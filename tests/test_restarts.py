@@ -95,11 +95,6 @@ class TestAWorkerThatHangs:
         wait_until(nobody_works)
 
 
-def learned(events: list[Event]) -> bool:
-    """Return whether both workers have."""
-    return {0, 1} <= {event.worker for event in events if event.contributions}
-
-
 def test_a_worker_that_raises_after_its_first_update_is_replaced(tmp_path: Path) -> None:
     trigger = tmp_path / "trigger"
     loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
@@ -128,12 +123,20 @@ def test_a_fork_server_that_is_killed_is_started_again_and_the_run_goes_on() -> 
     """Its workers end with it, and each of them is replaced."""
     lost: list[int | None] = []
 
+    restarted: list[int] = []
+    learned = set[int]()  # since the last restart
+
     def enough(events: list[Event]) -> bool:
-        if not lost and learned(events):
+        last = events[-1] if events else Event(0)  # there are many events: each is looked at once
+        if "restarts" in last.counts:
+            restarted.append(last.worker)
+            learned.clear()
+        elif last.contributions:
+            learned.add(last.worker)
+        if not lost and learned == {0, 1}:
             lost.extend(child.pid for child in worker_processes())
             kill_fork_server()
-        restarts = [index for index, event in enumerate(events) if "restarts" in event.counts]
-        return len(restarts) == 2 and learned(events[restarts[-1] :])
+        return len(restarted) >= 2 and learned == {0, 1}
 
     events, _, error = drain(config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3), enough)
     assert error is None
