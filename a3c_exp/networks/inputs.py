@@ -134,6 +134,7 @@ class ObservationInput:
     axes: of one observation. layout, pixels: of pictures; None for what is no picture.
     raw: whether the module scales the pixels itself.
     parts: of observations of several, for a module that asks for `observation_space`: it gets a dictionary of them.
+        Each with the layout of its images.
     """
 
     arguments: dict[str, Any]
@@ -141,7 +142,7 @@ class ObservationInput:
     layout: ImageLayout | None = None
     pixels: PixelScaling | None = None
     raw: bool = False
-    parts: tuple[Part, ...] = ()
+    parts: tuple[tuple[Part, ImageLayout | None], ...] = ()
 
     @classmethod
     def of(cls, module: type[nn.Module], space: Box) -> ObservationInput:
@@ -149,7 +150,9 @@ class ObservationInput:
         form, shape, is_bytes = observation_form(module), space.shape, space.dtype == np.uint8
         if isinstance(space, PartsBox):
             if form == SPACE:
-                return cls({"observation_space": _spaces(space)}, 1, parts=space.parts)
+                parts = tuple((part, ImageLayout.of(part.box.shape) if part.is_image else None) for part in space.parts)
+                own_space = Dict({part.name: _space_of(part, layout) for part, layout in parts})
+                return cls({"observation_space": own_space}, 1, parts=parts)
             if form == PICTURE or any(part.is_image for part in space.parts):
                 names = ", ".join(part.name for part in space.parts)
                 raise _misfit(module, names, "one array", "For a Dict or a Tuple network=dict", "of the parts")
@@ -190,9 +193,11 @@ class ObservationInput:
 
     def prepare(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_images`; parts
-        in a dictionary, see `_spaces`."""
+        in a dictionary, see `_space_of`."""
         if self.parts:
-            return {part.name: _of_part(part, observations) for part in self.parts}  # type: ignore[return-value]
+            return {  # type: ignore[return-value]
+                part.name: _of_part(observations[:, part.columns], part, layout) for part, layout in self.parts
+            }
         if self.layout is None or self.pixels is None:
             return observations.float()
         pictures = self.layout.channels_first(observations)
@@ -209,25 +214,15 @@ def sample_observations(space: Box, count: int) -> Array:
     return (low + (high - low) * (rows + 1) / 2).astype(space.dtype)
 
 
-def _spaces(space: PartsBox) -> Dict:
-    """The parts as a module gets them, by name: vectors, and images [C, H, W] of numbers from 0 to 1."""
-    return Dict(
-        {
-            part.name: Box(0.0, 1.0, layout.shape, np.float32)
-            if (layout := _image(part))
-            else Box(-np.inf, np.inf, (int(np.prod(part.box.shape)),), np.float32)
-            for part in space.parts
-        }
-    )
+def _space_of(part: Part, layout: ImageLayout | None) -> Box:
+    """The space of a part as a module gets it: a vector, or images [C, H, W] of numbers from 0 to 1."""
+    if layout is not None:
+        return Box(0.0, 1.0, layout.shape, np.float32)
+    return Box(-np.inf, np.inf, (int(np.prod(part.box.shape)),), np.float32)
 
 
-def _image(part: Part) -> ImageLayout | None:
-    return ImageLayout.of(part.box.shape) if part.is_image else None
-
-
-def _of_part(part: Part, observations: Tensor) -> Tensor:
-    """The columns of a part: a vector [N, size], or images [N, C, H, W]."""
-    columns, layout = observations[:, part.columns], _image(part)
+def _of_part(columns: Tensor, part: Part, layout: ImageLayout | None) -> Tensor:
+    """The columns [N, size] of a part: a vector, or images [N, C, H, W]."""
     return columns if layout is None else layout.channels_first(columns.reshape(-1, *part.box.shape))
 
 
