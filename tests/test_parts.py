@@ -19,7 +19,7 @@ from a3c_exp.envs import EnvError, SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.parts import MaskFromInfo, PartsBox
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
-from a3c_exp.networks.distributions import FORBIDDEN, make_distribution
+from a3c_exp.networks.distributions import FORBIDDEN, Categorical
 
 SPACE = Dict(
     {
@@ -100,7 +100,7 @@ def test_one_worker_is_the_same_everywhere(backend: str) -> None:
 
 
 def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[export]'")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
     from a3c_exp.export import __main__ as export
 
     folder = tmp_path / "run"
@@ -216,7 +216,7 @@ class TestMask:
         assert np.isfinite(built.gradient).all() and np.abs(built.gradient).max() > 0
 
     def test_exploration_keeps_to_it(self) -> None:
-        distribution = make_distribution(Discrete(3))
+        distribution = Categorical(Discrete(3))
         logits = np.array([[0.0, FORBIDDEN, 5.0]] * 200, np.float32)
         actions, log_probs = distribution.sample_mixed(logits, 0.5, np.random.default_rng(0))
         assert set(actions) == {0, 2}

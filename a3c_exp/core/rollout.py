@@ -19,7 +19,7 @@ from a3c_exp.core.rewards import DiscountedRewards, RewardShaping
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, EnvError, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
-from a3c_exp.networks.distributions import Distribution, Greedy
+from a3c_exp.networks.distributions import Distribution, Greedy, SingleChoice
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
 from a3c_exp.schedules import Schedule, value
@@ -248,6 +248,7 @@ class Actor:
                 network_observations = observations if normalizer is None else normalizer.observations(observations)
                 parameters, values, state = network.act_forward(network_observations, state)
                 if epsilon:
+                    assert isinstance(distribution, SingleChoice)
                     actions, log_probs = distribution.sample_mixed(parameters, epsilon, rng)
                 else:
                     actions, log_probs = distribution.sample(parameters, rng)

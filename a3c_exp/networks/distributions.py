@@ -64,18 +64,13 @@ class Distribution(ABC):
     size: int
     spread: int = 0
 
-    def spread_of(self, std: float) -> float:
-        """The value of the spread's parameters at a standard deviation, which is a share of half the action range."""
-        raise NotImplementedError(f"{type(self).__name__} has no standard deviation")
+    def initial_spread(self, std: float) -> Array:
+        """Those parameters, float32 [spread], at a standard deviation, which is a share of half the action range."""
+        return np.zeros(self.spread, np.float32)
 
     @abstractmethod
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """parameters [N, P] -> actions [N, ...] and their log-probabilities, float32 [N]."""
-
-    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
-        """The same, but with probability `epsilon` uniformly random. Of one choice alone: log-probabilities are those
-        of the mixture."""
-        raise NotImplementedError(f"{type(self).__name__} is no single choice")
 
     @abstractmethod
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
@@ -90,17 +85,29 @@ class Distribution(ABC):
         """The greedy actions [N, ...] as the environment takes them. In torch, for exported policies too."""
 
 
-class Categorical(Distribution):
-    """One choice among `choices`: Discrete spaces. Actions are int64 [B]."""
+class SingleChoice(Distribution):
+    """One of A choices: Discrete spaces. Actions are int64 [N]."""
+
+    @abstractmethod
+    def logits(self, parameters: Array) -> Array:
+        """The logits of the choices, float32 [N, A], of parameters [N, P]."""
+
+    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        return _sample_choice(self.logits(parameters), rng)
+
+    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
+        """The same, but with probability `epsilon` uniformly random. Log-probabilities are those of the mixture."""
+        return _sample_choice(mixed_with_uniform(self.logits(parameters), epsilon), rng)
+
+
+class Categorical(SingleChoice):
+    """A choice by its probability. Parameters are logits."""
 
     def __init__(self, space: gym.spaces.Discrete) -> None:
         self.size = int(space.n)
 
-    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        return _sample_choice(parameters, rng)
-
-    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
-        return _sample_choice(mixed_with_uniform(parameters, epsilon), rng)
+    def logits(self, parameters: Array) -> Array:
+        return parameters
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         return _evaluate_choice(parameters, actions)
@@ -109,8 +116,8 @@ class Categorical(Distribution):
         return parameters.argmax(-1)
 
 
-class Greedy(Distribution):
-    """The action with the largest value: Discrete spaces. `sample_mixed` is epsilon-greedy. Actions are int64 [B].
+class Greedy(SingleChoice):
+    """The choice with the largest value. `sample_mixed` is epsilon-greedy.
 
     Parameters are action values [N, 2 A], those of a network and of its target network side by side: Q(s, .), by which
     actions are chosen, and Q^-(s, .), of which targets are made.
@@ -120,13 +127,7 @@ class Greedy(Distribution):
         self._choices = int(space.n)
         self.size = 2 * self._choices
 
-    def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        return _sample_choice(self._logits(parameters), rng)
-
-    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
-        return _sample_choice(mixed_with_uniform(self._logits(parameters), epsilon), rng)
-
-    def _logits(self, parameters: Array) -> Array:
+    def logits(self, parameters: Array) -> Array:
         """0 for the action with the largest Q(s, .), the first of equal ones, and minus infinity for the others."""
         best = parameters[:, : self._choices].argmax(-1)[:, None]
         return np.where(np.arange(self._choices) == best, np.float32(0), np.float32(-math.inf))
@@ -226,7 +227,7 @@ class Gaussian(Distribution):
         self._squash_mean = squash_mean
         self._softplus_std = softplus_std
         self._clip_actions = clip_actions
-        self._lowest, self._highest = (self.spread_of(math.exp(end)) for end in LOG_STD_RANGE)
+        self._lowest, self._highest = (self._spread_of(math.exp(end)) for end in LOG_STD_RANGE)
         low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
         self._low = low
         self._high = high
@@ -237,7 +238,10 @@ class Gaussian(Distribution):
         self._half_range = np.where(both, highest / 2 - lowest / 2, 1).astype(np.float32)
         self._bounds = (low - self._center) / self._half_range, (high - self._center) / self._half_range
 
-    def spread_of(self, std: float) -> float:
+    def initial_spread(self, std: float) -> Array:
+        return np.full(self.spread, self._spread_of(std), np.float32)
+
+    def _spread_of(self, std: float) -> float:
         return math.log(math.expm1(std)) if self._softplus_std else math.log(std)
 
     def moments(self, parameters: Array) -> tuple[Array, Array]:
@@ -346,10 +350,10 @@ class Beta(Distribution):
         self._signs = np.repeat([1.0, -1.0], [self.size, self._actions])
         self._ones = np.repeat([1.0, 2.0], [self.size, self._actions])
 
-    def spread_of(self, std: float) -> float:
-        """See `Distribution.spread_of`. 0.5 for more: a flat density has 0.577."""
+    def initial_spread(self, std: float) -> Array:
+        """See `Distribution.initial_spread`. 0.5 for more: a flat density has 0.577."""
         concentration = 0.5 / min(std, 0.5) ** 2 - 0.5
-        return math.log(math.expm1(concentration - 1))
+        return np.full(self.spread, math.log(math.expm1(concentration - 1)), np.float32)
 
     def _concentrations(self, parameters: Array) -> Array:
         """alpha, beta and their sums side by side, [N, 3 D].

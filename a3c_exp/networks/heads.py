@@ -25,7 +25,7 @@ class PolicyHead(nn.Module):
     ) -> None:
         super().__init__()
         size, spread = distribution.size, distribution.spread
-        self._initial = torch.full((spread,), distribution.spread_of(initial_std) if spread else 0.0)
+        self._initial = torch.from_numpy(distribution.initial_spread(initial_std))
         free = 0 < spread < size and not state_dependent_std
         self.linear = nn.Linear(features, size - spread if free else size)
         self.spread = nn.Parameter(self._initial.clone()) if free else None
