@@ -29,7 +29,7 @@ from user_modules import (
 )
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import ActorCritic, Cnn, Mlp
+from a3c_exp.networks import ActorCritic, Cnn, DictEncoder, Mlp
 from a3c_exp.networks.recurrent import RecurrentInput
 from a3c_exp.networks.verification import verify
 
@@ -144,6 +144,7 @@ class TestTheFormOfObservations:
             (Mlp, PICTURES, "network=cnn_impala"),
             (Mlp, PICTURES, "env.wrappers=[FlattenObservation]"),
             (Residual, Box(-1, 1, (3, 5)), "env.wrappers=[FlattenObservation]"),
+            (DictEncoder, Box(-1, 1, (3,)), "network=mlp"),
             (Cnn, VECTORS, "network=mlp"),
             (Pictures, Box(-1, 1, (2, 2, 2, 2, 2)), "network=mlp"),
         ],

@@ -6,7 +6,6 @@ import torch
 from gymnasium.spaces import Dict
 from torch import Tensor, nn
 
-from a3c_exp.errors import require
 from a3c_exp.networks.cnn import Cnn, Padding, Precision
 from a3c_exp.networks.mlp import ActivationName, Mlp
 
@@ -31,8 +30,6 @@ class DictEncoder(nn.Module):
         precision: Precision = "auto",
     ) -> None:
         super().__init__()
-        takes = "a network for such observations: dict takes those of a Dict or a Tuple"
-        require(isinstance(observation_space, Dict), "network", "dict", takes)
         shapes = {name: space.shape or () for name, space in observation_space.items()}
         self._images = [name for name, shape in shapes.items() if len(shape) == 3]
         self._vectors = [name for name in shapes if name not in self._images]

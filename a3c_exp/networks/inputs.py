@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -156,6 +156,8 @@ class ObservationInput:
             if form == PICTURE or any(part.is_image for part in space.parts):
                 names = ", ".join(part.name for part in space.parts)
                 raise _misfit(module, names, "one array", "For a Dict or a Tuple network=dict", "of the parts")
+        elif form == SPACE and get_type_hints(module.__init__).get("observation_space") is Dict:
+            raise _misfit(module, shape, "a Dict or a Tuple", "For vectors network=mlp, for pictures network=cnn")
         if form == VECTOR and len(shape) != 1:
             smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
             advice = f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; before LSTM cells "
