@@ -11,10 +11,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from a3c_exp.errors import printable
+from a3c_exp.run.files import Disk
 
 log = logging.getLogger("a3c_exp")
 
@@ -90,16 +92,33 @@ class _Printable(logging.Formatter):
         return printable(super().format(record))
 
 
-class _File(logging.FileHandler):
-    """train.log. A failed write (a full disk) is reported once on stderr and does not end the run."""
+class _File(logging.Handler):
+    """train.log. A failed write (a full disk, one that hangs) is reported once on stderr and does not end the run."""
 
-    failed = False
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._disk = Disk()
+        self._failed = False
+        self.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
-        if not self.failed:
-            self.failed = True
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            written = self._disk.call(partial(self._file.write, f"{self.format(record)}\n".encode()))
+            problem = "" if written else "the disk does not answer"
+        except Exception as error:
+            problem = str(error)
+        if problem and not self._failed:
+            self._failed = True
             with suppress(OSError, ValueError):
-                sys.stderr.write(f"a3c_exp: {self.baseFilename} cannot be written: {sys.exc_info()[1]}\n")
+                sys.stderr.write(f"a3c_exp: {self._path} cannot be written: {problem}\n")
+
+    def close(self) -> None:
+        super().close()
+        with suppress(OSError):
+            self._disk.call(self._file.close)
+        self._disk.close()
 
 
 def _polling(stream: TextIO) -> select.poll | None:
@@ -134,8 +153,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     Restores all logging settings on exit, so that the logs of several runs in one process do not mix.
     """
     terminal = LiveLineHandler(stream or sys.stderr or io.StringIO(), label)  # a program without a console has none
-    file = _File(path, encoding="utf-8", delay=False)
-    file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+    file = _File(path)
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
 
     def show_warning(
@@ -159,8 +177,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
         log.propagate = propagate
         for handler in (terminal, file):
             log.removeHandler(handler)
-            with suppress(OSError):
-                handler.close()
+            handler.close()
 
 
 def duration(seconds: float) -> str:
