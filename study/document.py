@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from a3c_exp.common.estimates import average, estimate, median_reached, spread
+from a3c_exp.common.estimates import average, decimals, estimate, median_reached, spread
 from a3c_exp.run import markdown
 from study.entries import Goals, Recorded
 from study.records import Record
@@ -67,11 +67,12 @@ def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
 def _cells(line: Recorded, machines: str) -> list[str]:
     entry, records = line.entry, line.records
     greedy = _greedy(records)
+    digits = decimals(greedy)
     return [
         _seeds(line),
         estimate(greedy),
-        f"{mean(greedy):.1f}",
-        f"{min(greedy):.1f}, {max(greedy):.1f}",
+        f"{mean(greedy):.{digits}f}",
+        f"{min(greedy):.{digits}f}, {max(greedy):.{digits}f}",
         *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
         _solved(line),
         spread([record.solved_steps for record in records], 0),

@@ -13,12 +13,14 @@ import yaml
 import a3c_exp
 from a3c_exp import compose
 from a3c_exp.backends.processes import Processes
+from a3c_exp.cli.evaluate import load_run
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.removed import without_removed
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.envs.packages import PACKAGES
 from a3c_exp.returns import GAE
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +72,9 @@ def test_options_train_a_few_steps(words: str, tmp_path: Path) -> None:
 def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: Path) -> None:
     """Presets with the workers and rollouts that they ask for, but for Atari games, which take too long for that."""
     config = compose([option, *NEEDS.get(option, [])])
+    for start, (package, extra) in PACKAGES.items():
+        if str(config["env"].get("id")).startswith(start):
+            pytest.importorskip(package, reason=f"pip install 'a3c-exp[{extra}]'")
     atari = config["env"]["_target_"] == "a3c_exp.envs.Atari"
     if atari:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
@@ -79,6 +84,7 @@ def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: 
     if config["backend"]["_target_"] != "a3c_exp.backends.ga3c.Ga3c":
         config["backend"] = SERIAL
     train_a_few_steps(config, tmp_path / "run")
+    load_run(tmp_path / "run")  # whose folder needs no `plugins`, though it may be of an environment of another package
 
 
 def test_the_defaults_are_cartpole_with_a_process_for_each_core() -> None:

@@ -122,9 +122,20 @@ class TestErrors:
         refused(lambda: made(Gym(id="scripted_not:A-v0")), "id")
         refused(lambda: made(Gym(id="CartPole-v1", engine="os:system")), "engine", "os:system")
 
-    def test_the_atari_packages_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("name", "extra"),
+        [
+            ("ALE/Pong-v5", "atari"),
+            ("MiniGrid-Empty-5x5-v0", "minigrid"),
+            ("dm_control/cartpole-balance-v0", "dm_control"),
+        ],
+    )
+    def test_the_package_of_an_extra_is_missing(self, name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        assert "a3c-exp[atari]" in refused(lambda: made(Gym(id="ALE/Nothing-v5")), "id")
+        assert f"a3c-exp[{extra}]" in refused(lambda: made(Gym(id=name)), "id", name)
+
+    def test_the_package_of_atari_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert "a3c-exp[atari]" in refused(lambda: Atari(game="pong").make(1, [0]), "game")
 
     def test_the_vector_form_of_atari_is_a_component_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 from a3c_exp.common.estimates import (
     bootstrap_band,
     bootstrap_interval,
+    estimate,
     improvement_interval,
     interquartile_mean,
     probability_of_improvement,
@@ -26,6 +27,15 @@ def test_mean_and_interval_are_those_of_rliable() -> None:
     scores = np.array([187.5, 194.9, 231.0, 240.2, 253.3, 222.1, 236.0, 199.9, 228.4, 245.5])
     assert interquartile_mean(scores) == pytest.approx(226.26666666666668, abs=1e-9)
     assert bootstrap_interval(scores) == pytest.approx((206.96666667, 239.78333333), abs=0.7), "both draw at random"
+
+
+def test_small_returns_have_more_decimals() -> None:
+    """Those of MiniGrid are below 1."""
+    assert (estimate([250.26]), estimate([0.9642]), estimate([-0.02, 0.01, 9.9])) == (
+        "250.3",
+        "0.964",
+        "3.297 [-0.020, 9.900]",
+    )
 
 
 def test_the_band_of_curves_is_the_interval_at_each_of_their_points() -> None:

@@ -29,10 +29,16 @@ def interquartile_mean(scores: Array) -> Array:
     return np.asarray(kept.mean(axis=-1))
 
 
-def estimate(values: Sequence[float], statistic: Statistic = interquartile_mean, digits: int = 1) -> str:
+def decimals(values: Sequence[float]) -> int:
+    """Return how many decimals returns are shown with: 1, but 3 if all are below 10, as those of MiniGrid."""
+    return 1 if max(map(abs, values)) >= 10 else 3
+
+
+def estimate(values: Sequence[float], statistic: Statistic = interquartile_mean) -> str:
     """A statistic with its interval as text: '480.0 [470.1, 490.3]'. One value has no interval; '-' for none."""
     if not values:
         return "-"
+    digits = decimals(values)
     middle = f"{statistic(np.asarray(values, np.float64)):,.{digits}f}"
     if len(values) == 1:
         return middle

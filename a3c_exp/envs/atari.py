@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
+from a3c_exp.envs.packages import register
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, require, require_whole
 from a3c_exp.schedules import Schedule
@@ -88,7 +89,7 @@ class Atari(Environment):
         """
         if render_mode not in (None, "rgb_array"):
             raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it")
-        register_games("game", self.game)
+        register("ALE/", "game", self.game)
         # Only registered games: to make a game for two players would end the program at once.
         games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
         if self.game not in games:
@@ -117,13 +118,6 @@ class Atari(Environment):
             noop_max=self.noop_max, reward_clipping=False, use_fire_reset=self.fire_reset,
         )  # fmt: skip
         return env
-
-
-def register_games(key: str, value: str) -> None:
-    """Register the games with gymnasium. Raises ConfigError about a setting if their package is not installed."""
-    if importlib.util.find_spec("ale_py") is None:
-        raise ConfigError(key, value, "needs the Atari packages: pip install 'a3c-exp[atari]'")
-    gymnasium.register_envs(importlib.import_module("ale_py"))
 
 
 class _AtariBatch(VectorEnvBatch):

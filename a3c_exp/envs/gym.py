@@ -21,8 +21,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.trust import is_allowed_module, is_plain
-from a3c_exp.envs.atari import register_games
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
+from a3c_exp.envs.packages import PACKAGES, register
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_whole
@@ -136,8 +136,10 @@ class Gym(Environment):
             gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
         if module:
             _import(module, "id", self.id)
-        elif name.startswith("ALE/") or (name not in gymnasium.registry and importlib.util.find_spec("ale_py")):
-            register_games("id", self.id)  # some have names without a prefix
+        elif start := next(filter(name.startswith, PACKAGES), None):
+            register(start, "id", self.id)
+        elif name not in gymnasium.registry and importlib.util.find_spec("ale_py"):
+            register("ALE/", "id", self.id)  # some games have names without a prefix
         if name not in gymnasium.registry:
             guess = did_you_mean(name, gymnasium.registry, list_all=False)
             package = "" if module else "If a package registers it: plugins=[<package>], or its module that does"

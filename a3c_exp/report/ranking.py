@@ -59,7 +59,7 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
                 "configuration": name,
                 "runs": _count(runs),
                 "solved": _solved(runs),
-                **({} if curve is None else {curve: estimate(scores(runs, curve), digits=3)}),
+                **({} if curve is None else {curve: estimate(scores(runs, curve))}),
                 "final return": estimate(_there(numbers["final_return"])),
                 "best return": estimate(_there(numbers["best_return"])),
                 "steps until solved": spread(numbers["solved_steps"], 0),
