@@ -62,10 +62,11 @@ class Linear(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonByWorker(Schedule):
-    """A straight line for each worker, from `start` to one of `ends`, where the share `until` of the run is done.
+    """Straight lines from `start` to each of `ends`, where the share `until` of the run is done.
 
-    A worker draws its end once, with `probabilities`, by the run's seed and its own index. This is how Mnih et al. 2016
-    (arXiv 1602.01783, section 8) let the workers of Q-learning and Sarsa explore. Without a worker it is the mean.
+    A worker samples the line that counts for its next rollout, with `probabilities`. So Mnih et al. 2016 (arXiv
+    1602.01783) let the workers of Q-learning and Sarsa explore: section 4.1 has the periodic sampling, section 8 the
+    numbers. The paper does not give the period. Without a worker the value is the mean of the lines.
     """
 
     start: float = 1.0
@@ -81,14 +82,14 @@ class EpsilonByWorker(Schedule):
         require(fits, "probabilities", shares, f"{len(ends)} numbers >= 0, as many as ends, whose sum is 1")
 
     def __call__(self, progress: float) -> float:
-        return self._to(float(np.dot(self.ends, self.probabilities)))(progress)
+        return self._towards(float(np.dot(self.ends, self.probabilities)), progress)
 
-    def of_worker(self, rng: np.random.Generator) -> Linear:
-        """The line of one worker. rng: draws its end."""
-        return self._to(float(rng.choice(self.ends, p=self.probabilities)))
+    def sample(self, progress: float, rng: np.random.Generator) -> float:
+        """The value at `progress` on a line that `rng` draws."""
+        return self._towards(float(rng.choice(self.ends, p=self.probabilities)), progress)
 
-    def _to(self, end: float) -> Linear:
-        return Linear(start=self.start, end=end, until=self.until)
+    def _towards(self, end: float, progress: float) -> float:
+        return Linear(start=self.start, end=end, until=self.until)(progress)
 
 
 def progress_of(steps: int, total_steps: int) -> float:

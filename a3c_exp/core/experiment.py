@@ -132,8 +132,8 @@ class Experiment:
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
     accumulate_rollouts: rollouts whose gradients are added up, not averaged, before a push.
     gamma: discount per step.
-    epsilon: probability of a uniformly random action in place of the policy's. Discrete actions only. A schedule may be
-        one for each worker: `EpsilonByWorker`.
+    epsilon: probability of a uniformly random action in place of the policy's. Discrete actions only. May be a
+        schedule, also one that workers sample from: `EpsilonByWorker`.
     total_steps: environment steps of all workers together.
     reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no threshold.
     update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one gradient from each worker.

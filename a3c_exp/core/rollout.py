@@ -22,7 +22,7 @@ from a3c_exp.envs.info import InfoNumbers, number_columns
 from a3c_exp.networks.distributions import Distribution, Greedy, SingleChoice
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
-from a3c_exp.schedules import Schedule, value
+from a3c_exp.schedules import EpsilonByWorker, Schedule, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,10 @@ class Actor:
         """
         normalizer = snapshot.normalizer
         first, first_state = self._observations, self._state
-        rows = self._interact(snapshot, value(self._epsilon, progress))
+        epsilon = self._epsilon
+        if isinstance(epsilon, EpsilonByWorker):
+            epsilon = epsilon.sample(progress, self.rng)
+        rows = self._interact(snapshot, value(epsilon, progress))
         actions, log_probs, acted_values, _, steps = zip(*rows, strict=True)
         raw = _stack([first, *[step.obs for step in steps[:-1]]])
         values, rewards = _stack(acted_values), _stack([step.reward for step in steps])

@@ -27,7 +27,6 @@ class Role(IntEnum):
     EVALUATION_ACTIONS = 6
     MODULES = 7
     GLOBAL = 8
-    EPSILON = 9
 
 
 def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.SeedSequence:

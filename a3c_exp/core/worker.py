@@ -27,7 +27,7 @@ from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, NetworkOutputs
 from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
-from a3c_exp.schedules import EpsilonByWorker, progress_of
+from a3c_exp.schedules import progress_of
 
 # A single bad rollout passes, however many minibatches it has. So many in a row without a finite gradient end the run.
 MAX_CONSECUTIVE_NONFINITE = 20
@@ -293,9 +293,6 @@ def make_actor(
     seeds = seeding.environment_seeds(experiment.seed, Role.ENVIRONMENT, worker, count, resumed)
     rng = seeding.generator(experiment.seed, Role.ACTIONS, worker, resumed=resumed)
     seeding.seed_globals(experiment.seed, worker, resumed)
-    epsilon = experiment.epsilon
-    if isinstance(epsilon, EpsilonByWorker):  # the same after a resumption
-        epsilon = epsilon.of_worker(seeding.generator(experiment.seed, Role.EPSILON, worker))
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
     env = env_settings.make(count, seeds)
@@ -303,6 +300,6 @@ def make_actor(
         env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
         reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip,
         terminal_reward=env_settings.terminal_reward, time_limit_is_terminal=env_settings.time_limit_is_terminal,
-        epsilon=epsilon, heartbeat=heartbeat, info_keys=env_settings.info_keys,
+        epsilon=experiment.epsilon, heartbeat=heartbeat, info_keys=env_settings.info_keys,
         value_of_action=experiment.algorithm.value_of_action,
     )  # fmt: skip
