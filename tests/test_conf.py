@@ -43,6 +43,7 @@ TOGETHER = [
 ]
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
+NEEDS |= {name: ["env.id=Hopper-v5"] for name in ("env=mujoco", "experiment=ppo_mujoco")}
 NEEDS |= {"experiment=pong": ["algorithm.minibatch_size=16"]}
 SMALL = {"workers": 1, "envs_per_worker": 2, "rollout_length": 8}
 SERIAL = {"_target_": "a3c_exp.backends.serial.Serial"}
@@ -79,6 +80,8 @@ def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: 
     if atari:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
         config["env"]["normalize_observations"] = [128, 64]  # to measure them takes seconds, and has tests of its own
+    if "mujoco" in option:
+        pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
     if atari or option in ENVS:
         config |= SMALL
     if config["backend"]["_target_"] != "a3c_exp.backends.ga3c.Ga3c":

@@ -111,6 +111,8 @@ def train(arguments: list[str], here: Path) -> None:
     the network are made: that every choice trains is tested with the configurations, and sweeps by themselves."""
     if ATARI & set(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
+    if {"env=mujoco", "experiment=ppo_mujoco"} & set(arguments):
+        pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
     for name in ("wandb", "mlflow", "video"):
         if any("callbacks" in argument and name in argument.lower() for argument in arguments):
             pytest.importorskip({"video": "moviepy"}.get(name, name))

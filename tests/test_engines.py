@@ -15,7 +15,7 @@ from a3c_exp.envs import EnvBatch, Gym
 from a3c_exp.errors import ConfigError
 
 IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3"]
-IDS += ["BipedalWalker-v3", "MountainCarContinuous-v0"]
+IDS += ["BipedalWalker-v3", "MountainCarContinuous-v0", "Hopper-v5"]
 needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="pip install 'a3c-exp[envpool]'")
 
 
@@ -48,6 +48,8 @@ def test_without_envpool_the_extra_is_named() -> None:
 @pytest.mark.parametrize("name", IDS)
 def test_envpool_is_the_environment_that_gymnasium_has(name: str) -> None:
     """Its spaces, time limit and ends; its random numbers are others."""
+    if name == "Hopper-v5":
+        pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
     batch, own = Gym(id=name, engine="envpool").make(3, [1, 2, 3]), gymnasium.make(name)
     assert batch.observation_space.shape == own.observation_space.shape
     assert batch.action_space == own.action_space

@@ -128,6 +128,7 @@ class TestErrors:
             ("ALE/Pong-v5", "atari"),
             ("MiniGrid-Empty-5x5-v0", "minigrid"),
             ("dm_control/cartpole-balance-v0", "dm_control"),
+            ("Hopper-v5", "mujoco"),
         ],
     )
     def test_the_package_of_an_extra_is_missing(self, name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,10 @@ class Gym(Environment):
             package = "" if module else "If a package registers it: plugins=[<package>], or its module that does"
             problem = " ".join(filter(None, ["no such environment is registered.", guess, package]))
             raise ConfigError("id", self.id, problem)
-        return gymnasium.registry[name]
+        spec = gymnasium.registry[name]
+        if str(spec.entry_point).startswith("gymnasium.envs.mujoco") and importlib.util.find_spec("mujoco") is None:
+            raise ConfigError("id", self.id, "needs MuJoCo: pip install 'a3c-exp[mujoco]'")
+        return spec
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
