@@ -134,14 +134,14 @@ def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys:
     for seed in range(3):
         run(tmp_path / f"a{seed}", seed, settings=returns(5), mean_return_100=100.0 + seed)
         run(tmp_path / f"b{seed}", seed, 1000, settings=returns(9), mean_return_100=300.0 + seed)
-        run(tmp_path / f"c{seed}", seed, settings=returns(7), mean_return_100=None, best_eval_return=None)
+        run(tmp_path / f"c{seed}", seed, settings=returns(7), mean_return_100=None, best_eval_return=None, commit=None)
     shutil.rmtree(tmp_path / "equal")
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "| 1 | returns.n=9 | 3 | 3 of 3 | 301.0 [300.0, 302.0] |" in output
     assert "| 3 | returns.n=7 | 3 | 0 of 3 | - | - |" in output, "no episode has ended"
     assert "a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00].\n" in output
-    assert "Runs: 9.\nCommit abc; " in output
+    assert "Runs: 9.\nCommit abc, unknown; " in output
 
 
 def test_configurations_are_ranked_by_evaluations_where_that_is_asked(

@@ -55,7 +55,7 @@ class Report:
 
     def _origin(self) -> list[str]:
         summaries = [run.summary for run in self.runs if run.ended]
-        commits = sorted({str(summary.get("commit")) for summary in summaries}) or ["unknown"]
+        commits = sorted({str(summary.get("commit") or "unknown") for summary in summaries}) or ["unknown"]
         machines = [summary["machine"] for summary in summaries if isinstance(summary.get("machine"), dict)]
         processors = sorted({f"{each.get('processor')}, {each.get('usable_cores')} cores" for each in machines})
         unfinished = sum(not run.ended for run in self.runs)
