@@ -139,20 +139,40 @@ class TestDistributions:
         at_the_bound = -0.5 * 2**2 - 0.5 * np.log(2 * np.pi)
         np.testing.assert_allclose(log_probs[actions[:, 0] == 1], at_the_bound, rtol=1e-5)
 
-    @pytest.mark.parametrize("softplus_std", [False, True])
-    def test_a_deviation_is_bounded_and_its_derivative_leads_back(self, softplus_std: bool) -> None:
-        """d/dx (w x): beyond a bound it is 0 only if a step against it would lead further out."""
-        distribution: Any = make_distribution(Box(-1, 1, (1,)), softplus_std=softplus_std)
+    def test_a_dimension_without_room_has_its_only_action(self) -> None:
+        space = Box(np.array([0.5, -1], np.float32), np.array([0.5, 1], np.float32))
+        distribution = make_distribution(space, clip_actions=True)
+        parameters = normal(ROWS, 4)
+        actions, log_probs = distribution.sample(parameters, np.random.default_rng(0))
+        assert np.isfinite(log_probs).all() and np.isfinite(distribution.evaluate(parameters, actions)[0]).all()
+        assert all(action in space for action in distribution.to_env(actions))
+
+    @pytest.mark.parametrize(
+        ("settings", "signs"),
+        [
+            ({}, [1, 1, 0, 0, -1]),
+            ({"softplus_std": True}, [1, 1, 0, 0, -1]),
+            ({"continuous": "squashed_gaussian"}, [-1, 0, 1, 0, -1]),  # the wide ones lie at the bounds, and say little
+        ],
+        ids=str,
+    )
+    def test_a_deviation_is_bounded_and_its_derivative_leads_back(
+        self, settings: dict[str, Any], signs: list[int]
+    ) -> None:
+        """d/dx (w H): beyond a bound it is 0 only if a step against it would lead further out."""
+        distribution: Any = make_distribution(Box(-1, 1, (1,)), **settings)
         spread = np.array([0.0, 9.0, 9.0, -9.0, -9.0], np.float32)
         parameters = np.stack([np.zeros_like(spread), spread], 1)
         std = np.exp(distribution.moments(parameters)[1][:, 0])
         np.testing.assert_allclose(std[1:], np.exp([2, 2, -5, -5]), rtol=1e-3)
         no_log_probs, weights = np.zeros(5, np.float32), np.array([1, 1, -1, 1, -1], np.float32)
         grad = distribution.evaluate(parameters, np.zeros((5, 1), np.float32))[2](no_log_probs, weights)[:, 1]
-        assert np.sign(grad).tolist() == [1, 1, 0, 0, -1]
+        assert np.sign(grad).tolist() == signs
 
     @pytest.mark.parametrize("continuous", ["squashed_gaussian", "beta"])
-    @pytest.mark.parametrize("space", [Discrete(2), Box(-np.inf, 1, (1,)), Box(0, 9, (1,), np.int64)], ids=str)
+    @pytest.mark.parametrize(
+        "space", [Discrete(2), Box(-np.inf, 1, (1,)), Box(-3e38, 3e38, (1,)), Box(0, 9, (1,), np.int64)], ids=str
+    )
     def test_a_distribution_that_does_not_fit_the_actions_is_refused(self, continuous: Any, space: Any) -> None:
         whole_numbers = isinstance(space, Box) and np.issubdtype(space.dtype, np.integer)
         key, value = ("env.id", str(space)) if whole_numbers else ("network.distribution", continuous)

@@ -235,7 +235,7 @@ class Gaussian(Distribution):
         lowest, highest = np.where(below, low, 0), np.where(above, high, 0)
         both, beyond = below & above, np.where(below, 1, 0) - np.where(above, 1, 0)
         self._center = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond).astype(np.float32)
-        self._half_range = np.where(both, highest / 2 - lowest / 2, 1).astype(np.float32)
+        self._half_range = np.where(both & (low < high), highest / 2 - lowest / 2, 1).astype(np.float32)
         self._bounds = (low - self._center) / self._half_range, (high - self._center) / self._half_range
 
     def initial_spread(self, std: float) -> Array:
@@ -263,6 +263,17 @@ class Gaussian(Distribution):
         return actions, log_probs
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
+        log_probs, entropy, by_moments = self._normal(parameters, actions)
+
+        def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+            return self._by_parameters(parameters, *by_moments(grad_log_probs, grad_entropy))
+
+        return log_probs, entropy, backward
+
+    def _normal(
+        self, parameters: Array, actions: Array
+    ) -> tuple[Array, Array, Callable[[Array, Array], tuple[Array, Array]]]:
+        """`evaluate` of the normal distributions: derivatives by means and log standard deviations, [N, D]."""
         mean, log_std = self.moments(parameters)
         scale = np.exp(-log_std)
         noise = (actions - mean) * scale
@@ -270,12 +281,11 @@ class Gaussian(Distribution):
         total_log_std = log_std.sum(-1)
         log_probs = -0.5 * (noise * noise).sum(-1) - total_log_std - constant
 
-        def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        def by_moments(grad_log_probs: Array, grad_entropy: Array) -> tuple[Array, Array]:
             grad_mean = grad_log_probs[:, None] * noise
-            grad_log_std = grad_mean * noise - grad_log_probs[:, None] + grad_entropy[:, None]
-            return self._by_parameters(parameters, grad_mean * scale, grad_log_std)
+            return grad_mean * scale, grad_mean * noise - grad_log_probs[:, None] + grad_entropy[:, None]
 
-        return log_probs, total_log_std + constant + 0.5 * self.spread, backward
+        return log_probs, total_log_std + constant + 0.5 * self.spread, by_moments
 
     def _by_parameters(self, parameters: Array, grad_mean: Array, grad_log_std: Array) -> Array:
         """Derivatives by the parameters, [N, 2 D], from those by the moments, which may be overwritten."""
@@ -313,15 +323,17 @@ class SquashedGaussian(Gaussian):
         return actions, log_probs - _log_slopes(actions).sum(-1)
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
-        log_probs, entropy, normal_backward = super().evaluate(parameters, actions)
+        log_probs, entropy, by_moments = self._normal(parameters, actions)
         mean, log_std = self.moments(parameters)
         steps = np.exp(log_std)[..., None] * POINTS
         points = mean[..., None] + steps  # [N, D, points]
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
             weighted = -2 * np.tanh(points) * WEIGHTS * grad_entropy[:, None, None]  # d ln(1 - tanh^2 u) / du
-            by_slopes = self._by_parameters(parameters, weighted.sum(-1), (weighted * steps).sum(-1))
-            return normal_backward(grad_log_probs, grad_entropy) + by_slopes
+            grad_mean, grad_log_std = by_moments(grad_log_probs, grad_entropy)
+            return self._by_parameters(
+                parameters, grad_mean + weighted.sum(-1), grad_log_std + (weighted * steps).sum(-1)
+            )
 
         slopes = _log_slopes(actions).sum(-1)
         return log_probs - slopes, entropy + (_log_slopes(points) @ WEIGHTS).sum(-1), backward
@@ -417,7 +429,10 @@ def make_distribution(
     Raises ConfigError for spaces that have none (Dict, Tuple, ...), or not this one.
     """
     if continuous != "gaussian":
-        bounded = isinstance(space, gym.spaces.Box) and space.is_bounded("both")
+        bounded = False
+        if isinstance(space, gym.spaces.Box):
+            with np.errstate(over="ignore", invalid="ignore"):  # a range beyond float32 is no range
+                bounded = bool(np.isfinite(np.subtract(space.high, space.low, dtype=np.float32)).all())
         require(bounded, "network.distribution", continuous, f"gaussian: actions {space} are no Box with bounds")
     match space:
         case gym.spaces.Discrete():
