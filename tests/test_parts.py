@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from refusals import refused
 from runs import drain, same
 
 import a3c_exp
@@ -37,7 +38,7 @@ class Signs(gymnasium.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium has it
     observation_space = Dict({
-        "camera": Box(0, 255, (4, 4, 1), np.uint8), "vector": Box(-1, 1, (1,)), "action_mask": MultiBinary(5)
+        "camera": Box(0, 255, (4, 4, 1), np.uint8), "state": Box(-1, 1, (1,)), "action_mask": MultiBinary(5)
     })  # fmt: skip
     action_space = Discrete(5)
 
@@ -58,11 +59,16 @@ class Signs(gymnasium.Env[Any, Any]):
         self.mask[(self.right + 1) % 4] = 0
         camera = np.full((4, 4, 1), 200 if self.right >= 2 else 10, np.uint8)
         return {
-            "camera": camera, "vector": np.array([2 * (self.right % 2) - 1], np.float32), "action_mask": self.mask
+            "camera": camera, "state": np.array([2 * (self.right % 2) - 1], np.float32), "action_mask": self.mask
         }  # fmt: skip
 
 
+class SignsOfBox(Signs):
+    action_space: Any = Box(-1, 1, (5,))
+
+
 gymnasium.register("Signs-v0", entry_point=lambda **kwargs: Signs(**kwargs), max_episode_steps=100)
+gymnasium.register("SignsOfBox-v0", entry_point=lambda **kwargs: SignsOfBox(**kwargs))
 
 
 def overrides(backend: str, **more: Any) -> list[str]:
@@ -100,6 +106,7 @@ def test_one_worker_is_the_same_everywhere(backend: str) -> None:
 
 
 def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
+    """A file has one thing of a name: `state` is that of a network with a memory."""
     onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
     from a3c_exp.export import __main__ as export
 
@@ -109,7 +116,7 @@ def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
     assert export.main([str(folder), "steps=50"]) == 0  # checked against the policy
     session = onnxruntime.InferenceSession(str(folder / "policy.onnx"), providers=["CPUExecutionProvider"])
     inputs = {each.name: each.type for each in session.get_inputs()}
-    assert inputs == {"action_mask": "tensor(float)", "camera": "tensor(uint8)", "vector": "tensor(float)"}
+    assert inputs == {"action_mask": "tensor(float)", "camera": "tensor(uint8)", "observation.state": "tensor(float)"}
 
 
 class TestSpaces:
@@ -153,7 +160,7 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("look", "words"),
         [
-            ({"vector": np.array([np.nan], np.float32)}, "vector"),
+            ({"state": np.array([np.nan], np.float32)}, "state"),
             ({"camera": np.zeros((3, 4, 1), np.uint8)}, "camera"),
             ({"action_mask": np.zeros(5, np.int8)}, "no action"),
         ],
@@ -171,6 +178,19 @@ class TestAnswers:
                 assert isinstance(batch.observation_space, PartsBox) and batch.observation_space.mask is not None
                 allowed = obs[:, batch.observation_space.mask]
                 obs = batch.step(allowed.argmax(1)).obs
+
+    @pytest.mark.parametrize("vector", [False, True])
+    def test_a_mask_allows_something_for_each_of_several_choices(self, vector: bool) -> None:
+        class Choices(Signs):
+            action_space: Any = MultiDiscrete([3, 2])
+
+            def _look(self) -> dict[str, Any]:
+                return super()._look() | {"action_mask": np.array([1, 0, 1, 0, 0], np.int8)}
+
+        make: Any = gymnasium.vector.SyncVectorEnv([Choices, Choices]) if vector else None
+        batch = VectorEnvBatch(make, [0, 1]) if vector else SyncEnvBatch([Choices(), Choices()], [0, 1])
+        with pytest.raises(EnvError, match="no action"):
+            batch.reset()
 
     def test_a_mask_in_info_becomes_a_part(self) -> None:
         class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -223,8 +243,17 @@ class TestMask:
         share = 0.5 / (1 + np.exp(5.0)) + 0.25
         np.testing.assert_allclose(np.exp(log_probs[actions == 0]), share, rtol=1e-5)
 
-    def test_one_of_another_length_is_refused(self) -> None:
-        space, _ = encoder(SPACE)
-        with pytest.raises(a3c_exp.ConfigError, match="action_mask") as info:
-            EncoderNetwork(encoder=ModuleSpec(DictEncoder)).build(space, Discrete(3), None)
-        assert info.value.key == "env.id"
+    @pytest.mark.parametrize(
+        ("setting", "words"),
+        [
+            ({"env.wrappers": "[{FrameStackObservation: {stack_size: 2}}]"}, "it has 10"),  # it stacks the mask too
+            ({"env.id": "SignsOfBox-v0"}, "left out"),
+        ],
+    )
+    def test_one_that_does_not_fit_the_actions_is_refused(self, setting: dict[str, str], words: str) -> None:
+        assert words in refused(lambda: a3c_exp.train(overrides("serial", **setting)), "env.id", "action_mask")
+
+    @pytest.mark.parametrize("setting", ["shared", "background"])
+    def test_its_observations_have_no_pixels_to_measure(self, setting: str) -> None:
+        settings = overrides("serial", **{"env.normalize_observations": setting})
+        assert "parts" in refused(lambda: a3c_exp.train(settings), "env.normalize_observations", setting)

@@ -125,12 +125,12 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
         problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
         raise ConfigError("epsilon", experiment.epsilon, problem)
     try:
-        if to_train:
-            _take_a_step(env, experiment.env)
         if experiment.eval.env:
             _check_eval_env(env, experiment)
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, None)
+            if to_train:  # with a mask of actions that fits them
+                _take_a_step(env, experiment.env)
             setting = experiment.env.normalize_observations
             space = NormalizedObservations.of(setting, env.observation_space).network_space(env.observation_space)
             verify(network, space)

@@ -91,6 +91,8 @@ def are_pictures(space: Box) -> bool:
 def require_pictures(space: Box, key: str, setting: object) -> None:
     """Raise ConfigError for a setting that only pictures of bytes can have."""
     allowed = f"true, 'shared' or false: observations {space.shape} of {space.dtype} are no pictures of bytes"
+    if isinstance(space, PartsBox):
+        allowed = "true or false: observations have several parts"
     require(are_pictures(space), key, setting, allowed)
 
 
@@ -124,8 +126,8 @@ class NormalizedObservations:
             require_pictures(space, "env.normalize_observations", list(setting))
             return cls(by_network=True, fixed=setting)
         if isinstance(space, PartsBox):
-            allowed = "true or false: observations have several parts"
-            require(setting is True, "env.normalize_observations", setting, allowed)
+            if setting == "shared":
+                require_pictures(space, "env.normalize_observations", setting)
             return cls(True, space.shape, left=space.unmeasured)
         return cls(True, space.shape if setting is True else (), are_pictures(space))
 

@@ -35,9 +35,11 @@ class AnswerCheck:
     the space is discrete or one of pictures, since a conversion would change them silently.
 
     `observations` runs at every step and is quick. `fault` says afterwards what is wrong with one of them.
+
+    actions: of the environment, for `require_action`.
     """
 
-    def __init__(self, space: Space[Any]) -> None:
+    def __init__(self, space: Space[Any], actions: Space[Any] | None = None) -> None:
         self.space, (self.box, self._encode) = space, encoder(space)
         self._shape = space.shape
         self._picture = self.box.dtype == np.uint8
@@ -49,6 +51,8 @@ class AnswerCheck:
         parts = self.box.parts if isinstance(self.box, PartsBox) else ()
         self._parts = [(part, AnswerCheck(part.space)) for part in parts]
         self.mask = self.box.mask if isinstance(self.box, PartsBox) else None
+        sizes = actions.nvec if isinstance(actions, MultiDiscrete) else np.ones(1, np.int64)
+        self._choices = np.cumsum(sizes)[:-1]
 
     def observations(self, observations: Sequence[Any] | Array) -> Array | None:
         """K observations as the policy takes them, a new array [K, ...]; None if one of them cannot be used."""
@@ -112,11 +116,13 @@ class AnswerCheck:
         return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
 
     def require_action(self, observations: Floats, indices: Sequence[int] | Array) -> None:
-        """Raise WrongAnswerError if the mask of an observation that is acted on allows no action. indices: see `batch`.
+        """Raise WrongAnswerError if the mask of an observation that is acted on allows no action, or nothing for one of
+        several choices. indices: see `batch`.
 
         Ask only if there is a `mask`.
         """
-        allowed = (observations[:, self.mask] > 0.5).any(1)
+        masks = np.split(observations[:, self.mask] > 0.5, self._choices, axis=1)
+        allowed = np.logical_and.reduce([mask.any(1) for mask in masks])
         if not allowed.all():
             index = int(np.asarray(indices)[int(allowed.argmin())])
             raise WrongAnswerError(f"an {ACTION_MASK} that allows no action", index)

@@ -38,7 +38,7 @@ class VectorEnvBatch:
         self.count = int(env.num_envs)
         self.observation_space, self.encode = encoder(env.single_observation_space)
         self.action_space, self.decode = decoder(env.single_action_space)
-        self._check = AnswerCheck(env.single_observation_space)
+        self._check = AnswerCheck(env.single_observation_space, env.single_action_space)
         self._env = env
         self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__  # EnvPool's specification has none
         self._mode = autoreset_mode(env)

@@ -102,8 +102,14 @@ class PolicyModule(nn.Module):
 
 
 def inputs_of(space: Box, observations: Array) -> dict[str, Array]:
-    """A model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by the names of its parts."""
-    return space.split(observations) if isinstance(space, PartsBox) else {"observation": observations}
+    """A model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by the names of its parts.
+
+    A part whose name is that of an output or of the recurrent state is `observation.<name>`.
+    """
+    if not isinstance(space, PartsBox):
+        return {"observation": observations}
+    parts = space.split(observations).items()
+    return {f"observation.{name}" if name in (*OUTPUTS, "state") else name: part for name, part in parts}
 
 
 def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelProto:
