@@ -282,7 +282,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_settings_that_do_not_fit_are_refused(what: str) -> None:
     changes, key = REFUSED[what]
-    refused(lambda: load_experiment(config(**{"env": BANDIT} | q("OneStepQ") | changes)), key)
+    value: Any = {"cells": "Lstm"}.get(what, ...)
+    refused(lambda: load_experiment(config(**{"env": BANDIT} | q("OneStepQ") | changes)), key, value)
 
 
 def test_shards_of_a_parameter_server_are_refused() -> None:

@@ -125,7 +125,8 @@ class Network(ABC):
     def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
         """The same for action values. Raises ConfigError if the network has no such form."""
         problem = "must be an encoder without a recurrent state, since the algorithm learns action values"
-        raise ConfigError("network", self.module_class.__name__, problem)
+        named = type(self) if self.nameable else self.module_class
+        raise ConfigError("network", named.__name__, problem)
 
 
 @dataclass(frozen=True, kw_only=True)
