@@ -1,4 +1,4 @@
-"""The background of pictures, measured by random play: `env.normalize_observations=background`, and `auto`."""
+"""The background of images, measured by random play: `env.normalize_observations=background`, and `auto`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ STEPS = 250
 def measure(experiment: Experiment) -> Normalization:
     """What `env.normalize_observations` auto or background stands for.
 
-    The most frequent byte of the pictures of a short random play, and a quarter of the levels that they can have; false
-    for `auto` without pictures of bytes, or with a network that takes them as they are. The play has a fixed seed: two
+    The most frequent byte of the images of a short random play, and a quarter of the levels that they can have; false
+    for `auto` without images of bytes, or with a network that takes them as they are. The play has a fixed seed: two
     processes find the same number. Raises ConfigError for an environment that cannot be made or played.
     """
     setting = experiment.env.normalize_observations
@@ -46,7 +46,7 @@ def measure(experiment: Experiment) -> Normalization:
 
 
 def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
-    """How often each byte is in the pictures of so many random steps: of those that their space allows.
+    """How often each byte is in the images of so many random steps: of those that their space allows.
 
     Raises RunError if the environment fails.
     """

@@ -3,7 +3,7 @@
 A worker pulls one `Normalizer` and uses it for a whole rollout: acting, bootstrapping and learning see the same
 scaling. What it measures travels back with its push as `RunningStats`.
 
-Pictures of bytes stay bytes, a quarter of the memory, until the network scales their pixels.
+Images of bytes stay bytes, a quarter of the memory, until the network scales their pixels.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class RunningStats:
 
 
 def are_pictures(space: Box) -> bool:
-    """Return whether observations of `space` are pictures of bytes."""
+    """Return whether observations of `space` are images of bytes."""
     return space.dtype == np.uint8 and ImageLayout.of(space.shape) is not None
 
 
 def require_pictures(space: Box, key: str, setting: object) -> None:
-    """Raise ConfigError for a setting that only pictures of bytes can have."""
+    """Raise ConfigError for a setting that only images of bytes can have."""
     allowed = f"true, 'shared' or false: observations {space.shape} of {space.dtype} are no pictures of bytes"
     if isinstance(space, PartsBox):
         allowed = "true or false: observations have several parts"
@@ -101,7 +101,7 @@ class NormalizedObservations:
     """The ways in which a run measures and normalizes its observations, from its setting and the environment's space.
 
     measured: by running statistics, of the given shape: that of an observation, or () for all numbers together.
-    by_network: they are pictures of bytes, whose pixels the network scales.
+    by_network: they are images of bytes, whose pixels the network scales.
     fixed: mean and standard deviation of all pixels; None if they are measured, or nothing is normalized.
     left: the columns of observations of several parts that stay as they are.
     """
@@ -114,7 +114,7 @@ class NormalizedObservations:
 
     @classmethod
     def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
-        """Raises ConfigError for a fixed mean of what are no pictures of bytes.
+        """Raises ConfigError for a fixed mean of what are no images of bytes.
 
         setting: with two numbers or false in the place of 'auto' and 'background': see `config.builder.load_final`.
         """
@@ -158,7 +158,7 @@ class Normalizer:
     """Frozen scales of observations and rewards.
 
     mean, inverse_std: float32, shaped like an observation, or [] for all its numbers; None if observations are not
-        normalized. by_network: they are pictures, whose pixels the network scales.
+        normalized. by_network: they are images, whose pixels the network scales.
     is_measured: two observations or more have been measured.
     reward_scale: factor of rewards; None if they are not normalized, NaN before the second return was measured.
     reward_mean: what is subtracted from them first; None if nothing is, and rewards in place of returns are measured
@@ -208,7 +208,7 @@ class Normalizer:
     def part_to_measure(self, raw: Array, valid: Bools) -> Array | None:
         """The observations [N, ...] of a rollout [T, B, ...] that are measured: None if they are not normalized.
 
-        Those of pictures are of one step: there are many pixels, and pictures of a rollout are much alike. It is the
+        Those of images are of one step: there are many pixels, and images of a rollout are much alike. It is the
         middle one: a stack of frames begins an episode with black ones.
         """
         if self.mean is None:

@@ -29,7 +29,7 @@ from a3c_exp.schedules import EpsilonByWorker, Schedule, value
 class Rollout(Trajectory):
     """T steps of B environments: what estimators of returns see of them, and the rest. Arrays start with [T, B].
 
-    observations: as the network gets them, normalized with the statistics of the pull; pictures of bytes as they are.
+    observations: as the network gets them, normalized with the statistics of the pull; images of bytes as they are.
     actions: as the distribution samples them, before `to_env`.
     valid: bool; False if the row is no transition: a vector environment spent the step on a reset.
     version: of the parameters that acted; int64 [T, B] where it may change inside a rollout.

@@ -32,7 +32,7 @@ class AnswerCheck:
     """Converts observations of `space`, and finds those that cannot be used.
 
     An observation must have the shape of `space`. Its numbers must be finite in float32; whole numbers in range where
-    the space is discrete or one of pictures, since a conversion would change them silently.
+    the space is discrete or one of images, since a conversion would change them silently.
 
     `observations` runs at every step and is quick. `fault` says afterwards what is wrong with one of them.
 

@@ -29,7 +29,7 @@ MAX_NOOPS, MAX_SETTING = 10_000, 1024
 """Larger numbers are taken for typing errors: the console's screen has 210 x 160 points."""
 
 Crop = tuple[int, int, int, int]
-"""Top, bottom, left and right: the part picture[top:bottom, left:right] of the console's picture."""
+"""Top, bottom, left and right: the part image[top:bottom, left:right] of the console's image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Atari(Environment):
     """A game of the Atari 2600, K copies of it stepped together in C++.
 
     An observation is uint8 [frame_stack, height, width]: the last frames in grey, the oldest first.
-    A step lasts `frame_skip` frames, and its picture is the maximum of the last two, pixel by pixel (Mnih et al. 2015,
+    A step lasts `frame_skip` frames, and its image is the maximum of the last two, pixel by pixel (Mnih et al. 2015,
     Nature 518, 529-533). Reported scores are the game's own: `reward_clip` is for training alone.
 
     game: its name in the Arcade Learning Environment, words joined by underscores ('space_invaders').
@@ -51,8 +51,8 @@ class Atari(Environment):
     fire_reset: press fire at the start of games that wait for it.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
-    crop: (top, bottom, left, right): the part picture[top:bottom, left:right] of the console's picture, which is scaled
-        to height x width; None: all of it. The console's picture has 210 rows and 160 columns, in a few games more
+    crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image, which is scaled
+        to height x width; None: all of it. The console's image has 210 rows and 160 columns, in a few games more
         rows. Needs the extra `images`.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_clip: 1 by default, as Mnih et al. clip. The other settings are those of every `Environment`; with
@@ -85,7 +85,7 @@ class Atari(Environment):
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
 
-        render_mode: None or 'rgb_array': pictures in grey of the first game.
+        render_mode: None or 'rgb_array': images in grey of the first game.
         """
         if render_mode not in (None, "rgb_array"):
             raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it")
@@ -159,7 +159,7 @@ class _AtariBatch(VectorEnvBatch):
 
 
 def _screen_size(game: str) -> tuple[int, int]:
-    """Height and width of the console's picture: 210 x 160 for most games, a few have more rows."""
+    """Height and width of the console's image: 210 x 160 for most games, a few have more rows."""
     ale_py = importlib.import_module("ale_py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
     console = ale_py.ALEInterface()
@@ -169,14 +169,14 @@ def _screen_size(game: str) -> tuple[int, int]:
 
 
 class _CroppedGames(VectorWrapper):
-    """The Atari vector environment `env`, whose pictures are whole screens in grey, cut to `crop` and scaled.
+    """The Atari vector environment `env`, whose images are whole screens in grey, cut to `crop` and scaled.
 
     They are scaled as the vector environment does it, by the mean over the area of each new point. Ended games restart
     in the same step.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], crop: Crop, height: int, width: int) -> None:
-        """height, width: of the scaled pictures. Raises ConfigError if the package that scales is not installed."""
+        """height, width: of the scaled images. Raises ConfigError if the package that scales is not installed."""
         super().__init__(env)
         try:
             self._cv2: Any = importlib.import_module("cv2")

@@ -78,7 +78,7 @@ class Step(NamedTuple):
 class EnvBatch(Protocol):
     """K environments that step together and restart their own episodes.
 
-    observation_space: the space of one observation, as the policy sees it: float32, or uint8 for pictures. Discrete
+    observation_space: the space of one observation, as the policy sees it: float32, or uint8 for images. Discrete
         observations are one-hot vectors.
     action_space: the space of one action, as the policy makes it: Discrete or MultiDiscrete that count from 0,
         MultiBinary or Box, of one axis at most.
@@ -98,7 +98,7 @@ class EnvBatch(Protocol):
         """Take actions [K, ...], each already within the bounds of `action_space`. Only after `reset`."""
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture [height, width, 3] of the first environment; None if it draws in a window of its own."""
+        """An image [height, width, 3] of the first environment; None if it draws in a window of its own."""
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
         """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even after `close`."""
@@ -125,8 +125,8 @@ class Environment(ABC):
         of its last state counts as 0. A rollout's own end is bootstrapped in any case.
     normalize_observations: true: subtract the running mean of each number of an observation and divide by its running
         standard deviation, which all workers share; 'shared': one mean and one deviation for all numbers, as for the
-        pixels of pictures; or false. For pictures of bytes also a mean and a deviation, or 'background': the most
-        frequent byte of a short random play, and 64. 'auto': 'background' for pictures of bytes whose pixels the
+        pixels of images; or false. For images of bytes also a mean and a deviation, or 'background': the most
+        frequent byte of a short random play, and 64. 'auto': 'background' for images of bytes whose pixels the
         network scales, and false for all else.
     normalize_rewards: true: training divides rewards by the standard deviation of the discounted return, running too;
         'centered': it subtracts the running mean of the rewards, and divides by their own deviation; or false.

@@ -19,7 +19,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     """The space that a policy sees for `space`, and the function that converts K observations to it.
 
     The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new array [K, ...]:
-    - Box: float32; a Box of uint8 with two axes or more is a picture, and stays uint8. A scalar is a vector of 1.
+    - Box: float32; a Box of uint8 with two axes or more is an image, and stays uint8. A scalar is a vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
     - Dict, Tuple: the vector of a `PartsBox`, of a list of observations, or of one mapping or tuple of arrays [K, ...].
     Raises TypeError for other spaces.

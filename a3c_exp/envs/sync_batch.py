@@ -175,7 +175,7 @@ class SyncEnvBatch:
         return env_error(error, _name(self._envs[index]), index=index, step=self._tick - self._began[index])
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture of the first environment; None if it draws in a window of its own."""
+        """An image of the first environment; None if it draws in a window of its own."""
         frame: Any = self._envs[0].render()
         return None if frame is None else np.asarray(frame, np.uint8)
 

@@ -100,7 +100,7 @@ class VectorEnvBatch:
         return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=final_infos(info, ended))
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture of the first environment; None if it draws in a window of its own."""
+        """An image of the first environment; None if it draws in a window of its own."""
         frames: Any = self._env.render()
         return None if frames is None or frames[0] is None else np.asarray(frames[0], np.uint8)
 

@@ -121,7 +121,7 @@ class ActorCritic(nn.Module, ABC):
     def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """One step: observations [N, ...] -> distribution parameters [N, P], values [N], the state after [N, S].
 
-        observations: in the environment's shape, normalized if the run normalizes them; pictures of bytes as they are,
+        observations: in the environment's shape, normalized if the run normalizes them; images of bytes as they are,
         which `observation_input` scales. state: None at the start of all episodes, and for a network without a state.
         """
 
@@ -149,12 +149,12 @@ class ActorCritic(nn.Module, ABC):
 
     @property
     def scales_pixels(self) -> bool:
-        """Return whether `observation_input` or the encoder scales pictures: not if they are taken as they are."""
+        """Return whether `observation_input` or the encoder scales images: not if they are taken as they are."""
         form = self.observation_input
         return form.pixels is not None and any(map(form.is_scaled_by, self.modules()))
 
     def normalize_pixels(self, mean: Floats, inverse_std: Floats) -> None:
-        """Scale pictures by a mean and the inverse of a standard deviation from now on: see `PixelScaling.normalize`.
+        """Scale images by a mean and the inverse of a standard deviation from now on: see `PixelScaling.normalize`.
 
         The network must scale pixels: see `scales_pixels`.
         """

@@ -1,4 +1,4 @@
-"""Convolutional encoders, for observations that are pictures.
+"""Convolutional encoders, for observations that are images.
 
 The encoders take the bytes themselves (`raw_images`): the scale goes into the first layer's weights, which are far
 fewer numbers than the pixels. The center is subtracted from the pixels, so that the zeros around them have its color.
@@ -22,7 +22,7 @@ from a3c_exp.networks.mlp import ACTIVATIONS, MAX_LAYERS, MAX_WIDTH, ActivationN
 Padding = Literal["valid", "same"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
-# Pictures are convolved in portions, so that one layer's output stays within this: about the size of a processor's
+# Images are convolved in portions, so that one layer's output stays within this: about the size of a processor's
 # caches. Whole rollouts at once take a third longer (notes/speed.md).
 CHUNK_BYTES = 8 * 2**20
 
@@ -38,7 +38,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-    """Pictures [N, C, H, W] in a type and a memory layout."""
+    """Images [N, C, H, W] in a type and a memory layout."""
     if not channels_last:
         return pictures.contiguous().to(dtype)
     if pictures.is_contiguous(memory_format=torch.channels_last):
@@ -108,7 +108,7 @@ class ImageEncoder(nn.Module, ABC):
         max_pixel: float,
         precision: Precision,
     ) -> None:
-        """sizes: how many numbers a layer's output has for one picture; the last are those of the convolutions' end.
+        """sizes: how many numbers a layer's output has for one image; the last are those of the convolutions' end.
         features_dim: None: without the affine layer. max_pixel is scaled to 1."""
         super().__init__()
         fits = features_dim is None or 1 <= features_dim <= MAX_WIDTH
@@ -122,7 +122,7 @@ class ImageEncoder(nn.Module, ABC):
         self._plain = False
 
     def use_float32(self) -> None:
-        """Compute all pictures at once and in float32 from now on, whatever the batch and the processor."""
+        """Compute all images at once and in float32 from now on, whatever the batch and the processor."""
         self._plain = True
 
     @abstractmethod
@@ -222,7 +222,7 @@ class Impala(ImageEncoder):
     LSTM, all activations relu.
 
     A section is a convolution, a maximum over 3 x 3 points at every second one, and residual blocks of two convolutions
-    each. All convolutions are of 3 x 3, padded so that only the maximum makes a picture smaller.
+    each. All convolutions are of 3 x 3, padded so that only the maximum makes an image smaller.
 
     sections: channels of each section. blocks: residual blocks in a section.
     The other settings are those of `Cnn`.

@@ -88,7 +88,7 @@ class Network(ABC):
 
     @property
     def takes_pictures(self) -> bool:
-        """Return whether the network is one for pictures."""
+        """Return whether the network is one for images."""
         return observation_form(self.module_class) == PICTURE
 
     def build(

@@ -53,7 +53,7 @@ def injected_names(cls: type[nn.Module]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """The axes of a picture observation. Stacked frames are channels, as colors are.
+    """The axes of an image observation. Stacked frames are channels, as colors are.
 
     Of three axes the last is that of colors if it is the shortest, or if the first two have the same length. Otherwise
     the first axis is that of channels.
@@ -88,14 +88,14 @@ class ImageLayout:
 
 
 class PixelScaling:
-    """(x - center) * scale of the pixels x of pictures, before the first layer of an encoder.
+    """(x - center) * scale of the pixels x of images, before the first layer of an encoder.
 
     Without `normalize` the center is 0, and the largest pixel becomes 1.
 
     center, scale: one number for all pixels; or float32 [C, H, W], one for each.
     """
 
-    # A hundredth of the largest pixel: a picture of a single color has no deviation to divide by.
+    # A hundredth of the largest pixel: an image of a single color has no deviation to divide by.
     LEAST_DEVIATION = 0.01
     # As with other observations, see `core.normalization`: beyond it a pixel says no more than that it is extreme.
     CLIP = 10.0
@@ -119,7 +119,7 @@ class PixelScaling:
             self.scale = float(limited)
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """Pictures [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results are clipped."""
+        """Images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results are clipped."""
         x = pictures.float()
         if isinstance(self.center, Tensor) and isinstance(self.scale, Tensor):
             return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(-self.CLIP, self.CLIP)
@@ -131,7 +131,7 @@ class ObservationInput:
     """The form in which a module gets observations [N, ...].
 
     arguments: what comes from the space, by the names that its constructor may ask for.
-    axes: of one observation. layout, pixels: of pictures; None for what is no picture.
+    axes: of one observation. layout, pixels: of images; None for what is no image.
     raw: whether the module scales the pixels itself.
     parts: of observations of several, for a module that asks for `observation_space`: it gets a dictionary of them.
         Each with the layout of its images.
@@ -174,7 +174,7 @@ class ObservationInput:
             arguments: dict[str, Any] = {"inputs": shape[0] if shape else 0}
         else:
             largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
-            # Pictures without a bound are taken as they are, and so are those of small numbers.
+            # Images without a bound are taken as they are, and so are those of small numbers.
             pixels = PixelScaling(max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0)
             bound = largest if raw else largest / pixels.max_pixel
             low = 0.0 if float(space.low.min()) >= 0 else -bound
@@ -184,17 +184,17 @@ class ObservationInput:
         return cls(arguments, len(shape), layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
-        """Let a module that takes raw pictures, and has an attribute `pixels` to scale them, use the `PixelScaling` of
+        """Let a module that takes raw images, and has an attribute `pixels` to scale them, use the `PixelScaling` of
         this input."""
         if self.raw and hasattr(module, "pixels"):
             module.pixels = self.pixels  # type: ignore[assignment]
 
     def is_scaled_by(self, module: nn.Module) -> bool:
-        """Return whether pictures have been scaled when a module has seen them: by this input, or by the module."""
+        """Return whether images have been scaled when a module has seen them: by this input, or by the module."""
         return not self.raw or getattr(module, "pixels", None) is self.pixels
 
     def prepare(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as the module takes them: float32, or pictures as they are with `raw_images`; parts
+        """Observations [N, ...] as the module takes them: float32, or images as they are with `raw_images`; parts
         in a dictionary, see `_space_of`."""
         if self.parts:
             return {  # type: ignore[return-value]

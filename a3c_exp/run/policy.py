@@ -90,7 +90,7 @@ class Policy:
         self._rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
 
     def use_float32(self) -> None:
-        """Compute pictures in float32 from now on, whatever the `precision` of the network."""
+        """Compute images in float32 from now on, whatever the `precision` of the network."""
         for module in self._network.modules():
             if isinstance(module, ImageEncoder):
                 module.use_float32()
