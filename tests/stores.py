@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, SharedStore, Snapshot, Store, Ticket
+from a3c_exp.core.store import Push, SharedStore, Snapshot, Store
 from a3c_exp.optimizers import SGD
 from a3c_exp.schedules import Constant
 
@@ -40,6 +41,13 @@ def pull(store: Store, worker: int = 0) -> Snapshot:
     return store.pull(worker, np.empty(SIZE, np.float32))
 
 
+class Pushed(NamedTuple):
+    """A push that a store has taken. done: tells whether its worker may go on; then its event is complete."""
+
+    done: Callable[[], bool]
+    event: Event
+
+
 def push(
     store: Store,
     worker: int,
@@ -50,18 +58,11 @@ def push(
     weight: int | None = None,
     stats: RunningStats | None = None,
     rng: np.random.Generator | None = None,
-) -> Ticket:
+) -> Pushed:
     """Push a gradient. snapshot: None for a pull just before. weight: None for that of its steps."""
     snapshot = pull(store, worker) if snapshot is None else snapshot
     weight = steps if weight is None else weight
     rng = np.random.default_rng(0) if rng is None else rng
     event = Event(worker, steps=steps)
-    return store.push(
-        worker, Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng)
-    )
-
-
-def event_of(ticket: Ticket) -> Event:
-    """The event of a push that the store reports through its worker."""
-    assert ticket.event is not None
-    return ticket.event
+    pushed = Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng)
+    return Pushed(store.push(worker, pushed), event)

@@ -309,20 +309,20 @@ class TestSharedBuffers:
     def buffers(self) -> Iterator[SharedBuffers]:
         """Of two agents with one slot each."""
         experiment = load_experiment(ga3c(workers=2))
-        buffers = SharedBuffers(BufferSpec.of(experiment, 1, *build_network(experiment)))
+        buffers = SharedBuffers(BufferSpec.of(experiment, 1, *build_network(experiment)), 2)
         yield buffers
         buffers.close()
 
     def test_an_agent_with_an_unread_notification_is_busy(self, buffers: SharedBuffers) -> None:
         """Trainers learn from less than `training_batch` if no agent is busy. An agent whose slot has just been
         released is, however long the system keeps it from its core."""
-        network = RemoteNetwork(buffers.channel(0), Categorical(Discrete(2)), Heartbeat())
-        status = buffers.request_arrays["status"]
+        agent = buffers.agents[0]
+        network = RemoteNetwork(agent, Categorical(Discrete(2)), Heartbeat())
         assert buffers.busy_agents == 2
         assert network.acquire_slot() == 0
-        status[0] = WAITING
+        agent.status[0] = WAITING
         assert buffers.busy_agents == 1
-        buffers.release([0])
+        agent.notify(0)
         assert buffers.busy_agents == 2
         assert network.acquire_slot() == 0
-        assert status[0] == WORKING
+        assert agent.status[0] == WORKING

@@ -26,7 +26,7 @@ from runs import (
     train_config,
     wait_until,
 )
-from stores import SIZE, event_of, make_spec, ones, push
+from stores import SIZE, make_spec, ones, push
 
 from a3c_exp.backends import ga3c as backend
 from a3c_exp.backends.ga3c.device import DeviceParameters, build_thread_network, find_device, parameters_on
@@ -81,7 +81,7 @@ class TestSteps:
                 snapshot = Snapshot(version=max(0, t - 2), steps=t * 10, normalizer=None)
                 for store, vector in ((on_host, gradient), (on_device, torch.from_numpy(gradient.copy()).to(device))):
                     clip(vector, store.spec.optimizer, store.spec.param_slices)
-                    event = event_of(push(store, 0, vector, snapshot))
+                    event = push(store, 0, vector, snapshot).event
                     assert event.staleness == {min(t, 2): 1}
                 expected, found = on_host.state(), on_device.state()
                 assert expected["version"] == found["version"] == t + 1

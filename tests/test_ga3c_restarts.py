@@ -23,9 +23,15 @@ from runs import CORRIDOR, SCRIPTED, drain, train_config, wait_until
 from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.agent import RemoteNetwork
-from a3c_exp.backends.ga3c.buffers import STARTING, AgentChannel, BufferSpec, SharedBuffers
+from a3c_exp.backends.ga3c.buffers import (
+    STARTING,
+    WORKING,
+    AgentBuffers,
+    BufferSpec,
+    IndexQueue,
+    SharedBuffers,
+)
 from a3c_exp.backends.ga3c.device import build_thread_network
-from a3c_exp.backends.ga3c.queues import bytes_in
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import build_network
@@ -62,24 +68,19 @@ def scripted_rollout(mark: int) -> Rollout:
     return Rollout(**columns, state=None, episodes=Episodes(), transitions=LENGTH * ENVS, stats=None)
 
 
-def network_of(channel: AgentChannel) -> RemoteNetwork:
-    return RemoteNetwork(channel, Categorical(Discrete(2)), Heartbeat())
-
-
-def live(channel: AgentChannel) -> None:
+def live(agent: AgentBuffers) -> None:
     """The life of an agent: two rollouts, each after a request of its parameters' version."""
-    network = network_of(channel)
-    network.begin()
+    network = RemoteNetwork(agent, Categorical(Discrete(2)), Heartbeat())
+    agent.status[0] = WORKING
     for mark in (1, 2):
         slot = network.acquire_slot()
-        network._mine["version"][0] = mark
+        agent.request["version"][0] = mark
         network.act_forward(np.full((ENVS, OBSERVATION_SIZE), mark, np.float32), None)
         network.put_rollout(slot, scripted_rollout(mark))
 
 
-def reply(buffers: SharedBuffers, requests: Sequence[int], value: float) -> None:
-    count = len(requests) * ENVS
-    buffers.reply(requests, 9, np.full((count, 2), value, np.float32), np.full(count, value, np.float32), None)
+def reply(agent: AgentBuffers, value: float) -> None:
+    agent.reply(9, np.full((ENVS, 2), value, np.float32), np.full(ENVS, value, np.float32), None)
 
 
 class Case:
@@ -89,60 +90,47 @@ class Case:
     """
 
     def __init__(self, spec: BufferSpec, line: int, taken: bool) -> None:
-        self.buffers = buffers = SharedBuffers(spec)
-        _, pipe = buffers._notifications[0]
-        os.write(pipe.fileno(), bytes([buffers_module.REPLIED] * 2))  # the replies are there before the requests
-        channel = buffers.channel(0)
-        self.killed = killed_at_line(line, os.path.dirname(buffers_module.__file__), lambda: live(channel))
+        self.buffers = buffers = SharedBuffers(spec, AGENTS)
+        agent = buffers.agents[0]
+        for _ in range(2):
+            agent.notify(buffers_module.REPLIED)  # the replies are there before the requests
+        self.killed = killed_at_line(line, os.path.dirname(buffers_module.__file__), lambda: live(agent))
         self.queued = len(buffers.finished)
-        self.slots = buffers.take_rollouts(9, 0.0) if taken else []
-        self.requests = buffers.take_requests(9, 0.0) if taken else []
+        self.rollouts = self.take(buffers.finished) if taken else []
+        self.requests = self.take(buffers.requests) if taken else []
         buffers.renew(0)
-        self.successor = network_of(buffers.channel(0))
+        self.successor = buffers.agents[0]
+
+    def take(self, queue: IndexQueue) -> list[tuple[AgentBuffers, int]]:
+        return self.buffers.take(queue, 9, 0.0)
 
     def check(self) -> None:
         buffers, successor = self.buffers, self.successor
-        assert buffers.request_arrays["status"][0] == STARTING
+        assert successor.status[0] == STARTING
         assert buffers.busy_agents == AGENTS - 1, "nobody waits for an agent that starts"
-        # Whatever the predecessor wanted to know, nobody answers it.
-        if self.requests:
-            reply(buffers, self.requests, 5.0)
-        assert buffers.take_requests(9, 0.0) == []
-        free = self.free_slots()
-        assert sorted(free + self.slots) == list(range(SLOTS)), "each slot has one owner"
-        assert buffers.take_rollouts(9, 0.0) == [], "what was queued is void"
-        for slot, mark in zip(self.slots, (1, 2), strict=False):
-            assert_whole(buffers.rollout(slot), mark)
-        buffers.release(self.slots)
-        assert self.free_slots() == self.slots
-        assert os.read(buffers._notifications[1][0].fileno(), 99) == bytes(range(SLOTS)), "the other agent has its own"
+        assert self.take(buffers.finished) == self.take(buffers.requests) == [], "what was queued is void"
+        for agent, _ in self.requests:
+            reply(agent, 5.0)  # whatever the predecessor wanted to know
+        for (agent, slot), mark in zip(self.rollouts, (1, 2), strict=False):
+            assert_whole(agent.rollout(slot), mark)
+            agent.notify(slot)
+        for agent in buffers.agents:
+            assert os.read(agent.notifications.fileno(), 99) == bytes(range(SLOTS)), (
+                "each has its own slots, and no more"
+            )
         self.check_reply()
-        successor.put_rollout(0, scripted_rollout(9))
-        assert buffers.take_rollouts(9, 0.0) == [0]
         buffers.close()
 
-    def free_slots(self) -> list[int]:
-        """Read the notifications of the successor."""
-        reader, _ = self.buffers._notifications[0]
-        return list(os.read(reader.fileno(), 99)) if bytes_in(reader) else []
-
     def check_reply(self) -> None:
-        """The successor gets the reply to its own request, and no other."""
-        buffers = self.buffers
-        server = threading.Thread(target=lambda: self.serve(8.0))
-        server.start()
-        distributions, values, _ = self.successor.act_forward(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
-        server.join()
+        """The successor gets the reply to its own request, and its rollout is queued as its own."""
+        network = RemoteNetwork(self.successor, Categorical(Discrete(2)), Heartbeat())
+        reply(self.successor, 8.0)
+        distributions, values, _ = network.act_forward(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
         np.testing.assert_array_equal(values, np.full(ENVS, 8.0))
         np.testing.assert_array_equal(distributions, np.full((ENVS, 2), 8.0))
-        assert not bytes_in(buffers._notifications[0][0])
-
-    def serve(self, value: float) -> None:
-        requests: list[int] = []
-        while not requests:
-            requests = self.buffers.take_requests(9, 1.0)
-        assert [request % AGENTS for request in requests] == [0]
-        reply(self.buffers, requests, value)
+        assert self.take(self.buffers.requests) == [(self.successor, 0)]
+        network.put_rollout(1, scripted_rollout(9))
+        assert self.take(self.buffers.finished) == [(self.successor, 1)]
 
 
 def assert_whole(rollout: Rollout, mark: int) -> None:
@@ -152,7 +140,7 @@ def assert_whole(rollout: Rollout, mark: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_no_slot_is_lost_or_owned_twice_at_whichever_line_an_agent_is_killed(spec: BufferSpec) -> None:
+def test_nothing_of_an_agent_reaches_its_successor_at_whichever_line_it_is_killed(spec: BufferSpec) -> None:
     queued = set()
     for line in range(1, MOST_LINES, 4):
         case = Case(spec, line, taken=line % 8 == 1)

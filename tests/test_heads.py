@@ -230,7 +230,7 @@ class TestHeads:
         by_kernel, by_torch = (make_drawn_head(space, state_dependent_std, continuous) for _ in range(2))
         features = normal(ROWS, 5)
         kernel = by_kernel.kernel()
-        parameters = kernel.forward(features)
+        parameters = kernel.act_forward(features)
         weights = normal(*parameters.shape, seed=4)
         grad_features = kernel.backward(features, weights.copy())
 

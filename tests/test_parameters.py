@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
+from stores import SIZE, make_spec, make_store, ones, pull, push
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.processes import Processes
@@ -23,9 +23,9 @@ locked_or_not = pytest.mark.parametrize("locked", [False, True])
 def test_staleness_is_the_updates_between_pull_and_push(locked: bool) -> None:
     store = make_store(locked=locked)
     first, second = pull(store, 0), pull(store, 1)
-    assert event_of(push(store, 1, ones(), second)).staleness == {0: 1}
+    assert push(store, 1, ones(), second).event.staleness == {0: 1}
     push(store, 1, ones())
-    assert event_of(push(store, 0, ones(), first)).staleness == {2: 1}
+    assert push(store, 0, ones(), first).event.staleness == {2: 1}
 
 
 @pytest.mark.parametrize(("power", "step"), [(0.0, 1.0), (0.5, 0.5)])
@@ -38,7 +38,7 @@ def test_the_rate_is_divided_by_a_power_of_the_staleness(power: float, step: flo
         push(store, 1, ones(), first if landed == 1 else None)
     before = store.state()["parameters"]
     np.testing.assert_array_equal(before, -4 * ones())
-    assert event_of(push(store, 0, ones(), first)).staleness == {4: 1}
+    assert push(store, 0, ones(), first).event.staleness == {4: 1}
     np.testing.assert_array_equal(store.state()["parameters"], before - step)
 
 

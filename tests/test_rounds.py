@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from stores import event_of, make_store, ones, pull, push
+from stores import make_store, ones, pull, push
 
 from a3c_exp.core.counters import pack_rng
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
@@ -23,8 +23,8 @@ class TestPushesIntoRounds:
         assert not first.done() and not second.done()
         last = push(store, 2, ones(6), snapshots[2], steps=20)
         assert last.done() and first.done() and second.done()
-        assert [event_of(ticket).updates for ticket in (first, second, last)] == [0, 0, 1]
-        assert all(event_of(ticket).staleness == {0: 1} for ticket in (first, second, last))
+        assert [ticket.event.updates for ticket in (first, second, last)] == [0, 0, 1]
+        assert all(ticket.event.staleness == {0: 1} for ticket in (first, second, last))
         np.testing.assert_allclose(store.state()["parameters"], -ones((10 * 1 + 10 * 2 + 20 * 6) / 40))
         assert (store.version, store.steps) == (1, 40)
 
@@ -32,7 +32,7 @@ class TestPushesIntoRounds:
         store = make_store(synchronous=True, workers=2)
         refused, sound = push(store, 0, None, steps=10), push(store, 1, ones(3), steps=10)
         assert refused.done() and sound.done()
-        assert event_of(refused).staleness == {}
+        assert refused.event.staleness == {}
         assert store.counters.gradients[:2].tolist() == [0, 1]
         np.testing.assert_allclose(store.state()["parameters"], -ones(3))
 
@@ -57,7 +57,7 @@ class TestAQuorum:
         stats, rng = RunningStats.of(np.ones((5, 3), np.float32), None), np.random.default_rng(7)
         late = push(store, 2, ones(100), snapshots[2], steps=5, stats=stats, rng=rng)
         assert late.done(), "without waiting for another round"
-        event = event_of(late)
+        event = late.event
         assert (event.counts.get("late_gradients", 0), event.updates, event.staleness, event.steps) == (1, 0, {}, 5)
         counted = store.counters.stats()
         assert store.steps == 7 and counted is not None and counted.row[0] == 5
@@ -71,7 +71,7 @@ class TestAQuorum:
         store = make_store(synchronous=True, quorum=2)
         refused, first = push(store, 0, None), push(store, 1, ones(1))
         assert refused.done() and not first.done()
-        assert event_of(refused).staleness == {}
+        assert refused.event.staleness == {}
         assert push(store, 0, ones(3)).done() and first.done()
         np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
@@ -113,7 +113,7 @@ class TestAQuorum:
         assert not store.round_in_progress(0)
         store.restore(store.state())
         assert pull(store).rounds == 0
-        assert not event_of(push(store, 1, ones())).counts.get("late_gradients", 0)
+        assert not push(store, 1, ones()).event.counts.get("late_gradients", 0)
         store.finish_rollout(1)
         assert not store.round_in_progress(1)
 

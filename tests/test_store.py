@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stores import SIZE, event_of, make_spec, make_store, ones, pull, push
+from stores import SIZE, make_spec, make_store, ones, pull, push
 
 from a3c_exp.core import seeding
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
@@ -22,7 +22,7 @@ BOTH: dict[str, Any] = {"observations": NormalizedObservations(True, (2,)), "nor
 def test_a_push_steps_counts_and_is_done_at_once(locked: bool) -> None:
     store = make_store(locked=locked)
     ticket = push(store, 0, ones(), steps=20)
-    event = event_of(ticket)
+    event = ticket.event
     assert ticket.done()
     assert (event.updates, event.staleness) == (1, {0: 1})
     np.testing.assert_array_equal(store.state()["parameters"], -ones())
@@ -33,7 +33,7 @@ def test_a_push_without_a_gradient_moves_counters_only() -> None:
     store = make_store()
     ticket = push(store, 0, None, steps=7)
     assert ticket.done()
-    assert (event_of(ticket).updates, event_of(ticket).staleness) == (0, {})
+    assert (ticket.event.updates, ticket.event.staleness) == (0, {})
     assert (store.version, store.steps) == (0, 7)
     assert not store.state()["parameters"].any()
 

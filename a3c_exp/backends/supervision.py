@@ -99,9 +99,9 @@ class Restarts:
             raise RunError(f"{end.failure}\n{text}", "max_restarts")
         separator = "\n" if "\n" in end.failure else ": "
         event = Event(worker, warnings=(f"{end.failure}{separator}another one takes its place",))
-        event.count("restarts")
+        event.counts["restarts"] += 1
         if end.reason == "env_errors":
-            event.count("env_errors")
+            event.counts["env_errors"] += 1
         return event
 
 

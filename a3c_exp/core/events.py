@@ -169,16 +169,6 @@ class Event:
             known.sum += metric.sum
             known.count += metric.count
 
-    def count(self, name: str) -> None:
-        """Count one more of what COUNTS names."""
-        self.counts[name] += 1
-
-    def count_update(self, staleness: int, applied: int) -> None:
-        """Record the staleness of an applied gradient. applied: its optimizer step; 0 in a round, whose step is counted
-        apart."""
-        self.updates += applied
-        self.staleness[staleness] += 1
-
     def merge(self, later: Event) -> None:
         """Add a later event of the same worker, which loses its metrics to this one. Called at nearly every update."""
         self.updates += later.updates

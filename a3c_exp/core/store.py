@@ -61,22 +61,9 @@ class Push:
     rng: np.random.Generator
 
 
-class Ticket:
-    """A push that the store has taken.
-
-    event: what the worker reports once the push is `done`; None if the store reports it by itself.
-    poll: whether the push is done now; None if it is already.
-    """
-
-    def __init__(self, event: Event | None, poll: Callable[[], bool] | None = None) -> None:
-        self.event = event
-        self._poll = poll
-
-    def done(self) -> bool:
-        """Return whether the worker may go on: nothing that it waits for is open. Does not block."""
-        if self._poll is not None and self._poll():
-            self._poll = None
-        return self._poll is None
+def at_once() -> bool:
+    """What tells of a push that is done already."""
+    return True
 
 
 class Store(Protocol):
@@ -101,8 +88,12 @@ class Store(Protocol):
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a vector [P]."""
 
-    def push(self, worker: int, push: Push) -> Ticket:
-        """Hand over a gradient. Does not wait for other workers' gradients: the ticket says whether they are needed."""
+    def push(self, worker: int, push: Push) -> Callable[[], bool]:
+        """Hand over a gradient, without waiting for those of other workers.
+
+        Returns what tells, without blocking, whether the push is done: nothing that the worker waits for is open. It is
+        called until it says so. Then the event is complete.
+        """
 
     def finish_rollout(self, worker: int) -> None:
         """Say that no more gradients of the rollout will come: rounds go on without this worker."""
@@ -164,22 +155,23 @@ class SharedStore:
         """Return what a pull brings besides the parameters, for a worker whose network is elsewhere."""
         return Snapshot(self.parameters.version, self.counters.steps, self.normalizer())
 
-    def push(self, worker: int, push: Push) -> Ticket:
+    def push(self, worker: int, push: Push) -> Callable[[], bool]:
         """Step the parameters, or submit to the synchronous round after those that were over at the pull."""
         self.counters.count(worker, push.event.steps, push.stats)
         self.counters.episodes[worker] += len(push.event.episodes)
-        ticket = Ticket(push.event)
+        done: Callable[[], bool] = at_once
         if self.rounds is not None:
-            ticket = self._submit(self.rounds, worker, push)
-            ticket.done()  # whoever completes a round makes its step
+            done = self._submit(self.rounds, worker, push)
+            done = at_once if done() else done  # whoever completes a round makes its step
         elif push.gradient is not None:
             version, steps, _, _, multipliers = push.snapshot
             staleness = self.parameters.step(worker, push.gradient, version, steps, multipliers.learning_rate)
-            push.event.count_update(staleness, applied=1)
+            push.event.updates += 1
+            push.event.staleness[staleness] += 1
         self.counters.save_rng_state(worker, push.rng)
-        return ticket
+        return done
 
-    def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Ticket:
+    def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Callable[[], bool]:
         """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and nobody waits.
 
         A quorum is of gradients: who has none does not submit, and may bring another one to the same round.
@@ -187,12 +179,12 @@ class SharedStore:
         with self.parameters.lock:  # so that the gradient is visible before the row's round
             if push.snapshot.rounds < rounds.completed:
                 if push.gradient is not None:
-                    push.event.count("late_gradients")
-                return Ticket(push.event)
+                    push.event.counts["late_gradients"] += 1
+                return at_once
             if push.gradient is None and self.spec.quorum is not None:
-                return Ticket(push.event)
+                return at_once
             rounds.submit(worker, push.gradient, push.weight, push.snapshot.rounds + 1)
-        return Ticket(push.event, partial(self._close_rounds, rounds, worker, push))
+        return partial(self._close_rounds, rounds, worker, push)
 
     def _close_rounds(self, rounds: SynchronousRounds, worker: int, push: Push) -> bool:
         """Make the steps of complete rounds, and return whether the worker's own round is over."""
@@ -205,7 +197,7 @@ class SharedStore:
             return False
         if rounds.counted(worker):
             self.counters.gradients[worker] += 1
-            push.event.count_update(0, applied=0)
+            push.event.staleness[0] += 1
         return True
 
     def finish_rollout(self, worker: int) -> None:

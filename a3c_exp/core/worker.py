@@ -240,7 +240,7 @@ class Learner:
         self._prepared += 1
         is_finite = math.isfinite(norm)
         if not is_finite:
-            event.count("rejected")
+            event.counts["rejected"] += 1
             event.metrics.clear()
             explanation = explain_divergence(network, batches)
             if not self._explanation:
@@ -253,13 +253,12 @@ class Learner:
 
     def _push(self, push: Push) -> Iterator[Event | YieldPoint]:
         """Push, wait where a synchronous round waits for others, and report."""
-        ticket = self.store.push(self.worker, push)
-        while not ticket.done() and not self.store.stopped:
+        done = self.store.push(self.worker, push)
+        while not done() and not self.store.stopped:
             self.heartbeat.beat()
             yield YieldPoint.WAITING
         self.heartbeat.beat()
-        if ticket.event is not None:
-            yield ticket.event
+        yield push.event
 
     def _check_divergence(self, *, all_rejected: bool) -> None:
         """Count a rollout. Raises RunError after too many in a row of which all gradients were rejected."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -71,13 +71,7 @@ class EncoderActorCritic(ActorCritic):
         inputs = self.observation_input.prepare(flat)
         features = self.actor_encoder(inputs)
         if self.core is not None:
-            assert state is not None and boundaries is not None
-            steps = []
-            for row, ends in zip(features.reshape(length, count, -1), boundaries, strict=True):
-                hidden, state = self.core(row, state)
-                state = state.masked_fill(ends[:, None], 0.0)
-                steps.append(hidden)
-            features = torch.cat(steps)
+            (features,) = _unrolled(self.core, features.reshape(length, count, -1), state, boundaries)
         critic_features = features if self.shared else self.critic_encoder(inputs)
         by_time = features.reshape(length, count, -1)
         return UnrollOutputs(self.masked(self.head(features), flat), self.value(critic_features)[:, 0], by_time)
@@ -129,14 +123,19 @@ class WholeActorCritic(ActorCritic):
         if not self.recurrent:
             parameters, values, _ = self(observations.flatten(0, 1))
             return UnrollOutputs(parameters, values, None)
-        assert state is not None and boundaries is not None
-        steps = []
-        for row, ends in zip(observations, boundaries, strict=True):
-            *outputs, state = self(row, state)
-            state = state.masked_fill(ends[:, None], 0.0)
-            steps.append(outputs)
-        parameters, values = map(torch.cat, zip(*steps, strict=True))
+        parameters, values = _unrolled(self, observations, state, boundaries)
         return UnrollOutputs(parameters, values, None)
+
+
+def _unrolled(step: nn.Module, rows: Tensor, state: Tensor | None, boundaries: Tensor | None) -> Iterator[Tensor]:
+    """The outputs [T B, ...] of a module for rows [T, B, ...], one after another. It returns its state at last."""
+    assert state is not None and boundaries is not None
+    outputs = []
+    for row, ends in zip(rows, boundaries, strict=True):
+        *found, state = step(row, state)
+        state = state.masked_fill(ends[:, None], 0.0)
+        outputs.append(found)
+    return map(torch.cat, zip(*outputs, strict=True))
 
 
 class PartRuntime:
@@ -162,15 +161,15 @@ class PartRuntime:
             assert state is not None
             features, state = self._core.act_forward(features, state)
         critic_features = features if self._shared else self._critic.act_forward(observations)
-        parameters = self._masked(self._head.forward(features), observations)
-        return parameters, self._value.forward(critic_features)[:, 0], state
+        parameters = self._masked(self._head.act_forward(features), observations)
+        return parameters, self._value.act_forward(critic_features)[:, 0], state
 
     def values(self, observations: Array, state: Array | None) -> Array:
         features = self._critic.act_forward(observations)
         if self._core is not None:
             assert state is not None
             features, _ = self._core.act_forward(features, state)
-        return self._value.forward(features)[:, 0]
+        return self._value.act_forward(features)[:, 0]
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         length, count = observations.shape[:2]
@@ -196,8 +195,8 @@ class PartRuntime:
                 grad_features = core_backward(grad_features.reshape(by_time.shape)).reshape(len(flat), -1)
             encoder_backward(grad_features)
 
-        values = self._value.forward(critic_features)[:, 0]
-        return TrainOutputs(self._masked(self._head.forward(features), flat), values, by_time, backward)
+        values = self._value.act_forward(critic_features)[:, 0]
+        return TrainOutputs(self._masked(self._head.act_forward(features), flat), values, by_time, backward)
 
 
 class _TorchEncoder:

@@ -63,10 +63,10 @@ class FreeStdKernel(LinearKernel):
         self._spread = array_of(spread)
         self._spread_gradient = gradient_of(spread)
 
-    def forward(self, x: Floats, out: Floats | None = None) -> Floats:
-        means = super().forward(x)
+    def act_forward(self, x: Floats, out: Floats | None = None) -> Floats:
+        means = super().act_forward(x)
         return np.concatenate([means, np.broadcast_to(self._spread, means.shape)], axis=-1, out=out)
 
-    def backward(self, x: Floats, grad_y: Floats) -> Floats:
-        self._spread_gradient += grad_y[:, self._means :].sum(0)
-        return super().backward(x, grad_y[:, : self._means])
+    def backward(self, saved: Floats, grad: Floats, needs_input: bool = True) -> Floats:
+        self._spread_gradient += grad[:, self._means :].sum(0)
+        return super().backward(saved, grad[:, : self._means], needs_input)

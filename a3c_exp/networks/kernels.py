@@ -106,8 +106,24 @@ ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
 """The activations with a kernel."""
 
 
-class LinearKernel:
-    """An affine layer on arrays: [N, in_features] -> [N, out_features]."""
+class Kernel(ABC):
+    """One step of a sequence of layers, on rows [N, F]."""
+
+    def act_forward(self, x: Floats) -> Floats:
+        """The outputs, in a new array or, of an activation that may, in place of the inputs."""
+        return self.train_forward(x)[0]
+
+    @abstractmethod
+    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+        """The outputs, which the next call overwrites, and what `backward` needs."""
+
+    @abstractmethod
+    def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
+        """See `Backward`. Without `needs_input` the result is of no use."""
+
+
+class LinearKernel(Kernel):
+    """An affine layer: [N, in_features] -> [N, out_features]. For `backward` its inputs are saved."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self._weight = array_of(layer.weight)
@@ -116,86 +132,45 @@ class LinearKernel:
         bias = layer.bias
         self._bias = None if bias is None else array_of(bias)
         self._bias_gradient = None if bias is None else gradient_of(bias)
+        self._outputs = np.empty((0, layer.out_features), np.float32)
 
-    def forward(self, x: Floats, out: Floats | None = None) -> Floats:
+    def act_forward(self, x: Floats, out: Floats | None = None) -> Floats:
         """The outputs, in a new array or in `out`."""
         y: Floats = x.dot(self._weight_t, out)  # a third faster than np.dot
         if self._bias is not None:
             y += self._bias
         return y
 
-    def backward(self, x: Floats, grad_y: Floats) -> Floats:
-        """See `Backward`. x: the inputs of the forward pass."""
-        self.add_gradient(x, grad_y)
-        grad_x: Floats = grad_y.dot(self._weight)
-        return grad_x
-
-    def add_gradient(self, x: Floats, grad_y: Floats) -> None:
-        """The same without the derivatives by the inputs."""
-        self._weight_gradient += grad_y.T.dot(x)
-        if self._bias_gradient is not None:
-            self._bias_gradient += np.add.reduce(grad_y, 0)
-
-
-class Kernel(ABC):
-    """One step of a sequence of layers, on rows [N, F]."""
-
-    def act_forward(self, x: Floats) -> Floats:
-        """The outputs, in a new array. The inputs are left as they are."""
-        return self.train_forward(x)[0]
-
-    @abstractmethod
-    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        """The outputs, which the next call overwrites, and what `backward` needs."""
-
-    @abstractmethod
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        """See `Backward`. Without `needs_input` the result is of no use."""
-
-
-class AffineKernel(Kernel):
-    """An affine layer and the activation after it, if there is one, which overwrites its sums."""
-
-    def __init__(self, layer: nn.Linear, activation: Activation | None) -> None:
-        self._linear = LinearKernel(layer)
-        self._activation = activation
-        self._sums = np.empty((0, layer.out_features), np.float32)
-
-    def act_forward(self, x: Floats) -> Floats:
-        y = self._linear.forward(x)
-        return y if self._activation is None else self._activation.apply(y)
-
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         # Memory that is returned to the system is cleared each time it is allocated again, which takes longer than the
         # arithmetic of large batches. So the kernel keeps the memory of its outputs.
-        if len(x) > len(self._sums):
-            self._sums = np.empty((len(x), self._sums.shape[1]), np.float32)
-        sums = self._linear.forward(x, self._sums[: len(x)])
-        y = sums if self._activation is None else self._activation.apply(sums)
-        return y, (x, sums, y)
+        if len(x) > len(self._outputs):
+            self._outputs = np.empty((len(x), self._outputs.shape[1]), np.float32)
+        return self.act_forward(x, self._outputs[: len(x)]), x
 
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        x, sums, y = saved
-        if self._activation is not None:
-            self._activation.times_slope(grad, sums, y)
-        if needs_input:
-            return self._linear.backward(x, grad)
-        self._linear.add_gradient(x, grad)
-        return grad
+    def backward(self, saved: Floats, grad: Floats, needs_input: bool = True) -> Floats:
+        self._weight_gradient += grad.T.dot(saved)
+        if self._bias_gradient is not None:
+            self._bias_gradient += np.add.reduce(grad, 0)
+        return grad.dot(self._weight) if needs_input else grad
 
 
 class ActivationKernel(Kernel):
-    """An activation that does not follow an affine layer."""
+    """An activation. in_place: whether it may overwrite its inputs, which are of no more use to the kernel before."""
 
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
+    def __init__(self, activation: Activation, in_place: bool) -> None:
+        self._apply, self._times_slope = activation
+        self._in_place = in_place
+
+    def act_forward(self, x: Floats) -> Floats:
+        return self._apply(x if self._in_place else x.copy())
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        y = self._activation.apply(x.copy())
+        y = self._apply(x if self._in_place else x.copy())
         return y, (x, y)
 
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
-        self._activation.times_slope(grad, *saved)
+    def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
+        self._times_slope(grad, *saved)
         return grad
 
 
@@ -220,7 +195,7 @@ class LayerNormKernel(Kernel):
         y += self._bias
         return y, (normalized, scale)
 
-    def backward(self, saved: Any, grad: Floats, needs_input: bool) -> Floats:
+    def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
         normalized, scale = saved
         self._bias_gradient += np.add.reduce(grad, 0)
         self._weight_gradient += np.add.reduce(grad * normalized, 0)
@@ -252,16 +227,14 @@ class SequenceKernel:
     def __init__(self, module: nn.Module, prepare: Callable[[Array], Floats] = _as_floats) -> None:
         self._prepare = prepare
         self._kernels: list[Kernel] = []
-        inner = [layer for layer in _layers(module) if type(layer) is not nn.Flatten]  # rows are flat from the start
-        layers = [nn.Identity(), *inner, nn.Identity()]
-        for before, layer, after in zip(layers, layers[1:], layers[2:], strict=False):
-            make = ACTIVATIONS.get(type(after))
+        for layer in _layers(module):
             if isinstance(layer, nn.Linear):
-                self._kernels.append(AffineKernel(layer, None if make is None else make(after)))
+                self._kernels.append(LinearKernel(layer))
             elif isinstance(layer, nn.LayerNorm):
                 self._kernels.append(LayerNormKernel(layer))
-            elif not isinstance(before, nn.Linear):  # which has applied it
-                self._kernels.append(ActivationKernel(ACTIVATIONS[type(layer)](layer)))
+            elif type(layer) is not nn.Flatten:  # rows are flat from the start
+                in_place = bool(self._kernels) and not isinstance(self._kernels[-1], ActivationKernel)
+                self._kernels.append(ActivationKernel(ACTIVATIONS[type(layer)](layer), in_place))
 
     def act_forward(self, x: Array) -> Floats:
         """The forward pass to act. The result may be `x` itself."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import run_agent
-from a3c_exp.backends.ga3c.buffers import BufferSpec, SharedBuffers
+from a3c_exp.backends.ga3c.buffers import ENDED, BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
 from a3c_exp.backends.ga3c.services import PredictionBatch, Services
 from a3c_exp.backends.processes.children import Child, end
@@ -45,8 +45,8 @@ class Ga3c(RestartSettings, Backend):
     Unlike the original, the last transitions of an episode are used for training, agents draw their actions themselves,
     and a predictor's parameters change only between two batches.
 
-    An agent that dies is replaced, and its slots are its successor's: a rollout that no trainer has taken up is lost. A
-    predictor or trainer that raises or hangs ends the run.
+    An agent that dies is replaced: a rollout of its own that no trainer has taken up is lost. A predictor or trainer
+    that raises or hangs ends the run.
 
     predictors, trainers: threads of each kind.
     prediction_batch: see `PredictionBatch`.
@@ -76,7 +76,7 @@ class Ga3c(RestartSettings, Backend):
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for settings that agents without a network of their own cannot have."""
-        check_processes(experiment, files_each=6)
+        check_processes(experiment, files_each=7)
         check_device(self.device)
         refused = {
             "update": ("sync", "async: agents have no gradients that rounds could be made of"),
@@ -111,7 +111,8 @@ class Ga3c(RestartSettings, Backend):
         device = find_device(network, self.device)
         log.info("the network and the optimizer compute on %s", "the CPU" if device is None else f"device {device}")
         with nullcontext() if device is None else parameters_on(device, store):
-            buffers = SharedBuffers(BufferSpec.of(context.experiment, self.rollouts, network, env))
+            spec = BufferSpec.of(context.experiment, self.rollouts, network, env)
+            buffers = SharedBuffers(spec, context.experiment.worker_count)
             workers = self._workers(context, store, buffers, network.distribution)
             yield from PipeSupervisor(workers, self, store).run(partial(_end, buffers))
 
@@ -144,16 +145,16 @@ def _end(buffers: SharedBuffers, sources: Sequence[PipeSource]) -> None:
 
 @dataclass(kw_only=True, eq=False)
 class AgentProcess(Child):
-    """The process of an agent. run: is given its channel, too."""
+    """The process of an agent. run: is given its buffers, too."""
 
     buffers: SharedBuffers
 
     def begin(self, run: Run, writer: Connection) -> None:
-        super().begin(partial(run, self.buffers.channel(self.worker)), writer)
+        super().begin(partial(run, self.buffers.agents[self.worker]), writer)
 
     def on_exit(self, *, replaced: bool) -> None:
         super().on_exit(replaced=replaced)
         if replaced:
             self.buffers.renew(self.worker)
         else:
-            self.buffers.leave(self.worker)
+            self.buffers.agents[self.worker].status[0] = ENDED

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.buffers import ENDED, REPLIED, WAITING, WORKING, AgentChannel
-from a3c_exp.backends.ga3c.queues import polling, write_index
+from a3c_exp.backends.ga3c.buffers import ENDED, REPLIED, WAITING, WORKING, AgentBuffers, polling
 from a3c_exp.backends.messages import ReceiverClosedError
 from a3c_exp.backends.supervision import incarnation
-from a3c_exp.common.arrays import Array, Floats, arrays_in
+from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
@@ -37,85 +36,69 @@ class RemoteNetwork:
     Only actions are drawn here. waited: seconds that the agent has spent waiting; the agent resets it.
     """
 
-    def __init__(self, channel: AgentChannel, distribution: Distribution, heartbeat: Heartbeat) -> None:
-        spec, agent = channel.spec, channel.agent
+    def __init__(self, buffers: AgentBuffers, distribution: Distribution, heartbeat: Heartbeat) -> None:
         self.distribution = distribution
-        self._spec = spec
-        self._agent = agent
+        self._buffers = buffers
+        self._request = buffers.request
         self._heartbeat = heartbeat
-        self._incarnation = channel.incarnation
-        self._notifications, self._requests, self._finished = channel.pipes
-        self._poll = polling(self._notifications)
-        arrays = arrays_in(channel.blocks[0], spec.requests)
-        self._status = arrays.pop("status")
-        self._mine: dict[str, Array] = {name: rows[agent : agent + 1] for name, rows in arrays.items()}
-        self._rollouts = arrays_in(channel.blocks[1], spec.rollouts)
+        self._poll = polling(buffers.notifications)
         self._free_slots: list[int] = []
         self._versions: list[int] = []  # of the parameters of each `act_forward` of a rollout
         self.waited = 0.0
 
     def initial_state(self, count: int) -> Floats | None:
-        size = self._spec.state_size
+        size = self._buffers.spec.state_size
         return np.zeros((count, size), np.float32) if size else None
 
     def act_forward(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
         """The distributions are a view, which holds until the next request."""
         self._ask(observations, state)
-        count, mine = len(observations), self._mine
-        self._versions.append(int(mine["version"][0]))
-        next_state = None if state is None else mine["next_state"][0, :count].copy()
-        return mine["distributions"][0, :count], mine["values"][0, :count].copy(), next_state
+        count, reply = len(observations), self._request
+        self._versions.append(int(reply["version"][0]))
+        next_state = None if state is None else reply["next_state"][:count].copy()
+        return reply["distributions"][:count], reply["values"][:count].copy(), next_state
 
     def values(self, observations: Array, state: Array | None) -> Floats:
         """V(s) for any number of observations: a request has room for those of K environments."""
-        values = []
-        for start in range(0, len(observations), self._spec.envs):
-            rows = slice(start, start + self._spec.envs)
+        values, envs = [], self._buffers.spec.envs
+        for start in range(0, len(observations), envs):
+            rows = slice(start, start + envs)
             self._ask(observations[rows], None if state is None else state[rows])
-            values.append(self._mine["values"][0, : len(observations[rows])].copy())
+            values.append(self._request["values"][: len(observations[rows])].copy())
         return values[0] if len(values) == 1 else np.concatenate(values)
 
     def _ask(self, observations: Array, state: Array | None) -> None:
         """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait for the reply."""
-        count, mine = len(observations), self._mine
-        mine["observations"][0, :count] = observations
+        count = len(observations)
+        self._request["observations"][:count] = observations
         if state is not None:
-            mine["state"][0, :count] = state
-        write_index(self._requests, self._agent + self._spec.agents * self._incarnation)
+            self._request["state"][:count] = state
+        self._buffers.send(self._buffers.requests)
         while (number := self._read_notification()) != REPLIED:
             self._free_slots.append(number)
-
-    def begin(self) -> None:
-        """Say that this agent works from now on: predictors and trainers wait for it."""
-        self._status[self._agent] = WORKING
-
-    def leave(self) -> None:
-        """Say that nothing more will come from this agent."""
-        self._status[self._agent] = ENDED
 
     def acquire_slot(self) -> int:
         """Wait until one of the agent's rollout slots is free, and take it."""
         if not self._free_slots:
-            self._status[self._agent] = WAITING
+            self._buffers.status[0] = WAITING
             self._wait_for_notification()
-            self._status[self._agent] = WORKING  # before it is read: see `SharedBuffers.busy_agents`
+            self._buffers.status[0] = WORKING  # before it is read: see `AgentBuffers.is_busy`
             self._free_slots.append(self._read_notification())
         return self._free_slots.pop(0)
 
     def put_rollout(self, slot: int, rollout: Rollout) -> None:
         """Write a rollout into a slot, and queue it for trainers. Each step has the version that acted in it."""
-        arrays, slots, length = self._rollouts, self._spec.slots_per_agent, len(rollout.rewards)
-        index = self._agent * slots + slot
+        arrays, length = self._buffers.rollouts, len(rollout.rewards)
         for name in STEP_FIELDS:
             column = np.array(self._versions[:length])[:, None] if name == "version" else getattr(rollout, name)
-            arrays[name][index, :length] = column
+            arrays[name][slot, :length] = column
         del self._versions[:length]  # one may be left, of the action that is chosen already
-        arrays["length"][index] = length
+        arrays["length"][slot] = length
         if rollout.state is not None:
-            arrays["state"][index] = rollout.state
+            arrays["state"][slot] = rollout.state
         if rollout.stats is not None:
-            arrays["stats"][index] = rollout.stats.row
-        write_index(self._finished, index + self._spec.agents * slots * self._incarnation)
+            arrays["stats"][slot] = rollout.stats.row
+        self._buffers.send(self._buffers.finished, slot)
 
     def _wait_for_notification(self) -> None:
         began = time.perf_counter()
@@ -125,14 +108,14 @@ class RemoteNetwork:
 
     def _read_notification(self) -> int:
         self._wait_for_notification()
-        found = os.read(self._notifications.fileno(), 1)
+        found = os.read(self._buffers.notifications.fileno(), 1)
         if not found:
             raise ReceiverClosedError
         return found[0]
 
 
 def run_agent(
-    context: RunContext, index: int, store: SharedStore, distribution: Distribution, attempt: int, channel: AgentChannel
+    context: RunContext, index: int, store: SharedStore, distribution: Distribution, attempt: int, buffers: AgentBuffers
 ) -> Iterator[Event | YieldPoint]:
     """Collect rollouts and hand them to the trainers, until the run has its `total_steps`, the store has been stopped,
     or a rule of `Stop` lets this agent leave. Yields an Event a rollout.
@@ -142,14 +125,14 @@ def run_agent(
     experiment = context.experiment
     import_plugins(experiment.plugins)  # they may register environments
     heartbeat = store.heartbeat(index)
-    network = RemoteNetwork(channel, distribution, heartbeat)
+    network = RemoteNetwork(buffers, distribution, heartbeat)
     actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat)
     if (watch := measure_actor(context.measures, actor)) is not None:
         watch.time(network, "act_forward", "waiting")  # for a predictor
     try:
         os.nice(NICENESS)
         rules = LeavingRules(experiment.stop, store.start(index, actor.rng))
-        network.begin()
+        buffers.status[0] = WORKING  # predictors and trainers wait for this agent from now on
         began = time.perf_counter()
         while True:
             slot = network.acquire_slot()
@@ -170,6 +153,6 @@ def run_agent(
             yield event
             if event.left:
                 break
-        network.leave()  # not if this raises: then another agent may take its place
+        buffers.status[0] = ENDED  # not if this raises: then another agent may take its place
     finally:
         close_within(actor.env)

@@ -1,23 +1,30 @@
-"""Shared buffers between agents and the threads that serve them, and the queues that say whose turn a buffer is.
+"""Memory that agents share with the threads that serve them, and the pipes that say whose turn it is.
 
-Every slot has one writer at any moment, and the queues pass it on. What an agent has queued is void once another one
-has its place. Its slots are its successor's; one that is being learned from comes to it as it would to the agent.
+Every agent has memory and a pipe of its own, and so has each that takes the place of one that has died: nothing that
+the dead one has written or asked for can reach it. Each part of the memory has one writer at any moment.
+
+The queues from all agents are pipes of numbers. The system writes a number whole or not at all, even if the writing
+process is killed at that moment, and wakes whoever waits for it. There is no lock between processes that could be left
+held.
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
-import threading
-from collections.abc import Sequence
+import select
+import termios
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.queues import IndexQueue, bytes_in
+from a3c_exp.backends.messages import ReceiverClosedError
 from a3c_exp.backends.processes.resources import shared_block
-from a3c_exp.common.arrays import Array, ArraySpecs, Floats, arrays_in, block_size
+from a3c_exp.common.arrays import ArraySpecs, Floats, arrays_in, block_size
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
@@ -25,39 +32,73 @@ from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
 
-# The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
-POLL_SECONDS = 0.02
-
-# What an agent is doing, in its element of `status`. WAITING: for a free slot. STARTING: the successor of one that has
-# died, for which nobody waits yet.
+# What an agent is doing, in its `status`. WAITING: for a free slot. STARTING: the successor of one that has died, for
+# which nobody waits yet.
 WORKING, WAITING, ENDED, STARTING = range(4)
 
 # A notification byte to an agent: its request has been answered. A smaller byte n: its rollout slot n is free.
 REPLIED = 255
 
+_WIDTH = np.dtype(np.int64).itemsize
+
+
+class IndexQueue:
+    """Numbers (int64) from all agents through one pipe, for threads of this process to take."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = Pipe(duplex=False)
+        self._poll = polling(self._reader)
+
+    def take(self, count: int, seconds: float) -> list[int]:
+        """Wait until there is a number; then take up to `count` of them. Empty if none comes within `seconds`."""
+        if not self._poll.poll(1000 * seconds):
+            return []
+        numbers: list[int] = np.frombuffer(os.read(self._reader.fileno(), _WIDTH * count), np.int64).tolist()
+        return numbers
+
+    def __len__(self) -> int:
+        return bytes_in(self._reader) // _WIDTH
+
+    def close(self) -> None:
+        self._reader.close()
+        self.writer.close()
+
+
+def polling(pipe: Connection) -> select.poll:
+    """What waits for a pipe to be read, in a fraction of the time that `Connection.poll` takes."""
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLIN)
+    return poll
+
+
+def bytes_in(pipe: Connection) -> int:
+    """Number of bytes that wait to be read from a pipe."""
+    waiting = array.array("i", [0])
+    fcntl.ioctl(pipe.fileno(), termios.FIONREAD, waiting)
+    return waiting[0]
+
 
 class BufferSpec(NamedTuple):
-    """Shapes and types of all buffers.
+    """Shapes and types of one agent's memory.
 
-    agents: A. envs: K, environments of each agent. slots_per_agent: rollouts that it may have open.
+    envs: K, its environments. slots: rollouts that it may have open.
     state_size: S, of one recurrent state; 0 for a network without one.
-    requests: each agent's request (observations, state) and the reply to it (distributions, values, next_state,
-        version), which starts with [A, K]; and its status.
+    requests: its request (observations, state) and the reply to it (distributions, values, next_state, version), which
+        start with [K]; and its status.
     rollouts: those in all slots: columns, which start with [slots, T, K]; and what a rollout has once.
     """
 
-    agents: int
     envs: int
-    slots_per_agent: int
+    slots: int
     state_size: int
     requests: ArraySpecs
     rollouts: ArraySpecs
 
     @classmethod
-    def of(cls, experiment: Experiment, slots_per_agent: int, network: ActorCritic, env: EnvBatch) -> BufferSpec:
+    def of(cls, experiment: Experiment, slots: int, network: ActorCritic, env: EnvBatch) -> BufferSpec:
         """The sizes that an experiment needs, measured with one pass through its network."""
         settings, space = experiment.env, env.observation_space
-        agents, envs, length = experiment.worker_count, experiment.envs_per_worker, experiment.rollout_length
+        envs, length = experiment.envs_per_worker, experiment.rollout_length
         assert isinstance(length, int)
         normalized = NormalizedObservations.of(settings.normalize_observations, space)
         dtype = np.dtype(normalized.network_space(space).dtype)
@@ -67,15 +108,14 @@ class BufferSpec(NamedTuple):
         stats_width = RunningStats.width(normalized.shape, normalized.measured, settings.normalize_rewards)
         floats, integers = np.dtype(np.float32), np.dtype(np.int64)
         requests: ArraySpecs = {
-            "status": ((agents,), np.dtype(np.int8)),
-            "observations": ((agents, envs, *space.shape), dtype),
-            "state": ((agents, envs, state_size), floats),
-            "distributions": ((agents, envs, distribution.shape[1]), floats),
-            "values": ((agents, envs), floats),
-            "next_state": ((agents, envs, state_size), floats),
-            "version": ((agents,), integers),
+            "status": ((1,), np.dtype(np.int8)),
+            "observations": ((envs, *space.shape), dtype),
+            "state": ((envs, state_size), floats),
+            "distributions": ((envs, distribution.shape[1]), floats),
+            "values": ((envs,), floats),
+            "next_state": ((envs, state_size), floats),
+            "version": ((1,), integers),
         }
-        slots = agents * slots_per_agent
         rows = slots, length, envs
         rollouts: ArraySpecs = {
             **dict.fromkeys(STEP_FIELDS, (rows, floats)),
@@ -87,165 +127,142 @@ class BufferSpec(NamedTuple):
             "state": ((slots, envs, state_size), floats),
             "stats": ((slots, stats_width), np.dtype(np.float64)),
         }
-        return cls(agents, envs, slots_per_agent, state_size, requests, rollouts)
+        return cls(envs, slots, state_size, requests, rollouts)
+
+
+@dataclass(eq=False)
+class AgentBuffers:
+    """What one agent's process shares with the threads. It can be sent to that process.
+
+    number: the agent's in the queues. block: its memory.
+    notifications, notifier: the two ends of its own pipe, of which the threads alone have the one that is written to.
+    requests, finished: the writing ends of the queues.
+    status: int8 [1], what the agent is doing.
+    """
+
+    spec: BufferSpec
+    number: int
+    block: Any
+    notifications: Connection
+    requests: Connection
+    finished: Connection
+    notifier: Any = None
+
+    def __post_init__(self) -> None:
+        self.request = arrays_in(self.block, self.spec.requests)
+        self.rollouts = arrays_in(memoryview(self.block)[block_size(self.spec.requests) :], self.spec.rollouts)
+        self.status = self.request["status"].data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = self.spec, self.number, self.block, self.notifications, self.requests, self.finished
+        return AgentBuffers, settings
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the agent is not blocked on a free slot.
+
+        One that waits for a slot may have an unread notification: the system may keep it from its core for long. It
+        counts as busy.
+        """
+        notified = self.status[0] == WAITING and bytes_in(self.notifications) > 0
+        return notified or self.status[0] == WORKING  # looked at last: the agent sets it before it reads
+
+    def send(self, queue: Connection, slot: int = 0) -> None:
+        """Put the agent's request into the queue of requests, or a rollout's slot into that of finished ones."""
+        try:
+            os.write(queue.fileno(), np.int64(self.number * self.spec.slots + slot).tobytes())
+        except BrokenPipeError:
+            raise ReceiverClosedError from None
+
+    def reply(self, version: int, distributions: Floats, values: Floats, next_state: Floats | None) -> None:
+        """Write the reply to the agent's request, and tell it.
+
+        distributions [K, P], values [K], next_state [K, S]: as a forward pass has them. version: of the parameters.
+        """
+        self.request["distributions"][:] = distributions
+        self.request["values"][:] = values
+        if next_state is not None:
+            self.request["next_state"][:] = next_state
+        self.request["version"][0] = version
+        self.notify(REPLIED)
+
+    def notify(self, byte: int) -> None:
+        """Write a notification. That a slot is free gives it back to the agent."""
+        os.write(self.notifier.fileno(), bytes((byte,)))
+
+    def rollout(self, slot: int) -> Rollout:
+        """The rollout in a slot, as views, which hold until the agent has the slot back."""
+        length = int(self.rollouts["length"][slot])
+        columns = {name: self.rollouts[name][slot, :length] for name in STEP_FIELDS}
+        stats = self.rollouts["stats"]
+        return Rollout(
+            **columns,
+            state=self.rollouts["state"][slot] if self.spec.state_size else None,
+            episodes=Episodes(),  # the agent reports them
+            transitions=int(np.count_nonzero(columns["valid"])),
+            stats=RunningStats(stats[slot].copy()) if stats.size else None,
+        )
 
 
 class SharedBuffers:
-    """All buffers and queues, as predictors and trainers see them.
+    """The memory of all agents and the queues, as predictors and trainers see them.
 
-    requests: agents that wait for a reply. finished: slots whose rollout waits for a trainer. To each index in these
-        queues their number, of all agents or slots, is added for each agent that had the place before.
+    agents: those that are there now. An agent's number is that of its place, and the number of all places is added for
+        each agent that had the place before.
+    requests: agents that wait for a reply. finished: slots whose rollout waits for a trainer.
     closing: set when the run ends; nothing that is still in the queues will be used.
     """
 
-    def __init__(self, spec: BufferSpec) -> None:
+    def __init__(self, spec: BufferSpec, count: int) -> None:
         self.spec = spec
-        self._blocks = shared_block(block_size(spec.requests)), shared_block(block_size(spec.rollouts))
-        self.request_arrays = arrays_in(self._blocks[0], spec.requests)
-        self.rollout_arrays = arrays_in(self._blocks[1], spec.rollouts)
         self.requests = IndexQueue()
         self.finished = IndexQueue()
-        self._notifications = [Pipe(duplex=False) for _ in range(spec.agents)]
-        self._incarnations = [0] * spec.agents
-        self._learned_from = set[int]()  # slots
-        # Held to write to an agent's pipe or reply, to take its slots, and to replace them.
-        self._lock = threading.Lock()
         self.closing = False
-        for _, writer in self._notifications:
-            os.write(writer.fileno(), bytes(range(spec.slots_per_agent)))
+        self._count = count
+        self.agents = [self._new(place) for place in range(count)]
 
-    def channel(self, agent: int) -> AgentChannel:
-        """One agent's way to these buffers."""
-        pipes = self._notifications[agent][0], self.requests.writer, self.finished.writer
-        return AgentChannel(self.spec, agent, self._incarnations[agent], self._blocks, pipes)
+    def _new(self, number: int) -> AgentBuffers:
+        block = shared_block(block_size(self.spec.requests) + block_size(self.spec.rollouts), self._count)
+        reader, writer = Pipe(duplex=False)
+        os.write(writer.fileno(), bytes(range(self.spec.slots)))
+        return AgentBuffers(self.spec, number, block, reader, self.requests.writer, self.finished.writer, writer)
 
-    def renew(self, agent: int) -> None:
-        """Prepare for the successor of an agent whose process is gone.
+    def renew(self, place: int) -> None:
+        """Prepare for the successor of an agent whose process is gone. What that has queued is void.
 
-        Its pipe is a new one, with the slots that are free now; the others come when they are released.
+        A thread that still has the memory of the dead one keeps it as long as it needs it.
         """
-        with self._lock:
-            self._incarnations[agent] += 1
-            self.request_arrays["status"][agent] = STARTING
-            for end in self._notifications[agent]:
-                end.close()
-            self._notifications[agent] = Pipe(duplex=False)
-            slots = self.spec.slots_per_agent
-            free = bytes(slot for slot in range(slots) if agent * slots + slot not in self._learned_from)
-            os.write(self._notifications[agent][1].fileno(), free)
-
-    def leave(self, agent: int) -> None:
-        """Say that nothing more will come from an agent, whose process is gone."""
-        self.request_arrays["status"][agent] = ENDED
+        successor = self._new(self.agents[place].number + self._count)
+        successor.status[0] = STARTING
+        self.agents[place] = successor
 
     @property
     def busy_agents(self) -> int:
-        """Number of agents that are not blocked on a free slot.
-
-        An agent that waits for a free slot may have an unread notification: the system may keep it from its core for
-        long. It counts as busy.
-        """
-        status = self.request_arrays["status"]
-        with self._lock:
-            waiting = np.flatnonzero(status == WAITING)
-            notified = sum(bytes_in(self._notifications[agent][0]) > 0 for agent in waiting)
-        return int(np.count_nonzero(status == WORKING)) + notified
+        """Number of agents that are not blocked on a free slot."""
+        return sum(agent.is_busy for agent in self.agents)
 
     @property
     def agents_ended(self) -> bool:
         """Return whether no agent will write to the queues any more, or nobody is to read what they write."""
-        return self.closing or bool((self.request_arrays["status"] == ENDED).all())
+        return self.closing or all(agent.status[0] == ENDED for agent in self.agents)
 
-    def take_requests(self, count: int, seconds: float) -> list[int]:
-        """Take up to `count` requests, see `IndexQueue.take`. Those of agents that have been replaced are left out."""
-        return [request for request in self.requests.take(count, seconds) if self._is_valid(request, 1)]
+    def take(self, queue: IndexQueue, count: int, seconds: float) -> list[tuple[AgentBuffers, int]]:
+        """Take up to `count` requests or rollouts, see `IndexQueue.take`: whose they are, and the slot of a rollout.
 
-    def take_rollouts(self, count: int, seconds: float) -> list[int]:
-        """Take up to `count` slots with finished rollouts, until they are released."""
-        queued, per_agent = self.finished.take(count, seconds), self.spec.slots_per_agent
-        with self._lock:
-            slots = [each % (self.spec.agents * per_agent) for each in queued if self._is_valid(each, per_agent)]
-            self._learned_from.update(slots)
-        return slots
-
-    def _is_valid(self, queued: int, per_agent: int) -> bool:
-        """Return whether an index of a queue is that of a current agent, not of a predecessor."""
-        incarnation, place = divmod(queued, self.spec.agents * per_agent)
-        return incarnation == self._incarnations[place // per_agent]
-
-    def observations(self, requests: Sequence[int]) -> tuple[Array, Array | None]:
-        """The observations of requests [N, ...], of each with all its environments, and the recurrent state before."""
-        agents = [request % self.spec.agents for request in requests]
-
-        def flat(name: str) -> Array:
-            rows = self.request_arrays[name][agents]
-            return rows.reshape(-1, *rows.shape[2:])
-
-        return flat("observations"), flat("state") if self.spec.state_size else None
-
-    def reply(
-        self, requests: Sequence[int], version: int, distributions: Floats, values: Floats, next_state: Floats | None
-    ) -> None:
-        """Write the replies to requests, and tell their agents. An agent that has been replaced gets none.
-
-        distributions [N, P], values [N], next_state [N, S]: as a forward pass has them, of all observations of the
-            requests. version: of the parameters.
+        Those of agents that have been replaced are left out.
         """
-        shape = len(requests), self.spec.envs
-        with self._lock:
-            valid = [row for row, request in enumerate(requests) if self._is_valid(request, 1)]
-            arrays, agents = self.request_arrays, [requests[row] % self.spec.agents for row in valid]
-            rows = slice(None) if len(valid) == len(requests) else valid
-            arrays["distributions"][agents] = distributions.reshape(*shape, -1)[rows]
-            arrays["values"][agents] = values.reshape(shape)[rows]
-            if next_state is not None:
-                arrays["next_state"][agents] = next_state.reshape(*shape, -1)[rows]
-            arrays["version"][agents] = version
-            for agent in agents:
-                self._notify(agent, REPLIED)
-
-    def release(self, slots: Sequence[int]) -> None:
-        """Give rollout slots back to the agents that they belong to, or to their successors."""
-        with self._lock:
-            self._learned_from.difference_update(slots)
-            for slot in slots:
-                self._notify(slot // self.spec.slots_per_agent, slot % self.spec.slots_per_agent)
-
-    def _notify(self, agent: int, number: int) -> None:
-        os.write(self._notifications[agent][1].fileno(), bytes((number,)))
-
-    def rollout(self, slot: int) -> Rollout:
-        """The rollout in a slot, as views, which hold until the slot is released."""
-        arrays = self.rollout_arrays
-        length = int(arrays["length"][slot])
-        columns = {name: arrays[name][slot, :length] for name in STEP_FIELDS}
-        return Rollout(
-            **columns,
-            state=arrays["state"][slot] if self.spec.state_size else None,
-            episodes=Episodes(),  # the agent reports them
-            transitions=int(np.count_nonzero(columns["valid"])),
-            stats=RunningStats(arrays["stats"][slot].copy()) if arrays["stats"].size else None,
-        )
+        taken = []
+        for each in queue.take(count, seconds):
+            number, slot = divmod(each, self.spec.slots)
+            agent = self.agents[number % self._count]
+            if agent.number == number:
+                taken.append((agent, slot))
+        return taken
 
     def close(self) -> None:
         """Close all pipes, which ends agents that wait. Call it after the threads have ended."""
-        for ends in self._notifications:
-            for end in ends:
-                end.close()
+        for agent in self.agents:
+            agent.notifications.close()
+            agent.notifier.close()
         self.requests.close()
         self.finished.close()
-
-
-class AgentChannel(NamedTuple):
-    """One agent's way to the shared buffers, to be sent to its process.
-
-    incarnation: number of agents that had its place before it.
-    blocks: the memory of requests and that of rollouts.
-    pipes: the reading end of its own one, and the writing ends of the queues of requests and of finished rollouts.
-    """
-
-    spec: BufferSpec
-    agent: int
-    incarnation: int
-    blocks: tuple[Any, Any]
-    pipes: tuple[Connection, Connection, Connection]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from a3c_exp.backends.ga3c.buffers import POLL_SECONDS, SharedBuffers
+from a3c_exp.backends.ga3c.buffers import AgentBuffers, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.core import seeding
@@ -26,6 +26,9 @@ from a3c_exp.errors import require
 
 MAX_BATCH = 2**16
 """Observations of one forward pass."""
+
+# The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
+POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,7 @@ class Services:
         heartbeat.begin(SERVING)
         store, buffers = self.store, self.buffers
         network = build_thread_network(self.context.experiment, store)
-        version = -1
+        envs, version = buffers.spec.envs, -1
         event = Event(worker=0)
         due = 0.0
         while requests := self._gather_requests(heartbeat):
@@ -80,32 +83,38 @@ class Services:
                 version = snapshot.version
                 if snapshot.normalizer is not None:
                     snapshot.normalizer.scale_pixels(network)
-            buffers.reply(requests, version, *network.act_forward(*buffers.observations(requests)))
-            event.add({"ga3c/prediction_batch": len(requests) * buffers.spec.envs, "ga3c/prediction_queue": waiting})
+            observations = np.concatenate([agent.request["observations"] for agent in requests])
+            state = np.concatenate([agent.request["state"] for agent in requests]) if buffers.spec.state_size else None
+            distributions, values, next_state = network.act_forward(observations, state)
+            for index, agent in enumerate(requests):
+                rows = slice(index * envs, (index + 1) * envs)
+                next_rows = None if next_state is None else next_state[rows]
+                agent.reply(version, distributions[rows], values[rows], next_rows)
+            event.add({"ga3c/prediction_batch": len(requests) * envs, "ga3c/prediction_queue": waiting})
             now = time.monotonic()
             if now >= due:
                 yield event
                 event = Event(worker=0)
                 due = now + MERGE_SECONDS
 
-    def _gather_requests(self, heartbeat: Heartbeat) -> list[int]:
-        """Take the requests of the next batch. Empty if there will be no more."""
+    def _gather_requests(self, heartbeat: Heartbeat) -> list[AgentBuffers]:
+        """The agents whose requests are the next batch. Empty if there will be no more."""
         buffers = self.buffers
         most = self.prediction_batch.maximum // buffers.spec.envs
-        taken: list[int] = []
+        taken: list[tuple[AgentBuffers, int]] = []
         with _held(self._predicting, heartbeat):
             while not taken:
                 heartbeat.beat()
                 ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
-                taken = buffers.take_requests(most, POLL_SECONDS)
+                taken = buffers.take(buffers.requests, most, POLL_SECONDS)
                 if buffers.closing or (ended and not taken):
                     return []
             wanted = min(most, buffers.busy_agents // self.predictors)
             due = time.monotonic() + self.prediction_batch.wait
             while len(taken) < wanted and (left := due - time.monotonic()) > 0:
                 heartbeat.beat()
-                taken += buffers.take_requests(most - len(taken), left)
-        return taken
+                taken += buffers.take(buffers.requests, most - len(taken), left)
+        return [agent for agent, _ in taken]
 
     def train(self, row: int, name: str, attempt: int = 0) -> Iterator[Event | YieldPoint]:
         """Learn from rollouts of agents, put side by side, until none will come any more. Yields as a worker does.
@@ -122,7 +131,7 @@ class Services:
             measure_learner(self.context.measures, learner)
         while slots := self._gather_rollouts(heartbeat):
             heartbeat.beat()
-            rollout = concat_rollouts([buffers.rollout(slot) for slot in slots])
+            rollout = concat_rollouts([agent.rollout(slot) for agent, slot in slots])
             snapshot = learner.pull()
             versions = np.asarray(rollout.version)[rollout.valid]
             oldest = int(versions.min(initial=snapshot.version))
@@ -139,25 +148,25 @@ class Services:
                 if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
                     return
                 yield step
-            buffers.release(slots)
+            for agent, slot in slots:
+                agent.notify(slot)  # it is free
 
-    def _gather_rollouts(self, heartbeat: Heartbeat) -> list[int]:
+    def _gather_rollouts(self, heartbeat: Heartbeat) -> list[tuple[AgentBuffers, int]]:
         """Take the slots of the next batch, smaller than `training_batch` only if all agents wait for it. Empty if
         there will be no more."""
         buffers = self.buffers
-        slots: list[int] = []
+        slots: list[tuple[AgentBuffers, int]] = []
         transitions = 0
         with _held(self._training, heartbeat):
             while transitions < self.training_batch:
                 heartbeat.beat()
                 # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.
                 all_wait, ended = not buffers.busy_agents, buffers.agents_ended
-                taken = buffers.take_rollouts(1, POLL_SECONDS)
-                if taken:
-                    slots += taken
-                    transitions += buffers.rollout(taken[0]).transitions
-                elif (slots and all_wait) or ended:
+                taken = buffers.take(buffers.finished, 1, POLL_SECONDS)
+                if not taken and ((slots and all_wait) or ended):
                     break
+                slots += taken
+                transitions += sum(agent.rollout(slot).transitions for agent, slot in taken)
         return [] if buffers.closing else slots
 
 

@@ -65,15 +65,15 @@ def shared_store(spec: StoreSpec) -> SharedStore:
     return SharedStore(spec, block, FileLock(block))
 
 
-def shared_block(nbytes: int) -> SharedBlock:
+def shared_block(nbytes: int, blocks: int = 1) -> SharedBlock:
     """Zeroed anonymous shared memory, which can be sent to child processes while they are started.
 
     All of it is reserved now, since a process that writes to pages that are not to be had is killed by SIGBUS. Raises
-    RunError if there is too little.
+    RunError if there is too little. blocks: how many of this size there will be.
     """
     fd = _anonymous_file()
     try:
-        if nbytes > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        if nbytes * blocks > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, max(nbytes, 1))

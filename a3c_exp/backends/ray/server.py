@@ -93,9 +93,9 @@ class ParameterServer:
         push: with this server's shard of the gradient. Its round is the same for all servers. Events are reported by
             the first server, so the others get no more than the steps.
         """
-        ticket = self._store.push(worker, push)
+        done = self._store.push(worker, push)
         self._notify()
-        await self._until(ticket.done)
+        await self._until(done)
         if (earlier := self._events.setdefault(worker, push.event)) is not push.event:
             earlier.merge(push.event)
         return self._reply()

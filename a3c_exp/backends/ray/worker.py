@@ -27,7 +27,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, Snapshot, Ticket
+from a3c_exp.core.store import Push, Snapshot, at_once
 
 BEAT_SECONDS = 5.0
 """Longest time between two heartbeats that a worker sends. Each is a call of the first server, which thousands of
@@ -126,11 +126,9 @@ class RemoteStore:
         self._wait_seconds += time.perf_counter() - begun
         return self._replies[0].snapshot
 
-    def push(self, worker: int, push: Push) -> Ticket:
-        """Send the gradient, the event and the generator's state, and do not wait.
-
-        The event of the ticket is None: the first server reports it.
-        """
+    def push(self, worker: int, push: Push) -> Callable[[], bool]:
+        """Send the gradient, the event and the generator's state, and do not wait. The first server reports the event,
+        complete; it is not here."""
         push.event.add({"ray/wait_share": self._wait_share()})
         rounds = max(reply.snapshot.rounds for reply in self._replies)
         calls = []
@@ -141,7 +139,7 @@ class RemoteStore:
             own = replace(push, gradient=part, snapshot=snapshot, event=event)
             calls.append(self._call(server, "push", worker, own))
         self._send(calls)
-        return Ticket(None)
+        return at_once
 
     def finish_rollout(self, worker: int) -> None:
         """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""
