@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# The first Python that is new enough, and not too new for Hydra. Another one: make PYTHON=/path/to/python
+# The first Python that is new enough, and not too new for Box2D. Another one: make PYTHON=/path/to/python
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c '$(FITS)' 2>/dev/null && command -v "$$p" && break; done)

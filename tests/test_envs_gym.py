@@ -95,7 +95,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"id": "LunarLander-v3", "kwargs": {"gravity": 5.0}}, "kwargs", "gravity"),
     ({"wrappers": ("FlatenObservation",)}, "wrappers", "'FlattenObservation'"),
     ({"wrappers": ("ImgObsWrapper",)}, "wrappers", "module:Class"),
-    ({"wrappers": ("AddRenderObservation",)}, "wrappers", "render_mode"),
+    ({"wrappers": ("AddRenderObservation",)}, "wrappers", "does not fit CartPole-v1"),
     ({"wrappers": ({"ClipAction": {}},)}, "wrappers", "does not fit CartPole-v1"),
     ({"wrappers": ({"A": {}, "B": {}},)}, "wrappers", "{name: {argument: value}}"),
     ({"max_episode_steps": 0}, "max_episode_steps", ">= 1"),
