@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import yaml
 
-from a3c_exp.config.schema import TARGET, describe, settings_of
+from a3c_exp.common.settings import TARGET
+from a3c_exp.config.schema import describe, settings_of
 from a3c_exp.run.markdown import table
 
 CONF = Path(__file__).parents[1] / "conf"

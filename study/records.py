@@ -19,8 +19,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import yaml
 
 from a3c_exp.common.settings import flatten
-from a3c_exp.config.final import RESOLVED
 from a3c_exp.config.removed import without_removed
+from a3c_exp.config.saved import RESOLVED
 from a3c_exp.errors import FolderError
 from a3c_exp.run import files
 

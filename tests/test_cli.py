@@ -18,10 +18,10 @@ from runs import QUICK, content, processes, summary
 import a3c_exp.__main__ as program
 from a3c_exp import compose
 from a3c_exp.cli.execute import make_new
-from a3c_exp.cli.hydra_compose import compose_node, hydra_session, sweep
+from a3c_exp.cli.hydra_compose import compose_node, hydra_session, parse, sweep
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
-from a3c_exp.config.settings import ELSEWHERE
+from a3c_exp.config.elsewhere import ELSEWHERE
 from a3c_exp.errors import FolderError
 
 
@@ -136,7 +136,7 @@ def test_an_optional_choice_may_be_null() -> None:
     for away in ("critic_returns=null", "~critic_returns"):
         assert compose([*chosen, away])["critic_returns"] is None
     with hydra_session() as hydra:
-        assert sweep(hydra, ["critic_returns=gae,null"]) == [["critic_returns=gae"], ["critic_returns=null"]]
+        assert sweep(parse(["critic_returns=gae,null"], hydra)) == [["critic_returns=gae"], ["critic_returns=null"]]
 
 
 def test_a_setting_of_a_free_mapping_needs_no_plus() -> None:
@@ -149,7 +149,7 @@ def test_what_hydra_records_is_what_was_typed() -> None:
     typed = ["returns={_target_:a3c_exp.returns.NStep,n:3}", "gamma=0.5", "env=lunar", "+env.kwargs.gravity=-5.0"]
     with hydra_session() as hydra:
         node = compose_node(hydra, [*typed, "hydra.run.dir=run"])
-        jobs = sweep(hydra, ["returns=n_step,n_step_zero", "optimizer.learning_rate=1e-3,1e-2"])
+        jobs = sweep(parse(["returns=n_step,n_step_zero", "optimizer.learning_rate=1e-3,1e-2"]))
     assert node.hydra.job.override_dirname == ",".join(sorted(typed))
     assert jobs[1] == ["returns=n_step", "optimizer.learning_rate=0.01"]
 

@@ -25,8 +25,7 @@ from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.export import __main__ as export
 from a3c_exp.run import checkpoint
-from a3c_exp.run.policy import PlayedEpisodes, evaluate_policy
-from a3c_exp.run.recorder import Recorder
+from a3c_exp.run.policy import PlayedEpisodes, Recorder, evaluate_policy
 
 
 @pytest.fixture(scope="module")

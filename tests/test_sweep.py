@@ -19,7 +19,7 @@ from refusals import Refuses
 from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 
 import a3c_exp.__main__ as program
-from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, sweep
+from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, parse, sweep
 from a3c_exp.cli.names import folder_names
 from a3c_exp.core import cpu
 from a3c_exp.run.files import exclusive_folder
@@ -76,7 +76,7 @@ def test_runs_are_named_by_what_differs(jobs: list[list[str]], names: str) -> No
 def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
     words = ["experiment=pong", "algorithm=a3c,ppo", "stop={window:5},{max_episodes:3}", "reward_threshold=3,null"]
     with hydra_session() as hydra:
-        jobs = sweep(hydra, words)
+        jobs = sweep(parse(words))
         shared = [OmegaConf.to_container(node) for node in compose_jobs(hydra, jobs)]
         for number in (1, 6):
             single: Any = OmegaConf.to_container(compose_node(hydra, jobs[number]))
@@ -90,9 +90,10 @@ def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
 def drawn(text: str) -> list[float]:
     """The values of a learning rate that a sweep has."""
     with hydra_session() as hydra:
-        jobs = sweep(hydra, [f"optimizer.learning_rate={text}", "seed=0"])
+        jobs = sweep(parse([f"optimizer.learning_rate={text}", "seed=0"]))
         rates = [rate.partition("=")[2] for rate, _ in jobs]
-        assert for_hydra(hydra, [f"optimizer.learning_rate={text}"]) == [f"++optimizer.learning_rate={','.join(rates)}"]
+        sent = for_hydra(hydra, parse([f"optimizer.learning_rate={text}"]))
+        assert sent == [f"++optimizer.learning_rate={','.join(rates)}"]
     return list(map(float, rates))
 
 

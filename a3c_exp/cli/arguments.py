@@ -16,15 +16,15 @@ from a3c_exp.errors import ConfigError, require
 
 EXISTING = ("refuse", "resume", "restart")
 WORDS = {
-    "sweep": "the folder of a sweep",
-    "jobs": "a whole number from 1 to 99999: runs at once",
-    "search": "a whole number from 1 to 99999: trials",
-    "objective": "best, last or a curve",
-    "existing": f"one of {', '.join(EXISTING)}",
-    "resume": "one run's folder",
-    "from": "one run's folder",
+    "sweep": "the folder of a sweep: finished runs in it stay, runs that were cut go on, the others begin",
+    "jobs": "a whole number from 1 to 99999: runs of a sweep at once",
+    "search": "a whole number from 1 to 99999: trials, whose settings are chosen by the scores of earlier ones",
+    "objective": "best, last or a curve: the score in a search",
+    "existing": f"one of {', '.join(EXISTING)}: what becomes of runs that are there already",
+    "resume": "one run's folder: it goes on",
+    "from": "one run's folder: a new run takes its settings",
 }
-"""The words, and what each may be."""
+"""The words, what each may be, and what it does."""
 OF_HYDRA = ("hydra.run.dir", "hydra.sweep.", "hydra.launcher", "hydra/launcher")
 """How the settings of Hydra begin that have an effect here."""
 

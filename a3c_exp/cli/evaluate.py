@@ -23,12 +23,11 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
-from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
+from a3c_exp.errors import ConfigError, RunError, named, printable, require, require_whole, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
-from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, evaluate_policy
-from a3c_exp.run.recorder import Recorder
+from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
 from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 
@@ -101,9 +100,8 @@ class Options:
     trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self.episodes >= 1, "episodes", self.episodes, "a whole number >= 1")
-        require(self.max_steps is None or self.max_steps >= 1, "max_steps", self.max_steps, "a whole number >= 1")
-        require(self.seed >= 0, "seed", self.seed, "a whole number >= 0")
+        require_whole(self, "episodes", "max_steps")
+        require_whole(self, "seed", least=0)
         require(not (self.video and self.render), "video", self.video, "false where render=human")
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from a3c_exp.cli.existing import CONTINUE, Action, clear, find_action
+from a3c_exp.cli.existing import CONTINUE, clear, find_action
 from a3c_exp.cli.startup import start_server
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
 from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.run_folder import CONFIG_FILE, config_text
-from a3c_exp.run.session import Session
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
@@ -36,7 +35,8 @@ class Plan:
     existing: what becomes of a run that is there already: see `cli.existing`.
     key: the setting that names the folder, for errors.
     trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it is the user's own.
-    session: what else its caller decides. callbacks: of a program, besides those of the configuration.
+    callbacks: of a program, besides those of the configuration.
+    overrides: those of this run alone. label: see `trainer.run`.
     """
 
     config: Mapping[str, Any]
@@ -45,8 +45,9 @@ class Plan:
     existing: str = "refuse"
     key: str = "folder"
     trusted: Sequence[str] | None = None
-    session: Session = field(default_factory=Session)
     callbacks: Sequence[Callback] = ()
+    overrides: Sequence[str] = ()
+    label: str | None = None
 
 
 def execute(plan: Plan) -> Run | None:
@@ -69,14 +70,15 @@ def execute(plan: Plan) -> Run | None:
         make(folder)
         stack.enter_context(exclusive_folder(folder))
         action = find_action(folder, config, plan.existing)
-        if action is Action.LEAVE:
+        if action == "leave":
             return None
-        if action is Action.BEGIN and (folder / CONFIG_FILE).exists():
+        resumes = action == "resume"
+        if not resumes and (folder / CONFIG_FILE).exists():
             clear(folder, keep_log=plan.existing == "resume")
-        if action is Action.RESUME and plan.existing == "resume":  # with what its settings stood for when it began
+        if resumes and plan.existing == "resume":  # with what its settings stood for when it began
             config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:
-            return run(experiment, config, folder, action is Action.RESUME, plan.session)
+            return run(experiment, config, folder, resumes, plan.overrides, plan.label)
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
                 folder.rmdir()

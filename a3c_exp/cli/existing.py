@@ -13,14 +13,12 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from a3c_exp.common.reading import expanded
-from a3c_exp.common.settings import flatten
-from a3c_exp.config.final import as_typed
-from a3c_exp.config.saved import read_config
+from a3c_exp.common.settings import comparable
+from a3c_exp.config.saved import as_typed, read_config
 from a3c_exp.errors import FAILED, ConfigError, FolderError
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, check_links, latest_checkpoints, read_summary
 
@@ -36,15 +34,7 @@ CUT = ("interrupted", "server_died")
 """Stop reasons of runs that continue: nothing is wrong with them."""
 
 
-class Action(Enum):
-    """What is to be done in a folder."""
-
-    BEGIN = "begin"
-    RESUME = "resume"
-    LEAVE = "leave"
-
-
-def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Action:
+def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Literal["begin", "resume", "leave"]:
     """What is to be done in `folder` for a run of `config`. Changes nothing.
 
     existing: see above.
@@ -54,15 +44,15 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     """
     check_links(folder)
     if existing == CONTINUE:
-        return Action.LEAVE if _is_over(folder, config) else Action.RESUME
+        return "leave" if _is_over(folder, config) else "resume"
     if not (folder / CONFIG_FILE).exists():
         _check_nothing_is_lost(folder)
-        return Action.BEGIN
+        return "begin"
     if existing == "refuse":
         raise FolderError(folder, "must be without a run: resume=<folder> continues the one in it")
     if existing == "restart":
         _check_own(folder)
-        return Action.BEGIN
+        return "begin"
     there = read_config(folder, config.get("plugins") or ())
     asked, found = typed_settings(config), typed_settings(there)
     differences = [key for key in {**asked, **found} if asked.get(key, ...) != found.get(key, ...)]
@@ -72,10 +62,19 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
         if all(key.partition(".")[0] in MAY_CHANGE for key in differences):
             way = f"resume={folder} with these settings goes on with it"
         raise FolderError(folder, f"has a run with other settings: {shown}; {way}")
-    summary = read_summary(folder)
-    if summary is None or summary.get("stop_reason") in CUT or summary.get("unwritten"):
-        return Action.RESUME if latest_checkpoints(folder) else Action.BEGIN
-    return Action.BEGIN if summary.get("stop_reason") in FAILED else Action.LEAVE
+    how = how_ended(folder)
+    if how == "cut" and latest_checkpoints(folder):
+        return "resume"
+    return "leave" if how == "finished" else "begin"
+
+
+def how_ended(folder: Path) -> Literal["finished", "failed", "cut"]:
+    """How the run in a folder has ended. One that goes on, or lacks a file that it could not write, counts as cut."""
+    summary = read_summary(folder) or {}
+    reason = summary.get("stop_reason")
+    if reason is None or reason in CUT or summary.get("unwritten"):
+        return "cut"
+    return "failed" if reason in FAILED else "finished"
 
 
 def _means_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -89,26 +88,19 @@ def _means_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether a run has finished, and would do so at once if it went on with the settings of `config`."""
-    summary = read_summary(folder)
-    if summary is None or summary.get("unwritten"):
-        return False
-    reason = summary.get("stop_reason")
-    if reason in (*CUT, *FAILED, "max_seconds"):  # a limit of seconds is one of each session
+    reason = (read_summary(folder) or {}).get("stop_reason")
+    if how_ended(folder) != "finished" or reason == "max_seconds":  # a limit of seconds is one of each session
         return False
     found = read_config(folder)
     return all(config.get(key) == found.get(key) for key in ("stop", "total_steps"))
 
 
 def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration as they were typed, by dotted keys, with lists for tuples and 2000000 for 2e6."""
+    """The settings of a configuration as they were typed, by dotted keys: see `comparable`."""
     typed = as_typed(config)
     if isinstance(start := typed.get("init_from"), str):
         typed["init_from"] = str(expanded(start).absolute())
-
-    def number(text: str) -> float:
-        return int(value) if (value := float(text)).is_integer() else value
-
-    return dict(flatten(json.loads(json.dumps(typed), parse_float=number)))
+    return comparable(typed)
 
 
 def saved_runs(sweep: Path) -> dict[str, Path]:

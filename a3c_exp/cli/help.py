@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-from a3c_exp.cli.arguments import read_arguments
+from a3c_exp.cli.arguments import WORDS, read_arguments
 from a3c_exp.cli.startup import conf_folder
 
 FLAGS = {"--help", "-h"}
@@ -47,15 +47,10 @@ Settings of the whole run, with their defaults (some environments set theirs):
 
 {words}
 """
-WORDS = {
+OTHERS = {
     "--cfg job": "print what a command is composed to, and run nothing",
     "-m": "run each combination of values that are given with commas",
-    "sweep=<folder>": "the same, in this folder: finished runs stay, runs that were cut go on, the others begin",
-    "jobs=<n>": "so many runs of a sweep at once",
-    "search=<n>": "so many trials, whose settings are chosen by the scores of earlier ones",
-    "objective=<score>": "of a search: best, last or a curve",
-    "existing=<what>": "refuse, resume or restart runs that are there already",
-    "hydra.run.dir=<folder>": "write the run there",
+    "hydra.run.dir=": "the folder of the run",
 }
 
 
@@ -77,6 +72,7 @@ def command(arguments: Sequence[str]) -> int:
     text = (conf_folder() / "config.yaml").read_text()
     lines = [line.partition("#") for line in text[text.index("\n\n") : text.index("\nhydra:")].strip().splitlines()]
     settings = "\n".join(_explained(f"  {setting.rstrip()}", comment.strip()) for setting, _, comment in lines)
-    words = "\n".join(_explained(f"  {word}", text) for word, text in WORDS.items())
+    every = OTHERS | {f"{word}=": text for word, text in WORDS.items()}
+    words = "\n".join(_explained(f"  {word}", text) for word, text in every.items())
     print(HELP.format(conf=conf_folder(), groups=groups, settings=settings, words=words))
     return 0

@@ -35,8 +35,8 @@ from yaml import MarkedYAMLError, YAMLError
 from a3c_exp.cli.draws import loguniform
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import check_plain
-from a3c_exp.config.final import value_at
-from a3c_exp.config.schema import TARGET, settings_of
+from a3c_exp.common.settings import TARGET, flatten
+from a3c_exp.config.schema import settings_of
 from a3c_exp.errors import ConfigError, did_you_mean, either
 
 CONFIG_NAME = "config"
@@ -286,10 +286,11 @@ def job_config() -> dict[str, Any]:
         return to_container(compose_node(hydra, [*job.overrides.task, f"hydra.job.num={job.job.num}"]))
 
 
-def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
+def for_hydra(hydra: Any, overrides: Sequence[Override]) -> list[str]:
     """Overrides as Hydra's own sweepers and launchers compose them: settings with ++, since they may have any key."""
     files, found = Files(hydra), []
-    for text, each in zip(overrides, parse(overrides), strict=True):
+    for each in overrides:
+        text = str(each.input_line)
         if isinstance(each.value(), ChoiceSweep):  # of a function, perhaps, that Hydra does not know
             text = f"{each.get_key_element()}={','.join(each.sweep_string_iterator())}"
         is_setting = isinstance(each.value(), dict) or not files.is_choice(each.key_or_group)
@@ -297,14 +298,12 @@ def for_hydra(hydra: Any, overrides: Sequence[str]) -> list[str]:
     return found
 
 
-def setting(part: DictConfig, key: str) -> Any:
-    """The value at the last part of a dotted key, in what the key's other parts name. Raises ConfigError if an
-    interpolation in it fails."""
-    name = key.rpartition(".")[2]
+def setting(node: DictConfig, key: str) -> Any:
+    """The value at a dotted key. Raises ConfigError if an interpolation in it fails."""
     try:
-        return OmegaConf.select(part, name)
+        return OmegaConf.select(node, key)
     except OmegaConfBaseException as complaint:
-        raise _unresolved(part, name, key, complaint) from complaint
+        raise _unresolved(node, key, complaint) from complaint
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
@@ -314,14 +313,13 @@ def to_container(node: DictConfig) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as complaint:
-        key = complaint.full_key or "configuration"
-        raise _unresolved(task, key, key, complaint) from complaint
+        raise _unresolved(task, complaint.full_key or "configuration", complaint) from complaint
 
 
-def _unresolved(node: DictConfig, name: str, key: str, complaint: OmegaConfBaseException) -> ConfigError:
-    """The error about the value at `name`, as it is written. key: of the value, as the user knows it."""
+def _unresolved(node: DictConfig, key: str, complaint: OmegaConfBaseException) -> ConfigError:
+    """The error about the value at a key, as it is written."""
     written: Any = OmegaConf.to_container(node, resolve=False)
-    return ConfigError(key, value_at(written, name), f"cannot be resolved: {first_line(complaint)}")
+    return ConfigError(key, dict(flatten(written)).get(key), f"cannot be resolved: {first_line(complaint)}")
 
 
 def resolved(key: str, value: object) -> Any:
@@ -329,21 +327,21 @@ def resolved(key: str, value: object) -> Any:
     return to_container(OmegaConf.create({key: value}))[key]
 
 
-def sweep(hydra: Any, overrides: Sequence[str]) -> list[list[str]]:
+def sweep(overrides: Sequence[Override]) -> list[list[str]]:
     """The overrides of every job of a sweep (-m), in order. Raises ConfigError."""
-    typed = parse(overrides, hydra)
-    for each in typed:
+    typed = " ".join(str(each.input_line) for each in overrides)
+    for each in overrides:
         if isinstance(each.value(), IntervalSweep):
             problem = "is a range, for search=<trials>: loguniform(1e-4,1e-2,20) has 20 values"
             raise ConfigError(each.key_or_group, each.get_value_string(), problem)
     try:
-        choices = [choices_of(override) for override in typed]
+        choices = [choices_of(override) for override in overrides]
     except COMPLAINTS as complaint:
-        raise ConfigError("command line", " ".join(overrides), first_line(complaint)) from complaint
+        raise ConfigError("command line", typed, first_line(complaint)) from complaint
     count = math.prod(map(len, choices))
     if not 0 < count <= MOST_JOBS:
         problem = f"of more than {MOST_JOBS:,} runs" if count else "without a run: one of its choices is empty"
-        raise ConfigError("command line", " ".join(overrides), f"is a sweep {problem}")
+        raise ConfigError("command line", typed, f"is a sweep {problem}")
     return [list(job) for job in itertools.product(*choices)]
 
 

@@ -19,7 +19,6 @@ from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, printable, say
 from a3c_exp.run.run_folder import config_text, read_summary
-from a3c_exp.run.session import Session
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -32,17 +31,17 @@ def command(arguments: Sequence[str]) -> int:
         import_training()  # every run of it is checked here
         from a3c_exp.cli.sweep import run_sweep
 
-        return run_sweep(line)
+        with hydra_session(line.config_dir) as hydra:
+            return run_sweep(hydra, line)
     if line.saved is not None:
         plan = saved_plan(*line.saved, line)
     else:
         with hydra_session(line.config_dir) as hydra:
             node = compose_node(hydra, line.overrides)
-            config, folder = to_container(node), setting(node.hydra.run, "hydra.run.dir")
+            config, folder = to_container(node), setting(node, "hydra.run.dir")
         if not folder:
             raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
         place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()
-        label = os.environ.pop(LABEL, None)  # only a sweep gives one
         own = [text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
         plan = Plan(
             config=config,
@@ -50,7 +49,8 @@ def command(arguments: Sequence[str]) -> int:
             new=folder == "auto",
             existing=line.existing or "refuse",
             key="hydra.run.dir",
-            session=Session(label=label or "", overrides=own, sweep=None if label is None else place.parent.name),
+            overrides=own,
+            label=os.environ.pop(LABEL, None),  # only a sweep gives one
         )
     if line.cfg is not None:
         from a3c_exp.config.builder import build_experiment

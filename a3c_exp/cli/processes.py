@@ -10,15 +10,15 @@ import os
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from subprocess import Popen
-from typing import Any, Literal
+from typing import Literal
 
-from a3c_exp.cli.existing import Action, find_action
+from a3c_exp.cli.existing import how_ended
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say
 from a3c_exp.report.ranking import rank, table
@@ -47,7 +47,6 @@ class Job:
     """
 
     overrides: Sequence[str]
-    config: Mapping[str, Any]
     folder: Path
     label: str
     has_finished: bool = False
@@ -58,6 +57,7 @@ class Job:
     text: str = ""
 
 
+@dataclass(eq=False)
 class Runs:
     """The runs of a sweep.
 
@@ -65,14 +65,15 @@ class Runs:
     at_once: most runs at the same time.
     """
 
-    def __init__(self, jobs: Sequence[Job], command: Sequence[str], existing: str, at_once: int) -> None:
-        self._jobs = jobs
-        self._command = command
-        self._existing = existing
-        self._at_once = at_once
+    jobs: Sequence[Job]
+    command: Sequence[str]
+    existing: str
+    at_once: int
+
+    def __post_init__(self) -> None:
         self._noted = Interruption(may_break_in=False)
         self._asked_to_end = False
-        self._waiting = deque(jobs)
+        self._waiting = deque(self.jobs)
         self._running: list[tuple[Job, Popen[bytes]]] = []
         self._seconds: list[float] = []  # of the processes that have ended
 
@@ -110,7 +111,7 @@ class Runs:
     def _start_some(self) -> None:
         """Start jobs that wait while there is room. One whose folder is locked by another program waits for that."""
         for job in list(self._waiting):
-            if len(self._running) >= self._at_once or self._noted.signal is not None:
+            if len(self._running) >= self.at_once or self._noted.signal is not None:
                 return
             if job.look_at <= time.monotonic():
                 self._waiting.remove(job)
@@ -130,12 +131,12 @@ class Runs:
         if job.has_finished:
             self._end(job, "ended", "has finished before")
             return
-        existing = "resume" if self._existing == "refuse" and job.tries else self._existing
+        existing = "resume" if self.existing == "refuse" and job.tries else self.existing
         say(f"{job.label}: begins")
-        label = f"{job.label}: " if self._at_once > 1 else ""
+        label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
         try:
-            process = Popen([*self._command, *job.overrides, f"existing={existing}"], env=variables)
+            process = Popen([*self.command, *job.overrides, f"existing={existing}"], env=variables)
         except OSError as error:
             self._end(job, "failed", str(error))
             return
@@ -147,18 +148,16 @@ class Runs:
         """Note the end of a job's process."""
         self._seconds.append(time.monotonic() - job.started)
         text = _ending(job.folder)
-        if code <= 0 and _has_finished(job):
+        if code <= 0 and how_ended(job.folder) == "finished":
             self._end(job, "ended", text)
-        elif code == 0:  # an environment may call os._exit
-            self._end(job, "failed", "its process ended before the run did")
         elif code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM) or self._noted.signal is not None:
             self._end(job, "interrupted", text or "interrupted")
         elif code == 2 and _is_locked(job.folder):
             self._wait_for_lock(job)
         elif code == 1 and text:
             self._end(job, "failed", text)
-        elif code > 0 and code != 2:
-            self._end(job, "failed", f"its process ended with exit code {code}")
+        elif code >= 0 and code != 2:  # an environment may call os._exit
+            self._end(job, "failed", f"its process ended before the run did, with exit code {code}")
         else:
             problem = "it was refused" if code == 2 else f"its process was killed by {signal.Signals(-code).name}"
             if job.tries < MOST_TRIES:
@@ -170,9 +169,9 @@ class Runs:
     def _end(self, job: Job, status: Status, text: str) -> None:
         """Note how a job has ended, and say so with how far the sweep is. Failures are explained at the end."""
         job.status, job.text = status, text
-        ended = sum(each.status is not None for each in self._jobs)
+        ended = sum(each.status is not None for each in self.jobs)
         shown = status if status == "failed" else text
-        say(f"{ended} of {len(self._jobs)}{self._left()}: {job.label}: {shown}")
+        say(f"{ended} of {len(self.jobs)}{self._left()}: {job.label}: {shown}")
 
     def _left(self) -> str:
         """How long the rest takes if its runs take as long as those before: ", 1:20 left"."""
@@ -180,15 +179,15 @@ class Runs:
             return ""
         now, mean = time.monotonic(), fmean(self._seconds)
         rest = sum(max(0.0, mean - (now - job.started)) for job, _ in self._running)
-        return f", {duration((rest + mean * len(self._waiting)) / self._at_once)} left"
+        return f", {duration((rest + mean * len(self._waiting)) / self.at_once)} left"
 
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
-        found = Counter(job.status for job in self._jobs)
-        root = self._jobs[0].folder.parent
+        found = Counter(job.status for job in self.jobs)
+        root = self.jobs[0].folder.parent
         size = bytes_text(size_of(root))
-        say(f"{found['ended']} of {len(self._jobs)} runs have finished; {short(root)} holds {size}")
-        for job in self._jobs:
+        say(f"{found['ended']} of {len(self.jobs)} runs have finished; {short(root)} holds {size}")
+        for job in self.jobs:
             if job.status == "failed":
                 say(f"failed: {short(job.folder)}: {job.text}")
             elif job.status == "interrupted" and self._noted.signal is None:
@@ -220,17 +219,9 @@ def _ending(folder: Path) -> str:
     return f"{text}: {error.strip().splitlines()[-1]}" if error else text  # of a traceback, the line with the error
 
 
-def _has_finished(job: Job) -> bool:
-    with suppress(ConfigError):
-        return find_action(job.folder, job.config, "resume") is Action.LEAVE
-    return False
-
-
 def _is_locked(folder: Path) -> bool:
     try:
         with exclusive_folder(folder):
             return False
-    except FolderLockedError:
-        return True
-    except ConfigError:  # there is no such folder yet
-        return False
+    except ConfigError as error:  # perhaps there is no such folder yet
+        return isinstance(error, FolderLockedError)

@@ -17,12 +17,10 @@ from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, resolved, set_value
 from a3c_exp.cli.names import run_folder
 from a3c_exp.common.reading import expanded
-from a3c_exp.common.settings import flatten
-from a3c_exp.config.final import NORMALIZATION, as_typed, without_typed
-from a3c_exp.config.saved import read_config
-from a3c_exp.config.schema import TARGET, build
+from a3c_exp.common.settings import TARGET, flatten
+from a3c_exp.config.saved import NORMALIZATION, as_typed, read_config, without_typed
+from a3c_exp.config.schema import build
 from a3c_exp.errors import ConfigError, named
-from a3c_exp.run.session import Session
 
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
 
@@ -70,7 +68,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         existing=CONTINUE if resume else "refuse",
         key=word if resume else RUN_DIR,
         trusted=trusted,
-        session=Session(overrides=line.overrides),
+        overrides=line.overrides,
     )
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hydra.core.override_parser.types import IntervalSweep
+from hydra.core.override_parser.types import IntervalSweep, Override
 
-from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, parse, to_container
+from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, to_container
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.errors import ConfigError, say
@@ -30,7 +30,7 @@ Settings = tuple[str, ...]
 
 def search(
     hydra: Any,
-    overrides: Sequence[str],
+    overrides: Sequence[Override],
     trials: int,
     at_once: int,
     objective: str,
@@ -45,9 +45,8 @@ def search(
         raise ConfigError("search", trials, "needs the extra search: pip install 'a3c-exp[search]'")
     import optuna
 
-    typed = parse(overrides, hydra)
-    fixed = [str(each.input_line) for each in typed if not each.is_sweep_override()]
-    searched = {each.key_or_group: each for each in typed if each.is_sweep_override()}
+    fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
+    searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
     seeds = [[text] for text in choices_of(searched.pop("seed"))] if "seed" in searched else [[]]
     ranges: dict[str, Any] = {
         key: each.value() for key, each in searched.items() if isinstance(each.value(), IntervalSweep)

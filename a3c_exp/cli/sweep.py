@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, execute, make
-from a3c_exp.cli.existing import Action, find_action, identity, saved_runs
+from a3c_exp.cli.existing import find_action, identity, saved_runs
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say_best
 from a3c_exp.cli.search import Jobs, check_all, search
@@ -27,40 +28,34 @@ from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import cores_shared, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, say
 from a3c_exp.run.run_folder import check_links
-from a3c_exp.run.session import Session
 
 SWEEP_DIR = "hydra.sweep.dir"
 
 
-def run_sweep(line: CommandLine) -> int:
+def run_sweep(hydra: Any, line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or written."""
-    with hydra_compose.hydra_session(line.config_dir) as hydra:
-        return _run_sweep(hydra, line)
-
-
-def _run_sweep(hydra: Any, line: CommandLine) -> int:
     given = [] if line.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(line.sweep)))}"]
-    overrides = [*line.overrides, *given]
-    typed = hydra_compose.parse(overrides, hydra)
-    common = hydra_compose.compose_node(hydra, [str(o.input_line) for o in typed if not o.is_sweep_override()])
+    overrides = hydra_compose.parse([*line.overrides, *given], hydra)
+    common = hydra_compose.compose_node(hydra, [str(o.input_line) for o in overrides if not o.is_sweep_override()])
     existing = line.existing or "resume"
     if line.objective is not None and line.search is None:
         raise ConfigError("objective", line.objective, "goes with search=<trials>")
     if line.search is not None and line.sweep is None:
         raise ConfigError("search", line.search, "needs sweep=<folder>, where the same command goes on")
+    root = expanded(hydra_compose.setting(common, SWEEP_DIR)).absolute()
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
         if not str(OmegaConf.select(common, "hydra.launcher._target_")).endswith(".BasicLauncher"):
             if line.jobs or line.search:
                 word = "jobs" if line.jobs else "search"
                 raise ConfigError(word, line.jobs or line.search, "goes with Hydra's basic launcher alone")
-            return _run_with_hydra(hydra, overrides, hydra_compose.sweep(hydra, overrides), existing)
-        combinations = [] if line.search else hydra_compose.sweep(hydra, overrides)
+            return _run_with_hydra(hydra, overrides, hydra_compose.sweep(overrides), root, existing)
+        combinations = [] if line.search else hydra_compose.sweep(overrides)
         at_once = min(line.jobs or 1, len(combinations) or hydra_compose.MOST_JOBS)
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
 
         def run(combinations: Jobs) -> tuple[list[Job], int]:
-            jobs = _check_jobs(hydra, combinations, existing, at_once)
-            make(jobs[0].folder.parent)
+            jobs = _check_jobs(hydra, combinations, root, existing, at_once)
+            make(root)
             return jobs, Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
 
         with cores_shared(at_once):
@@ -71,12 +66,7 @@ def _run_sweep(hydra: Any, line: CommandLine) -> int:
             return search(hydra, overrides, line.search, at_once, line.objective or "best", run)
 
 
-def _sweep_dir(node: DictConfig) -> Path:
-    """The folder of a sweep. Raises ConfigError."""
-    return expanded(hydra_compose.setting(node.hydra.sweep, SWEEP_DIR)).absolute()
-
-
-def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at_once: int) -> list[Job]:
+def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_once: int) -> list[Job]:
     """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its folder.
 
     A job whose configuration is that of an earlier one is left out, with a line. A run of the same configuration in the
@@ -86,15 +76,14 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
     names, differences = folder_names(typed), labels(typed)
     jobs: dict[str, Job] = {}
     made: Made = []
-    saved: dict[str, Path] | None = None
+    saved = saved_runs(root)
     most_workers, alone = 0, False
     for number, node in enumerate(hydra_compose.compose_jobs(hydra, combinations)):
         config = hydra_compose.to_container(node)
         if repr(config) in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue
-        root, subdir = _sweep_dir(node), hydra_compose.setting(node.hydra.sweep, "hydra.sweep.subdir")
-        saved = saved_runs(root) if saved is None else saved
+        subdir = hydra_compose.setting(node, "hydra.sweep.subdir")
         found = None if subdir else saved.get(identity(config))
         folder = found or Path(os.path.abspath(root / (subdir or names[number])))
         if folder in [job.folder for job in jobs.values()]:
@@ -103,12 +92,12 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         final, experiment = load_final(config, made=made)
-        has_finished = find_action(folder, final, existing) is Action.LEAVE
+        has_finished = find_action(folder, final, existing) == "leave"
         most_workers = max(most_workers, experiment.worker_count)
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]
         label = differences[number] or f"seed={experiment.seed}"
-        jobs[repr(config)] = Job(overrides, config, folder, label, has_finished=has_finished)
+        jobs[repr(config)] = Job(overrides, folder, label, has_finished=has_finished)
     if at_once > 1 and at_once * most_workers > usable_cores():
         say(f"warning: {at_once} runs at once, of up to {most_workers} workers each, share {usable_cores()} cores")
     elif at_once > 1 and alone:
@@ -116,10 +105,10 @@ def _check_jobs(hydra: Any, combinations: Sequence[list[str]], existing: str, at
     return list(jobs.values())
 
 
-def _run_with_hydra(hydra: Any, overrides: Sequence[str], combinations: Sequence[list[str]], existing: str) -> int:
+def _run_with_hydra(hydra: Any, overrides: Sequence[Override], combinations: Jobs, root: Path, existing: str) -> int:
     """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own. combinations: all jobs."""
     check_all(hydra, combinations)
-    check_links(_sweep_dir(hydra_compose.compose_node(hydra, combinations[0])), "multirun.yaml", ".submitit")
+    check_links(root, "multirun.yaml", ".submitit")
     words = ["hydra.sweep.subdir='${hydra.job.num}_s${seed}'", *hydra_compose.for_hydra(hydra, overrides)]
     try:
         hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing), words)
@@ -137,8 +126,8 @@ def hydra_job(existing: str, node: DictConfig) -> None:
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     overrides = [text.removeprefix("++") for text in hydra.overrides.task]
-    session = Session(overrides=overrides, sweep=folder.absolute().parent.name)
-    plan = Plan(config=hydra_compose.job_config(), folder=folder, existing=existing, session=session)
+    config = hydra_compose.job_config()
+    plan = Plan(config=config, folder=folder.absolute(), existing=existing, overrides=overrides, label="")
     finished = execute(plan)
     if finished is not None and finished.summary["signal"] is not None:
         raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too

@@ -174,9 +174,7 @@ def check_plain(value: object, key: str = "") -> None:
         elif isinstance(current, (list, tuple)):
             waiting += [(f"{place}[{number}]", item, depth + 1) for number, item in enumerate(current)]
         elif current is not None and not isinstance(current, (bool, int, float, str)):
-            problem = (
-                f"must be plain (text, a number, true, false, null, a list or a mapping), not {type(current).__name__}"
-            )
-            raise ConfigError(place, current, problem)
+            plain = "text, a number, true, false, null, a list or a mapping"
+            raise ConfigError(place, current, f"must be plain ({plain}), not {type(current).__name__}")
         elif isinstance(current, int) and abs(current) > LARGEST:
             raise ConfigError(place, current, f"is a whole number beyond {LARGEST}, the largest that is counted here")

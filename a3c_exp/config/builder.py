@@ -13,7 +13,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.common.trust import check_trust, import_plugins, texts_to_trust
 from a3c_exp.config import checks
 from a3c_exp.config.background import measure
-from a3c_exp.config.final import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
+from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.experiment import Experiment
@@ -54,7 +54,7 @@ def load_final(
     made: Made | None = None,
     trusted: Sequence[str] | None = None,
 ) -> tuple[dict[str, Any], Experiment]:
-    """The final configuration of a plain one (see `config.final`), and the experiment that it describes, fully checked.
+    """The final configuration of a plain one (see `config.saved`), and the experiment that it describes, fully checked.
 
     `env.normalize_observations` auto and background are measured, for which an environment is made and played.
     check: False leaves out the checks that make an environment and a network.

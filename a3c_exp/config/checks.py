@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -13,9 +12,8 @@ from gymnasium.spaces import Discrete
 
 from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.algorithms.trial import check_loss
-from a3c_exp.common.settings import flatten
-from a3c_exp.config.final import NORMALIZATION, value_at
-from a3c_exp.config.saved import read_config
+from a3c_exp.common.settings import comparable
+from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, RunningStats
@@ -115,16 +113,12 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
     with under("env"):
         experiment.env.validate(experiment.plugins)
         env = experiment.env.make(1, [0])
-    name, discrete = type(experiment.algorithm).__name__, isinstance(env.action_space, Discrete)
-    if experiment.algorithm.target_every is not None and not discrete:
-        close_within(env)
-        problem = f"must be one with a policy (a3c, ppo) where actions are not Discrete: they are {env.action_space}"
-        raise ConfigError("algorithm", name, problem)
-    if experiment.epsilon != 0 and not discrete:
-        close_within(env)
-        problem = f"must be 0 where actions are not Discrete: they are {env.action_space}"
-        raise ConfigError("epsilon", experiment.epsilon, problem)
+    algorithm, discrete = experiment.algorithm, isinstance(env.action_space, Discrete)
+    others = f"where actions are not Discrete: they are {env.action_space}"
     try:
+        fits = discrete or algorithm.target_every is None
+        require(fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {others}")
+        require(discrete or experiment.epsilon == 0, "epsilon", experiment.epsilon, f"0 {others}")
         if experiment.eval.env:
             _check_eval_env(env, experiment)
         with one_thread():  # for a few observations the start of more threads takes longest
@@ -134,7 +128,7 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             setting = experiment.env.normalize_observations
             space = NormalizedObservations.of(setting, env.observation_space).network_space(env.observation_space)
             verify(network, space)
-            check_loss(experiment.algorithm, network, space)
+            check_loss(algorithm, network, space)
     finally:
         close_within(env)
     return network
@@ -177,22 +171,20 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
 
     They do for the same network and the same normalization of observations. config: the final one.
     """
-    theirs = read_config(folder)
+    theirs, ours = comparable(read_config(folder)), comparable(config)
     state = load_state(best_checkpoint(Path(folder)))
     parameters, stats = state["store"]["parameters"], state["store"]["stats"]
-    ours = json.loads(json.dumps(config))  # as it is saved: with lists for tuples
     if parameters.shape != network.vector.shape:
-        env = value_at(theirs, "env.id")
-        difference = f"it has {parameters.size} parameters, for {env}, not {network.vector.size}"
+        difference = f"it has {parameters.size} parameters, for {theirs.get('env.id')}, not {network.vector.size}"
         raise FolderError(folder, f"must be a run of the same network: {difference}")
-    their_network, our_network = (dict(flatten({"network": each.get("network")})) for each in (theirs, ours))
-    for key in their_network.keys() & our_network.keys():
-        if their_network[key] != our_network[key] and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
-            difference = f"it has {key}={their_network[key]}, not {our_network[key]}"
+    for key in theirs.keys() & ours.keys():
+        counts = key.startswith("network.") and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS
+        if counts and theirs[key] != ours[key]:
+            difference = f"it has {key}={theirs[key]}, not {ours[key]}"
             raise FolderError(folder, f"must be a run of the same network: {difference}")
     network.check_constants(state["store"], folder)
-    wanted = value_at(ours, NORMALIZATION) or False
+    wanted = ours.get(NORMALIZATION) or False
     measured = wanted is True or wanted == "shared"
-    if (value_at(theirs, NORMALIZATION) or False) != wanted or RunningStats.has_observations(stats) != measured:
+    if (theirs.get(NORMALIZATION) or False) != wanted or RunningStats.has_observations(stats) != measured:
         problem = f"must be a run with {NORMALIZATION}={str(wanted).lower()}, as this one has"
         raise FolderError(folder, problem)

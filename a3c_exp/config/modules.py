@@ -9,7 +9,7 @@ from typing import Any, Union
 
 from torch import nn
 
-from a3c_exp.config.settings import Setting
+from a3c_exp.common.settings import Setting
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import EncoderNetwork, ModuleSpec, Network, WholeNetwork
 from a3c_exp.networks.inputs import VECTOR, injected_names, is_actor_critic, observation_form, parameters_of
@@ -32,9 +32,7 @@ def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
     fields = [field for field in dataclasses.fields(wrapper) if field.name not in _SPECS]
     for field in fields:
         if field.name in own:
-            problem = (
-                f"its constructor must not have an argument {field.name!r}: every network has a setting of that name"
-            )
+            problem = f"its constructor must not have an argument {field.name!r}, which every network has a setting for"
             raise ConfigError(key, _name(cls), problem)
     common = {field.name: Setting(hints[field.name], False) for field in fields}
     if wrapper is WholeNetwork:
@@ -89,10 +87,8 @@ def module_misfit(cls: type[nn.Module], hint: type) -> str | None:
         return f"{cls.__name__} is abstract"
     if is_actor_critic(cls) or observation_form(cls):
         return None
-    return (
-        f"the constructor of {cls.__name__} must ask for its observations: `{VECTOR[0]}`, `channels` with `height` and "
-        "`width`, or `observation_space`"
-    )
+    forms = f"`{VECTOR[0]}`, `channels` with `height` and `width`, or `observation_space`"
+    return f"the constructor of {cls.__name__} must ask for its observations: {forms}"
 
 
 def _name(cls: type) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from a3c_exp.common.settings import TARGET
 from a3c_exp.common.trust import PACKAGE
 from a3c_exp.errors import ConfigError
 
@@ -22,8 +23,6 @@ REMOVED: dict[str, object] = {
 }
 """Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration with another value is
 refused."""
-
-TARGET = "_target_"
 
 
 def without_removed(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -1,17 +1,29 @@
-"""The configuration in a run's folder, in the settings of this version, whichever version has written it."""
+"""The final configuration, and how it reads back from a run's folder.
+
+It has plain values in the place of what the machine, the current folder or a measurement decides. It is what
+config.yaml holds, and all that a run, its processes and whatever continues it are given. Settings that have become
+others stay there as they were typed, under TYPED: `workers=auto` is the same setting on another machine. One that an
+earlier version has written reads in the settings of this version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
-from a3c_exp.config.final import RESOLVED, TYPED
 from a3c_exp.config.removed import without_removed
 from a3c_exp.errors import FolderError
 from a3c_exp.run.run_folder import CONFIG_FILE
+
+TYPED = "typed"
+"""The key of the settings as they were typed, by dotted keys."""
+
+WORKERS, NORMALIZATION, LOG_EVERY = "workers", "env.normalize_observations", "log.every"
+RESOLVED = (WORKERS, NORMALIZATION, LOG_EVERY)
+"""Settings that are resolved."""
 
 
 def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,3 +52,24 @@ def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, An
         config[TYPED] = {key: typed[key] for key in RESOLVED if key in typed and key in final}
     # The schema refuses a text, not each letter of it.
     return config | {"plugins": plugins if isinstance(plugins, str) else list(plugins)}
+
+
+def with_value(config: Mapping[str, Any], key: str, value: object) -> dict[str, Any]:
+    """The configuration with a value at a dotted key."""
+    name, _, inside = key.partition(".")
+    return {**config, name: with_value(config.get(name, {}), inside, value) if inside else value}
+
+
+def as_typed(config: Mapping[str, Any], keys: Iterable[str] = RESOLVED) -> dict[str, Any]:
+    """The configuration as it was typed, in the settings `keys`; the others stay final."""
+    typed = dict(config.get(TYPED) or {})
+    found = {name: value for name, value in config.items() if name != TYPED}
+    for key in [key for key in keys if key in typed]:
+        found = with_value(found, key, typed.pop(key))
+    return found | ({TYPED: typed} if typed else {})
+
+
+def without_typed(config: Mapping[str, Any], changed: str) -> dict[str, Any]:
+    """The configuration after a change at a dotted key: what was typed there before is forgotten."""
+    typed = {key: value for key, value in (config.get(TYPED) or {}).items() if not f"{key}.".startswith(f"{changed}.")}
+    return {name: value for name, value in config.items() if name != TYPED} | ({TYPED: typed} if typed else {})

@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 
 from a3c_exp.common.reading import LARGEST, check_plain
+from a3c_exp.common.settings import TARGET, Setting
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
+from a3c_exp.config.elsewhere import ELSEWHERE
 from a3c_exp.config.removed import REMOVED
-from a3c_exp.config.settings import ELSEWHERE, Setting
 from a3c_exp.errors import ConfigError, did_you_mean, either, one_line, under
 from a3c_exp.optimizers import TorchOptimizer
 
-TARGET = "_target_"
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
 
 T = TypeVar("T")
@@ -86,21 +86,19 @@ def _alternatives(hint: Any) -> list[str]:
         return [each for argument in arguments for each in _alternatives(argument)]
     if origin is Literal:
         return [repr(argument) for argument in arguments]
-    return ["true", "false"] if hint is bool else [_describe_one(hint, origin, arguments)]
-
-
-def _describe_one(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
+    if hint is bool:
+        return ["true", "false"]
     if origin in _LISTS:
         items = [describe(argument) for argument in arguments if argument is not Ellipsis]
         many = len(arguments) == 1 or arguments[-1] is Ellipsis
-        return f"a list, each item {items[0]}" if many else f"a list of {len(items)}: {', '.join(items)}"
+        return [f"a list, each item {items[0]}" if many else f"a list of {len(items)}: {', '.join(items)}"]
     if origin in _MAPPINGS:
-        return f"a mapping of names, each to {describe(arguments[1])}"
+        return [f"a mapping of names, each to {describe(arguments[1])}"]
     if hint in _NAMES:
-        return _NAMES[hint]
+        return [_NAMES[hint]]
     if _is_record(hint):
-        return f"a mapping with the keys {', '.join(_settings(hint))}"
-    return f"a mapping that names {_a(hint)} by {TARGET}"
+        return [f"a mapping with the keys {', '.join(_settings(hint))}"]
+    return [f"a mapping that names {_a(hint)} by {TARGET}"]
 
 
 _LISTS = (list, tuple, collections.abc.Sequence)

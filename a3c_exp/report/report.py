@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from a3c_exp.errors import printable
-from a3c_exp.report import page
 from a3c_exp.report.charts import MOST_CURVES, band, learning_curves, scatter
 from a3c_exp.report.ranking import EXPLANATION, Runs, comparison, rank, table
 from a3c_exp.report.runs import NUMBERS, Axis, RecordedRun, group, swept
@@ -29,6 +30,20 @@ Interquartile mean over runs, with its 95 % bootstrap band; dotted: the return t
 ended keeps its last return; a thin line is a run that is unfinished."""
 CHOICE = "Only the first {most} of {count} configurations, in the order of their rank: curves.csv has all."
 SCATTER = "{score} over {key}, a point for each run: runs whose settings differ otherwise too are apart by colour."
+
+# The policy forbids the page everything that it does not bring along.
+HEAD = """\
+<!DOCTYPE html>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>Report</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75rem; padding: 1.5rem; }
+table { border-collapse: collapse; display: block; font-size: 0.9rem; overflow-x: auto; }
+th, td { border-bottom: 1px solid #d9d9d9; padding: 0.3rem 0.5rem; text-align: right; }
+img { max-width: 100%; }
+</style>
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +89,11 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         ranked = self.ranked
         self._write_tables(folder, ranked)
-        parts = [page.HEAD, page.text("h1", "Report"), page.text("p", *self._origin())]
+        parts = [HEAD, element("h1", "Report"), element("p", *self._origin())]
         score = "Final return" if self.curve is None else f"Last value of {self.curve}"
         for number, (env, configurations) in enumerate(ranked.items(), 1):
-            parts += [page.text("h2", env), page.table(table(configurations, self.curve))]
-            parts.append(page.text("p", *comparison(configurations, self.curve)))
+            parts += [element("h2", env), html_table(table(configurations, self.curve))]
+            parts.append(element("p", *comparison(configurations, self.curve)))
             pictures = {}
             runs = [run for alike in configurations.values() for run in alike]
             if any(len(run.curve.steps) for run in runs):
@@ -90,9 +105,9 @@ class Report:
                 pictures[key] = scatter(scored, key, values, self.curve), SCATTER.format(score=score, key=key)
             for name, (png, caption) in pictures.items():
                 write_bytes(folder / f"{number}_{_file_name(env)}_{_file_name(name)}.png", png)
-                parts.append(page.picture(png, caption))
+                parts.append(picture(png, caption))
         explanation = EXPLANATION.format(score=score[0].lower() + score[1:])
-        parts.append(page.text("p", explanation, *self._missing()))
+        parts.append(element("p", explanation, *self._missing()))
         write_text(folder / PAGE, "".join(parts))
 
     def _write_tables(self, folder: Path, ranked: Mapping[str, Mapping[str, Runs]]) -> None:
@@ -121,9 +136,8 @@ def _points(runs: Runs) -> Iterator[list[object]]:
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [columns, *([_without_formula(cell) for cell in row] for row in rows)]
-    )
+    cells = ([_without_formula(cell) for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([columns, *cells])
     write_text(path, text.getvalue())
 
 
@@ -139,3 +153,23 @@ def _cell(text: str) -> str:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:100]
+
+
+# Parts of an HTML page that holds everything of a report and needs no network. Every text is escaped.
+
+
+def element(tag: str, *texts: str) -> str:
+    """Each text as an element: a heading (h1, h2) or a paragraph (p)."""
+    return "".join(f"<{tag}>{escape(each)}</{tag}>\n" for each in texts)
+
+
+def html_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """rows: cells by column, at least one."""
+    lines = [element("th", *rows[0]), *(element("td", *row.values()) for row in rows)]
+    return "<table>\n" + "".join(f"<tr>\n{line}</tr>\n" for line in lines) + "</table>\n"
+
+
+def picture(png: bytes, caption: str) -> str:
+    """A picture with its caption, which also stands for it where it cannot be seen."""
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return f'<p><img alt="{escape(caption)}" src="{source}"></p>\n{element("p", caption)}'

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, expanded
-from a3c_exp.common.settings import flatten
-from a3c_exp.config.final import TYPED
-from a3c_exp.config.saved import read_config
-from a3c_exp.config.schema import TARGET
+from a3c_exp.common.settings import TARGET, comparable
+from a3c_exp.config.saved import TYPED, read_config
 from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, FolderError, did_you_mean
 from a3c_exp.run.metrics import SECONDS, STEP, read_points
@@ -215,10 +213,8 @@ def read_curve(path: Path) -> Curve:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration by their dotted keys. 2e6 on the command line and 2000000 are one setting."""
-    settings = {
-        key: int(value) if isinstance(value, float) and value.is_integer() else value for key, value in flatten(config)
-    }
+    """The settings of a configuration by their dotted keys: see `comparable`."""
+    settings = comparable(config)
     if settings.get("init_from") is not None:
         settings["init_from"] = "a run"  # a different one for each seed
     return settings

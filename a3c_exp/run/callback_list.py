@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,11 +10,9 @@ from a3c_exp.core.callback import Callback, RunView
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.errors import one_line, place_of
 from a3c_exp.run import checkpoint
-from a3c_exp.run.files import RunOutput
+from a3c_exp.run.files import RunOutput, log
 from a3c_exp.run.interruption import Interruption
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
-
-log = logging.getLogger("a3c_exp")
 
 MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
 
@@ -60,23 +56,18 @@ class Own(Callback):
 
 
 class Every:
-    """A rule for when a task is due: a multiple of `interval` has been passed since it was last due. None: never.
+    """A rule for when a task is due: a multiple of `interval` has been passed since it was last asked. None: never.
 
     start: value from which counting begins; a multiple at `start` itself counts as done.
     """
 
     def __init__(self, interval: int | None, start: int = 0) -> None:
         self._interval = interval
-        self._next = self._multiple_after(start)
+        self._last = start
 
     def __call__(self, value: int) -> bool:
-        due = value >= self._next
-        if due:
-            self._next = self._multiple_after(value)
-        return due
-
-    def _multiple_after(self, value: int) -> float:
-        return math.inf if self._interval is None else (value // self._interval + 1) * self._interval
+        before, self._last = self._last, value
+        return self._interval is not None and value // self._interval > before // self._interval
 
 
 class CallbackList:

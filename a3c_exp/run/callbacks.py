@@ -125,7 +125,7 @@ class Checkpoints(Own):
         Two are kept at least: the next save may leave a damaged latest one. Those of later steps are of a part of the
         run that was lost.
         """
-        files.copy_as(self._folder / LATEST, run_folder.numbered_checkpoint(self._run.folder, steps))
+        files.copy_as(self._folder / LATEST, self._folder / f"step_{steps}.ckpt")
         numbers = run_folder.numbered_checkpoints(self._run.folder)
         kept = [path for path, number in numbers.items() if number <= steps][: max(2, self._settings.last)]
         for path in numbers.keys() - set(kept):

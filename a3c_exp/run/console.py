@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from a3c_exp.errors import printable
-from a3c_exp.run.files import Disk
-
-log = logging.getLogger("a3c_exp")
+from a3c_exp.run.files import Disk, log
 
 ONLY_FILE = {"only_file": True}
 """`extra` of a log line for train.log alone."""

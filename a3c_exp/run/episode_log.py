@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,9 @@ from a3c_exp.core.callback import RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs.info import EPISODE_COLUMNS, is_usable_name
 from a3c_exp.run.callback_list import Own, Training
-from a3c_exp.run.files import Appender, set_aside
+from a3c_exp.run.files import Appender, log, set_aside
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.run_folder import EPISODES_FILE
-
-log = logging.getLogger("a3c_exp")
 
 
 class EpisodeTable(Own):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import traceback
@@ -21,11 +20,9 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError, one_line
 from a3c_exp.run.callback_list import Every, Own, Training
-from a3c_exp.run.policy import BATCH, Policy, evaluate_policy
-from a3c_exp.run.recorder import Recorder
+from a3c_exp.run.files import log
+from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import BEST, VIDEOS
-
-log = logging.getLogger("a3c_exp")
 
 DRAWN = "rgb_array"  # gymnasium's render_mode of images
 

@@ -1,19 +1,22 @@
-"""A trained policy, and its evaluation over whole episodes."""
+"""A trained policy, and its evaluation over whole episodes, with a video."""
 
 from __future__ import annotations
 
-import logging
+import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
+from a3c_exp.core.callback import Video
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Experiment, build_network
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer
@@ -21,12 +24,11 @@ from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch, EnvError
 from a3c_exp.envs.info import InfoNumbers, number_columns
-from a3c_exp.errors import RunError
+from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
-
-log = logging.getLogger("a3c_exp")
+from a3c_exp.run.files import log
 
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
 BATCH = 16
@@ -138,6 +140,34 @@ class Policy:
         A policy trained with `env.terminal_on_life_loss=true` was also reset after each lost life.
         """
         self._state = None
+
+
+class Recorder:
+    """Collects frames of an environment, called before each of its steps, for a video. Needs the `video` extra."""
+
+    FRAMES_PER_SECOND = 30
+    MAX_FRAMES = 60 * FRAMES_PER_SECOND
+
+    def __init__(self, path: Path) -> None:
+        if importlib.util.find_spec("moviepy") is None:
+            raise ConfigError("video", True, "needs the video package: pip install 'a3c-exp[video]'")
+        self._path = path
+        self._frames: list[NDArray[np.uint8]] = []
+
+    def __call__(self, env: EnvBatch) -> None:
+        if len(self._frames) < self.MAX_FRAMES:
+            frame = env.render()
+            if frame is None:
+                raise ConfigError("video", True, "must be false: this environment draws no pictures")
+            self._frames.append(frame)
+
+    def write(self) -> Video:
+        """Write the mp4. Raises OSError."""
+        from moviepy import ImageSequenceClip
+
+        self._path.parent.mkdir(exist_ok=True)
+        ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
+        return Video(self._path, self._frames[0])
 
 
 def evaluate_policy(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,9 +9,7 @@ from collections.abc import Callable
 from a3c_exp.core.callback import RunView
 from a3c_exp.run.callback_list import Own, Training
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
-from a3c_exp.run.files import amount
-
-log = logging.getLogger("a3c_exp")
+from a3c_exp.run.files import amount, log
 
 LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 """Seconds between two progress lines on a terminal, and in the log."""

@@ -90,11 +90,6 @@ def best_checkpoint(folder: Path) -> Path:
     return checkpoints / (BEST if (checkpoints / BEST).exists() else LATEST)
 
 
-def numbered_checkpoint(folder: Path, steps: int) -> Path:
-    """The checkpoint of a run at so many steps. It may not exist: see `checkpoint.last`."""
-    return expanded(folder) / CHECKPOINTS / f"step_{steps}.ckpt"
-
-
 def numbered_checkpoints(folder: Path) -> dict[Path, int]:
     """A run's numbered checkpoints and their steps, the last one first."""
     paths = (expanded(folder) / CHECKPOINTS).glob("step_*.ckpt")

@@ -85,9 +85,8 @@ class RunStatistics:
             # the worker whose event came last.
             self._recent = self._recent.merge(event.episodes).last(self._kept)
             self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
-            self._window.episodes = (
-                Episodes()
-            )  # it is enough to know that there are some: they would be copied each time
+            # It is enough to know that there are some: they would be copied each time.
+            self._window.episodes = Episodes()
         self._window.merge(event)
 
     @property

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import signal
 import time
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,15 +29,12 @@ from a3c_exp.run.callback_list import CallbackList, Own
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.episode_log import EpisodeTable
 from a3c_exp.run.evaluations import Evaluations
-from a3c_exp.run.files import RunOutput
+from a3c_exp.run.files import RunOutput, log
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.progress import ProgressLine
 from a3c_exp.run.saved_state import STATE_ERRORS, load_latest, load_state
-from a3c_exp.run.session import Session
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
-
-log = logging.getLogger("a3c_exp")
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 3.0
@@ -67,16 +63,18 @@ def run(
     config: Mapping[str, Any],
     folder: Path,
     resume: bool = False,
-    session: Session | None = None,
+    overrides: Sequence[str] = (),
+    label: str | None = None,
 ) -> Run:
     """Train in `folder`; with `resume`, continue from the latest checkpoint there.
 
     experiment: already checked. config: the plain configuration it was built from, which is saved in the folder.
     folder: locked by the caller, and without another run.
+    overrides: those of this run alone, for its summary. label: of a run of a sweep, whose runs lie in one folder. If it
+    is not empty the terminal shows the run's warnings alone, with this in front. None: it is part of none.
     Also returns after a worker's failure or an interruption, which the summary then reports. Raises FolderError for a
     checkpoint that cannot be used, before anything is written, and for a folder that cannot be written to.
     """
-    session = Session() if session is None else session
     with one_thread():  # with more of them a decomposition draws other last digits
         network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
@@ -95,12 +93,12 @@ def run(
                 network.check_constants(state["store"], folder)
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
-            terminal = stack.enter_context(run_log(folder / "train.log", label=session.label))
+            terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
             stack.enter_context(one_thread())
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
-            trainer = Trainer(experiment, config, folder, store, statistics, state, terminal, network, session)
+            trainer = Trainer(experiment, config, folder, store, statistics, state, terminal, network, overrides, label)
             stack.callback(trainer.output.disk.close)
             log.info(network.runtime.description, extra=ONLY_FILE)
             for warning in (*experiment.warnings, *network.warnings):
@@ -152,11 +150,11 @@ class Trainer:
     def __init__(
         self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
         statistics: RunStatistics, state: Mapping[str, Any] | None, terminal: LiveLineHandler, network: ActorCritic,
-        session: Session,
+        overrides: Sequence[str], label: str | None,
     ) -> None:  # fmt: skip
         self.folder = folder
         self.config = config
-        self.sweep = session.sweep
+        self.sweep = None if label is None else folder.absolute().parent.name
         self.experiment = experiment
         self.statistics = statistics
         self.clock = TrainingClock(store, 0.0 if state is None else state["training_seconds"])
@@ -167,7 +165,7 @@ class Trainer:
         self._network = network
         # Buffers and frozen parameters, which a policy has besides parameters and statistics.
         self._constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
-        self._session = session
+        self._overrides = list(overrides)
         self._resumed = 0 if state is None else state["resumed"] + 1
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
         self._solved = None if state is None or state["solved"] is None else tuple(state["solved"])
@@ -424,6 +422,6 @@ class Trainer:
             "versions": provenance.versions(),
             "commit": self._commit,
             "command": provenance.command(),
-            "overrides": list(self._session.overrides),
+            "overrides": self._overrides,
             "machine": provenance.machine(),
         }

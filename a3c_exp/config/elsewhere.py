@@ -1,16 +1,6 @@
-"""The record of a setting, and names of settings in other libraries."""
+"""Names of settings in other libraries."""
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
-
-
-class Setting(NamedTuple):
-    """The type of a setting, and whether it must be given."""
-
-    hint: Any
-    required: bool
-
 
 _HERE = {
     "optimizer.learning_rate": "learning_rate lr alpha",
@@ -38,10 +28,6 @@ _HERE = {
     "algorithm=a3c or algorithm=ppo": "algo agent",
     "hydra.run.dir=<folder>": "name exp_name run_name output_dir out_dir log_dir logdir save_path tensorboard_log",
     "callbacks=[wandb] or callbacks=[mlflow], beside TensorBoard's files": "logger wandb mlflow track tracking",
-    "python -m a3c_exp.evaluate outputs/<run> render=human": "render render_mode",
-    "python -m a3c_exp.evaluate outputs/<run> video=true": "video capture_video record_video",
-    "2>/dev/null after the command; train.log has every line": "verbose quiet progress_bar log_level",
-    "not needed, since there is no replay buffer": "learning_starts buffer_size train_freq target_update_interval tau",
 }
 ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split()}
 """What names in other libraries, such as stable-baselines3, are here, for a hint."""
