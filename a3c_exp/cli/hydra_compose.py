@@ -12,7 +12,7 @@ import math
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -232,8 +232,14 @@ class Files:
             return set()
         inside = OmegaConf.select(file.config, group)
         names = {str(key) for key in (inside if isinstance(inside, DictConfig) else file.config)}
-        parents = [default.path for default in file.defaults_list or [] if isinstance(default, ConfigDefault)]
+        defaults = file.defaults_list or []
+        names |= {default.package for default in defaults if default.package}  # network@encoder
+        parents = [default.path for default in defaults if isinstance(default, ConfigDefault)]
         return names.union(*(self.names_in_file(group, path) for path in parents if path not in (None, "_self_")))
+
+    def names_in_group(self, group: str) -> set[str]:
+        """The settings in the files of all options of a group."""
+        return set[str]().union(*(self.names_in_file(group, each) for each in self._loader.get_group_options(group)))
 
 
 def set_value(node: DictConfig, key: str, value: Any) -> None:
@@ -250,8 +256,8 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
     """Delete what presets have set for components that others, chosen on the command line, replace.
 
     A component that is chosen by name keeps the settings of presets that it knows: `experiment=pong algorithm=a3c`
-    keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which neither knows, stays and is refused.
-    An experiment replaces the algorithm of its environment in the same way.
+    keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which no option's file has, stays and is
+    refused. An experiment replaces the algorithm of its environment in the same way.
     """
     for choice in choices:
         named = not (choice.is_delete() or choice.is_hydra_override())
@@ -265,17 +271,10 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
         foreign = {str(key) for key in component} - files.names_in_file(group, option)
         if not foreign - {TARGET}:
             continue
-        plugins = list(node.get("plugins") or [])
-        try:
-            replaced: set[str] = set()
-            for those in ({id(choice)}, {id(each) for each in choices if each.key_or_group in (group, "experiment")}):
-                before = OmegaConf.select(files.compose([each for each in choices if id(each) not in those]), place)
-                replaced |= settings_of(before.get(TARGET), plugins).keys()
-            foreign &= replaced - settings_of(component[TARGET], plugins).keys()
-        except Exception:  # the check of the whole configuration reports what is wrong, in one line
-            continue
-        for key in foreign:
-            del component[key]
+        with suppress(Exception):  # the check of the whole configuration reports what is wrong, in one line
+            own = settings_of(component[TARGET], list(node.get("plugins") or []))
+            for key in foreign & files.names_in_group(group) - own.keys() - {TARGET}:
+                del component[key]
 
 
 def job_config() -> dict[str, Any]:
