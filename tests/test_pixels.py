@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train
 from test_networks_cnn import SMALL, build, pictures
 from user_modules import SeenRaw
 
+import a3c_exp
+from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import build_network
@@ -103,6 +106,21 @@ def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path
     pixels = policy.network.observation_input.pixels
     assert pixels is not None and policy.normalizer is not None
     np.testing.assert_allclose(np.mean(torch.as_tensor(pixels.center).numpy()), row[1 : 1 + size].mean(), atol=0.5)
+
+
+def test_the_network_of_a_callback_scales_them_as_the_policy_does(tmp_path: Path) -> None:
+    @dataclass(kw_only=True)
+    class Looks(Callback):
+        outputs: ClassVar[list[Any]] = []
+
+        def on_trained(self, run: RunView) -> None:
+            self.outputs.append(run.module()(seen))
+
+    seen = torch.from_numpy(pictures(2, Box(0, 255, (12, 12, 3), np.uint8)))
+    whole = config(CORNERS, network=SMALL_CNN, env__normalize_observations="shared")
+    a3c_exp.train(whole, tmp_path / "run", callbacks=[Looks()])
+    [found] = Looks.outputs
+    torch.testing.assert_close(found[:2], a3c_exp.load(tmp_path / "run", ["scripted"]).network(seen)[:2])
 
 
 def test_workers_elsewhere_measure_them_too(tmp_path: Path) -> None:

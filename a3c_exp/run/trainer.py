@@ -258,6 +258,8 @@ class Trainer:
 
     def module(self) -> ActorCritic:
         self._network.vector[:] = self._store.state()["parameters"]
+        if (normalizer := self._store.normalizer()) is not None:
+            normalizer.scale_pixels(self._network)
         return self._network
 
     # What the package's own callbacks may do.
