@@ -270,7 +270,7 @@ class TestTheCommandLine:
         terminal = Terminal()
         monkeypatch.setattr("sys.stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(evaluate.LiveLine, "SECONDS", 0.0)
+        monkeypatch.setattr(evaluate, "SHOWN_STEPS", 1)
         assert evaluate.main([str(corridor), "episodes=2", "plugins=[scripted]"]) == 0
         shown = terminal.getvalue()
         assert "\r0 of 2 episodes, step 1\x1b[K" in shown and "\r2 of 2 episodes, step " in shown

@@ -7,7 +7,6 @@ python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,9 @@ from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
 from a3c_exp.run.saved_state import STATE_ERRORS, load_state
+
+SHOWN_STEPS = 50
+"""Steps of the environments between two moments at which a terminal shows how far an evaluation is."""
 
 
 @dataclass(frozen=True)
@@ -117,41 +119,24 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     loaded.policy.seed(options.seed)
     with under("env"):
         env = loaded.experiment.eval_env.make(count, seeds, render_mode)
-    line = LiveLine(options.episodes)
+    terminal = LiveLineHandler(sys.stderr)
+
+    def show(ended: int, steps: int) -> bool:
+        if terminal.live and steps % SHOWN_STEPS == 0:
+            terminal.show(f"{ended} of {options.episodes} episodes, step {steps:,}")
+        return True
+
     most = loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
     try:
         episodes = evaluate_policy(
-            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=line, on_step=recorder
+            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=show, on_step=recorder
         )
     finally:
-        line.close()
+        terminal.clear()
         env.close()
     if recorder is not None:
         print(printable(f"video: {recorder.write().path}"))
     return episodes
-
-
-class LiveLine:
-    """A line of stderr that shows how far an evaluation is, removed at its end. In a file or a pipe there is none.
-
-    Called before each step with the number of episodes that have ended, and that of steps.
-    """
-
-    SECONDS = 0.2
-
-    def __init__(self, episodes: int) -> None:
-        self._terminal = LiveLineHandler(sys.stderr)
-        self._episodes = episodes
-        self._next = 0.0
-
-    def __call__(self, ended: int, steps: int) -> bool:
-        if self._terminal.live and (now := time.monotonic()) >= self._next:
-            self._next = now + self.SECONDS
-            self._terminal.show(f"{ended} of {self._episodes} episodes, step {steps:,}")
-        return True
-
-    def close(self) -> None:
-        self._terminal.clear()
 
 
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
@@ -214,7 +199,3 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
     for failure in failures:
         print(printable(f"a3c_exp: {failure}"), file=sys.stderr)
     return int(bool(failures))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

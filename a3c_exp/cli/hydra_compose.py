@@ -321,11 +321,6 @@ def _unresolved(node: DictConfig, key: str, complaint: OmegaConfBaseException) -
     return ConfigError(key, dict(flatten(written)).get(key), f"cannot be resolved: {first_line(complaint)}")
 
 
-def resolved(key: str, value: object) -> Any:
-    """A value with its interpolations resolved, a mapping perhaps where a text was. Raises ConfigError."""
-    return to_container(OmegaConf.create({key: value}))[key]
-
-
 def sweep(overrides: Sequence[Override]) -> list[list[str]]:
     """The overrides of every job of a sweep (-m), in order. Raises ConfigError."""
     typed = " ".join(str(each.input_line) for each in overrides)

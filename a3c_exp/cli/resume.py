@@ -7,6 +7,7 @@ is.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
@@ -14,7 +15,7 @@ from omegaconf import OmegaConf
 from a3c_exp.cli.arguments import CommandLine
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
-from a3c_exp.cli.hydra_compose import compose, parse, resolved, set_value
+from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
 from a3c_exp.cli.names import run_folder
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET, flatten
@@ -41,7 +42,8 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     if any(change.key_or_group.partition(".")[0] in ("env", "network") for change in changes):
         config = as_typed(config, [NORMALIZATION])  # it is measured again
     for change in changes:
-        key, value = change.key_or_group, resolved(change.key_or_group, change.value())
+        key = change.key_or_group
+        value: Any = to_container(OmegaConf.create({key: change.value()}))[key]  # its interpolations resolved
         if key == TRUST:
             trusted += build(value, tuple[str, ...], TRUST)
             continue

@@ -27,9 +27,7 @@ from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
 from a3c_exp.run.run_folder import best_checkpoint
 from a3c_exp.run.saved_state import load_state
 
-INIT_OR_SPEED_KEYS = frozenset(
-    {"init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision", "kernels"}
-)
+INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision", "kernels")
 """Settings of a network that do not change what given parameters mean."""
 
 

@@ -132,7 +132,7 @@ class RunStatistics:
         if mean is not None and len(window.episodes):
             values["rollout/ep_rew_mean"] = mean
             values["rollout/ep_len_mean"] = _mean(self._recent.lengths[-RECENT:])
-            values |= {f"rollout/{name}": number for name, number in self._numbers.items()}
+            values |= {f"rollout/{name}": number for name, number in self._recent.last(RECENT).means().items()}
         values["rollout/episodes"] = self.episodes
         for name, metric in window.metrics.items():
             values[name if "/" in name else f"train/{name}"] = metric.mean
@@ -149,11 +149,6 @@ class RunStatistics:
         self._new_window(seconds)
         return values
 
-    @property
-    def _numbers(self) -> dict[str, float]:
-        """Means of the environment's own numbers over the last 100 episodes, by the names of their curves."""
-        return self._recent.last(RECENT).means()
-
     def summary(self) -> dict[str, Any]:
         """The totals, by their names in summary.json. `rollout` has the means of the environment's own numbers."""
         staleness, count, maximum = self._staleness
@@ -166,7 +161,7 @@ class RunStatistics:
             "staleness_mean": staleness / count if count else None,
             "staleness_max": maximum if count else None,
             **{COUNTS[name].summary: number for name, number in self.counts.items()},
-            "rollout": self._numbers,
+            "rollout": self._recent.last(RECENT).means(),
         }
 
     def state(self) -> dict[str, Any]:
