@@ -98,18 +98,6 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
         raise ConfigError(key, value, f"must be {allowed}")
 
 
-def require_whole(settings: object, *names: str, least: int = 1, most: int | None = None) -> None:
-    """Raise ConfigError unless these settings are whole numbers within bounds, as far as they are numbers.
-
-    One that may also be null or a word is not looked at then. most: None for no upper bound.
-    """
-    for name in names:
-        value = getattr(settings, name)
-        if isinstance(value, (int, float)):
-            allowed = f"a whole number >= {least}" if most is None else f"a whole number from {least} to {most}"
-            require(least <= value and (most is None or value <= most), name, value, allowed)
-
-
 FAILED = ("failed", "max_restarts", "stalled", "env_errors", "server_died")
 """Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a worker that hangs and
 cannot be ended; after too many errors of an environment; because the fork server died, which is no fault of the run."""

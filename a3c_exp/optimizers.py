@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.common.arrays import Floats, Vector, functions_of
+from a3c_exp.common.ranges import BelowOne, Checked, NotNegative, Positive
 from a3c_exp.errors import ConfigError, require
 
 # Elements of an array that are updated at once. A large array is updated in pieces, so that all operations on a piece
@@ -29,24 +30,19 @@ CHUNK = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParamGroup:
+class ParamGroup(Checked):
     """Settings of one part of the network (actor, critic, ...); None: the optimizer's.
 
     learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part.
     max_grad_norm: the part is clipped alone, by its own norm.
     """
 
-    learning_rate: float | None = None
-    max_grad_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        rate, norm = self.learning_rate, self.max_grad_norm
-        require(rate is None or 0 <= rate < math.inf, "learning_rate", rate, "a number >= 0, or null")
-        require(norm is None or norm > 0, "max_grad_norm", norm, "a number > 0, or null")
+    learning_rate: NotNegative | None = None
+    max_grad_norm: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer(ABC):
+class Optimizer(Checked, ABC):
     """Turns gradients into changes of one flat vector of P parameters. Every optimizer derives from this class.
 
     It holds no state itself: its state is an array [M, P] that the caller keeps, shares and saves.
@@ -57,16 +53,10 @@ class Optimizer(ABC):
     param_groups: by the name of a part of the network. The rest of the network has the settings above.
     """
 
-    learning_rate: float
-    max_grad_norm: float | None = None
-    staleness_power: float = 0.0
+    learning_rate: Positive
+    max_grad_norm: Positive | None = None
+    staleness_power: NotNegative = 0.0
     param_groups: dict[str, ParamGroup] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        rate, norm, power = self.learning_rate, self.max_grad_norm, self.staleness_power
-        require(0 < rate < math.inf, "learning_rate", rate, "a number > 0")
-        require(norm is None or norm > 0, "max_grad_norm", norm, "a number > 0, or null for no clipping")
-        require(0 <= power < math.inf, "staleness_power", power, "a number >= 0; 0: stale or not, all the same")
 
     @property
     @abstractmethod
@@ -123,19 +113,11 @@ class RMSProp(Optimizer):
     With `momentum` the quotient is added to a velocity v <- momentum v + quotient, and the rate multiplies that.
     """
 
-    decay: float = 0.99
-    epsilon: float = 1e-5
+    decay: BelowOne = 0.99
+    epsilon: Positive = 1e-5
     epsilon_inside: bool = False
-    initial_mean_square: float = 0.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.decay < 1, "decay", self.decay, "a number from 0 to less than 1")
-        require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a number > 0")
-        start = self.initial_mean_square
-        require(0 <= start < math.inf, "initial_mean_square", start, "a number >= 0; 0 and 1 are usual")
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to less than 1")
+    initial_mean_square: NotNegative = 0.0
+    momentum: BelowOne = 0.0
 
     @property
     def has_large_first_step(self) -> bool:
@@ -182,15 +164,13 @@ class Adam(Optimizer):
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    epsilon: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         allowed = "two numbers from 0 to less than 1"
         require(len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, allowed)
-        require(0 < self.epsilon < math.inf, "epsilon", self.epsilon, "a number > 0")
-        require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, "a number >= 0")
 
     @property
     def state_rows(self) -> int:
@@ -245,11 +225,7 @@ class SGD(Optimizer):
     Without momentum v is g itself.
     """
 
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.momentum < 1, "momentum", self.momentum, "a number from 0 to less than 1")
+    momentum: BelowOne = 0.0
 
     @property
     def state_rows(self) -> int:

@@ -10,7 +10,6 @@ passes over the arrays, and a loop over time takes T.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -18,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from a3c_exp.common.arrays import Bools, Floats
+from a3c_exp.common.ranges import Checked, Count, Positive, Share
 from a3c_exp.errors import require
 
 
@@ -48,7 +48,7 @@ class Trajectory:
         return self.terminated | self.truncated
 
 
-class Returns(ABC):
+class Returns(Checked, ABC):
     """An estimator: (trajectory, gamma) -> (advantages, targets), new arrays, float32 [T, B].
 
     Every estimator derives from this class. It keeps no state, and does not write into the trajectory's arrays, which
@@ -116,10 +116,7 @@ class NStep(Returns):
     of Mnih et al. 2016 (arXiv 1602.01783, algorithm S3).
     """
 
-    n: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self.n is None or self.n >= 1, "n", self.n, "a whole number >= 1, or null for the whole rollout")
+    n: Count | None = None
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         discounts = _discounts(trajectory, gamma)
@@ -148,10 +145,7 @@ class NStepZero(Returns):
     in size. That is the bias of a well-known threaded implementation, kept because comparing it is the point.
     """
 
-    n: int
-
-    def __post_init__(self) -> None:
-        require(self.n >= 1, "n", self.n, "a whole number >= 1")
+    n: Count
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         discounts = _discounts(trajectory, gamma)
@@ -179,10 +173,7 @@ class GAE(Returns):
     n-step over the whole rollout.
     """
 
-    lambda_: float = 0.95
-
-    def __post_init__(self) -> None:
-        require(0 <= self.lambda_ <= 1, "lambda_", self.lambda_, "a number from 0 to 1")
+    lambda_: Share = 0.95
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         deltas = _temporal_differences(trajectory, gamma)
@@ -223,16 +214,15 @@ class VTrace(Returns):
     clipped. c_clip bounds the variance, and is at most rho_clip.
     """
 
-    lambda_: float = 1.0
-    rho_clip: float = 1.0
-    c_clip: float = 1.0
+    lambda_: Share = 1.0
+    rho_clip: Positive = 1.0
+    c_clip: Positive = 1.0
 
     off_policy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(0 <= self.lambda_ <= 1, "lambda_", self.lambda_, "a number from 0 to 1")
-        require(0 < self.rho_clip < math.inf, "rho_clip", self.rho_clip, "a number > 0")
-        require(0 < self.c_clip <= self.rho_clip, "c_clip", self.c_clip, "a number > 0, and at most rho_clip")
+        super().__post_init__()
+        require(self.c_clip <= self.rho_clip, "c_clip", self.c_clip, "a number > 0, and at most rho_clip")
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         assert trajectory.log_probs is not None and trajectory.target_log_probs is not None

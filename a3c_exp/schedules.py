@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from a3c_exp.common.ranges import BelowOne, Checked, Finite
 from a3c_exp.errors import require
 
 
-class Schedule(ABC):
+class Schedule(Checked, ABC):
     """A number as a function of a run's progress. Every schedule derives from this class, as a frozen dataclass."""
 
     @abstractmethod
@@ -25,10 +26,7 @@ class Schedule(ABC):
 class Constant(Schedule):
     """The same `value` from the first step to the last."""
 
-    value: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(math.isfinite(self.value), "value", self.value, "a finite number")
+    value: Finite = 1.0
 
     def __call__(self, progress: float) -> float:
         return self.value
@@ -43,15 +41,13 @@ class Linear(Schedule):
     Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way, over the whole run.
     """
 
-    start: float = 1.0
-    end: float = 0.0
-    after: float = 0.0
+    start: Finite = 1.0
+    end: Finite = 0.0
+    after: BelowOne = 0.0
     until: float = 1.0
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.start), "start", self.start, "a finite number")
-        require(math.isfinite(self.end), "end", self.end, "a finite number")
-        require(0 <= self.after < 1, "after", self.after, "a number from 0 to below 1")
+        super().__post_init__()
         require(self.after < self.until <= 1, "until", self.until, f"a number > {self.after:g}, and at most 1")
 
     def __call__(self, progress: float) -> float:

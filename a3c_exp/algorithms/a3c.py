@@ -11,6 +11,7 @@ from torch import Tensor
 from a3c_exp.algorithms.algorithm import Algorithm, LossGradient, Metrics
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, broadcast, dot, masked, masked_advantages, total
 from a3c_exp.common.arrays import Floats
+from a3c_exp.common.ranges import NotNegative
 from a3c_exp.errors import require
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, require_throughout, value
@@ -33,13 +34,14 @@ class A3C(Algorithm):
         number of transitions in an update.
     """
 
-    value_coefficient: float = 0.5
+    value_coefficient: NotNegative = 0.5
     entropy_coefficient: float | Schedule = 0.01
     normalize_advantages: bool = False
     reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
-        require_coefficients(self.value_coefficient, self.entropy_coefficient)
+        super().__post_init__()
+        require_throughout(math.isfinite, "entropy_coefficient", self.entropy_coefficient, "a finite number")
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
@@ -71,9 +73,3 @@ class A3C(Algorithm):
             "value_loss": 0.5 * dot(errors, errors) / count,
             "entropy": total(outputs.entropy, mask) / count,
         }
-
-
-def require_coefficients(value_coefficient: float, entropy_coefficient: float | Schedule) -> None:
-    """Raise ConfigError for coefficients out of range."""
-    require(0 <= value_coefficient < math.inf, "value_coefficient", value_coefficient, "a number >= 0")
-    require_throughout(math.isfinite, "entropy_coefficient", entropy_coefficient, "a finite number")

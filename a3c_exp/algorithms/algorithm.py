@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, count_of, total
+from a3c_exp.common.ranges import Checked
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
 Metrics = Mapping[str, Tensor | float]
@@ -22,7 +23,7 @@ LossGradient = tuple[OutputGradients, dict[str, float]]
 """A loss's derivatives by the network's outputs, and its metrics as numbers."""
 
 
-class Algorithm(ABC):
+class Algorithm(Checked, ABC):
     """A loss of a batch. Every algorithm derives from this class.
 
     reduction: whether the loss is a mean over transitions or their sum. In synchronous rounds the gradients of means

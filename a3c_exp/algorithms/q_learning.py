@@ -11,7 +11,7 @@ from torch import Tensor
 from a3c_exp.algorithms.algorithm import Algorithm, LossGradient, Metrics
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, count_of, dot, masked
 from a3c_exp.common.arrays import Floats
-from a3c_exp.errors import require
+from a3c_exp.common.ranges import Count
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
 
@@ -32,13 +32,10 @@ class NStepQ(Algorithm):
     reduction: "sum" over transitions, as in the paper, or "mean".
     """
 
-    target_every: int = 10_000
+    target_every: Count = 10_000
     reduction: Literal["mean", "sum"] = "sum"
 
     one_step: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require(self.target_every >= 1, "target_every", self.target_every, "a whole number of steps >= 1")
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """See the class; metrics: value_loss (with its 1/2)."""

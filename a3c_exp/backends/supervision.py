@@ -16,30 +16,28 @@ from multiprocessing import Pipe, connection
 from typing import Generic, TypeVar
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, Inbox, WorkerExit
+from a3c_exp.common.ranges import Checked, Positive, Whole
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch, inactivity
 from a3c_exp.core.store import SharedStore, Store
 from a3c_exp.core.worker import Worker, YieldPoint
-from a3c_exp.errors import RunError, require
+from a3c_exp.errors import RunError
 
 RESUMED_STRIDE = 1 << 16
 """Added to the number of resumptions for a replacement, so that it draws random numbers that no other worker draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxRestarts:
+class MaxRestarts(Checked):
     """The setting of every backend that replaces workers.
 
     max_restarts: replacements of one worker without an update of its own between them. 0: the first failure of a worker
         ends the run.
     """
 
-    max_restarts: int = 3
-
-    def __post_init__(self) -> None:
-        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "a whole number >= 0")
+    max_restarts: Whole = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +48,7 @@ class RestartSettings(MaxRestarts):
         its environments count too; waiting for others does not.
     """
 
-    stall_seconds: float | None = 300.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        stall = self.stall_seconds
-        require(stall is None or stall > 0, "stall_seconds", stall, "a number of seconds > 0, or null")
+    stall_seconds: Positive | None = 300.0
 
 
 class Restarts:

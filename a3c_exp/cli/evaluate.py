@@ -14,6 +14,7 @@ from typing import Literal
 
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
+from a3c_exp.common.ranges import Checked, Count, Whole
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
@@ -22,7 +23,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.seeding import Role
-from a3c_exp.errors import ConfigError, RunError, named, printable, require, require_whole, under
+from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.console import LiveLineHandler
@@ -76,7 +77,7 @@ def load_run(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """Evaluate the policy of a run; of a sweep's folder, of each run in it, in one table.
 
     episodes: number of episodes (default 100).
@@ -91,19 +92,18 @@ class Options:
     trust: settings of the run's folder that may write files or connect, such as env.wrappers (default []).
     """
 
-    episodes: int = 100
-    max_steps: int | None = None
+    episodes: Count = 100
+    max_steps: Count | None = None
     checkpoint: Literal["best", "latest"] | int | None = None
     greedy: bool = True
-    seed: int = 0
+    seed: Whole = 0
     video: bool = False
     render: Literal["human"] | None = None
     plugins: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_whole(self, "episodes", "max_steps")
-        require_whole(self, "seed", least=0)
+        super().__post_init__()
         require(not (self.video and self.render), "video", self.video, "false where render=human")
 
 

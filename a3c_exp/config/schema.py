@@ -2,7 +2,7 @@
 
 A component is a frozen dataclass, and its typed fields are the schema. The schema of a network is its module's
 constructor (`config.modules`). `build` refuses unknown keys, wrong types and,
-by the component's own `require`, values out of range, with a ConfigError that names the key as the user wrote it
+by the component's own check, values out of range, with a ConfigError that names the key as the user wrote it
 (`returns.n`). A mapping names its class by `_target_`. Only dataclasses of this package are built, and those of the
 packages that the user lists in `plugins`: a configuration file, or one in a run's folder, runs no other code.
 """

@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 from gymnasium.spaces import Box
 
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.algorithms.trial import loss_builder
+from a3c_exp.common.ranges import Checked, Count, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
@@ -21,7 +22,7 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment, close_within
-from a3c_exp.errors import require, require_whole
+from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.optimizers import Optimizer, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
@@ -33,13 +34,14 @@ CROSSING = "results of {} before the end of an episode change with rewards after
 SMALL_FACTOR = 0.01
 # Of workers, of the environments of each, and of rollouts that are added up; of steps of a rollout; of episodes of an
 # evaluation. A larger number is taken for a typing error: it would fill the memory, or have no end.
-MAX_COUNT, MAX_LENGTH, MAX_EPISODES = 2**16, 2**20, 1_000_000
+Multiple = Annotated[int, whole(1, 2**16)]
+MAX_LENGTH, MAX_EPISODES = 2**20, 1_000_000
 # Episodes of a mean return: they are kept in memory, and in each checkpoint.
 MAX_WINDOW = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(Checked):
     """Rules that end a run before `total_steps`; null switches a rule off.
 
     max_episodes: finished training episodes of all workers.
@@ -51,22 +53,16 @@ class Stop:
     window: episodes of a mean return.
     """
 
-    max_episodes: int | None = None
-    max_seconds: float | None = None
+    max_episodes: Count | None = None
+    max_seconds: Positive | None = None
     mean_return: float | None = None
-    worker_episodes: int | None = None
+    worker_episodes: Count | None = None
     worker_return: float | None = None
-    window: int = 100
-
-    def __post_init__(self) -> None:
-        require_whole(self, "max_episodes", "worker_episodes")
-        require_whole(self, "window", most=MAX_WINDOW)
-        seconds = self.max_seconds
-        require(seconds is None or seconds > 0, "max_seconds", seconds, "a number > 0, or null")
+    window: Annotated[int, whole(1, MAX_WINDOW)] = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eval:
+class Eval(Checked):
     """Greedy evaluation beside training.
 
     every: interval between evaluations, in environment steps; null: never.
@@ -76,18 +72,14 @@ class Eval:
     env: settings of the environment that evaluations have in place of those of training ({kwargs: {level: 9}}).
     """
 
-    every: int | None = None
-    episodes: int = 10
-    max_steps: int = 27_000
+    every: Count | None = None
+    episodes: Annotated[int, whole(1, MAX_EPISODES)] = 10
+    max_steps: Count = 27_000
     env: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_whole(self, "every", "max_steps")
-        require_whole(self, "episodes", most=MAX_EPISODES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Checked):
     """Checkpoints of a run.
 
     every: interval between saves of the latest state, in environment steps; null: only when the run ends.
@@ -96,31 +88,24 @@ class Checkpoint:
         A run that was interrupted or failed leaves all.
     """
 
-    every: int | None = None
-    last: int = 0
+    every: Count | None = None
+    last: Whole = 0
     keep: Literal["both", "latest", "best", "none"] = "both"
-
-    def __post_init__(self) -> None:
-        require_whole(self, "every")
-        require_whole(self, "last", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
+class Log(Checked):
     """Points of the curves.
 
     every: environment steps between two; null: by time. `auto` is by steps on a deterministic backend, so that equal
         runs have equal curves, and by time on others. A final configuration has one of these two.
     """
 
-    every: int | Literal["auto"] | None = "auto"
-
-    def __post_init__(self) -> None:
-        require_whole(self, "every")
+    every: Count | Literal["auto"] | None = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(Checked):
     """All settings of a run: those of `conf/config.yaml`, and a component for each of its groups.
 
     env, network, returns, algorithm, optimizer, schedule, backend: the component of each group.
@@ -157,34 +142,30 @@ class Experiment:
     optimizer: Optimizer
     schedule: Schedule
     backend: Backend
-    seed: int = 0
-    workers: int | Literal["auto"] = "auto"
-    envs_per_worker: int
-    rollout_length: int | Literal["episode"]
-    accumulate_rollouts: int = 1
-    gamma: float
+    seed: Whole = 0
+    workers: Multiple | Literal["auto"] = "auto"
+    envs_per_worker: Multiple
+    rollout_length: Annotated[int, whole(1, MAX_LENGTH)] | Literal["episode"]
+    accumulate_rollouts: Multiple = 1
+    gamma: Share
     epsilon: float | Schedule = 0.0
-    total_steps: int
+    total_steps: Count
     reward_threshold: float | None = None
     update: Literal["async", "sync"] = "async"
-    quorum: int | Literal["all"] = "all"
+    quorum: Count | Literal["all"] = "all"
     lock: bool = False
     optimizer_state: Literal["shared", "per_worker"] = "shared"
     stop: Stop = field(default_factory=Stop)
     eval: Eval = field(default_factory=Eval)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     log: Log = field(default_factory=Log)
-    record_episodes: int = 1_000_000
+    record_episodes: Whole = 1_000_000
     callbacks: tuple[Callback, ...] = ()
     plugins: tuple[str, ...] = ()
     init_from: str | None = None
 
     def __post_init__(self) -> None:
-        require_whole(self, "total_steps", "quorum")
-        require_whole(self, "seed", "record_episodes", least=0)
-        require_whole(self, "workers", "envs_per_worker", "accumulate_rollouts", most=MAX_COUNT)
-        require_whole(self, "rollout_length", most=MAX_LENGTH)
-        require(0 <= self.gamma <= 1, "gamma", self.gamma, "a number from 0 to 1")
+        super().__post_init__()
         require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
         require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
         names = [type(each).__name__ for each in self.callbacks]

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import numpy as np
@@ -15,17 +15,19 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.common.ranges import BelowOne, whole
 from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.packages import register
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, require, require_whole
+from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule
 
 _ENLARGED = 4
 """Enlargement of the frames of a video."""
 
-MAX_NOOPS, MAX_SETTING = 10_000, 1024
+MAX_NOOPS = 10_000
+Size = Annotated[int, whole(1, 1024)]
 """Larger numbers are taken for typing errors: the console's screen has 210 x 160 points."""
 
 Crop = tuple[int, int, int, int]
@@ -60,27 +62,19 @@ class Atari(Environment):
     """
 
     game: str
-    repeat_action_probability: float = 0.0
-    noop_max: int = 30
-    frame_skip: int = 4
-    max_frames: int = 108_000
+    repeat_action_probability: BelowOne = 0.0
+    noop_max: Annotated[int, whole(0, MAX_NOOPS)] = 30
+    frame_skip: Size = 4
+    max_frames: Annotated[int, whole(1, 2**31 - 1)] = 108_000
     terminal_on_life_loss: bool = False
     fire_reset: bool = True
     full_action_space: bool = False
-    frame_stack: int = 4
-    height: int = 84
-    width: int = 84
+    frame_stack: Size = 4
+    height: Size = 84
+    width: Size = 84
     crop: Crop | None = None
-    threads: int = 1
+    threads: Size = 1
     reward_clip: float | Schedule | None = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sticky = self.repeat_action_probability
-        require(0 <= sticky < 1, "repeat_action_probability", sticky, "a number from 0 to less than 1")
-        require_whole(self, "noop_max", least=0, most=MAX_NOOPS)
-        require_whole(self, "max_frames", most=2**31 - 1)
-        require_whole(self, "frame_skip", "frame_stack", "height", "width", "threads", most=MAX_SETTING)
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.

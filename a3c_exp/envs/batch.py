@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -14,8 +13,9 @@ from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.common.ranges import Checked, Count, Positive
 from a3c_exp.envs.info import Info, is_usable_name
-from a3c_exp.errors import require, require_whole
+from a3c_exp.errors import require
 from a3c_exp.schedules import Schedule, require_throughout
 
 MAX_STEPS_GUARD = 1_000_000
@@ -111,7 +111,7 @@ class EnvBatch(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment(ABC):
+class Environment(Checked, ABC):
     """The component of the `env` group: it makes batches, and has the settings of rewards and observations.
 
     Every environment component derives from this class, as a frozen dataclass with settings of its own. Whoever
@@ -136,24 +136,22 @@ class Environment(ABC):
         numbers and truth values the first 20 names, in the order in which they come.
     """
 
-    reward_scale: float = 1.0
+    reward_scale: Positive = 1.0
     reward_clip: float | Schedule | None = None
     terminal_reward: float | None = None
     time_limit_is_terminal: bool = False
     normalize_observations: Normalization = False
     normalize_rewards: RewardNormalization = False
-    max_steps_guard: int | None = MAX_STEPS_GUARD
+    max_steps_guard: Count | None = MAX_STEPS_GUARD
     info_keys: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         terminal = self.terminal_reward
-        fits = math.isfinite(self.reward_scale) and self.reward_scale > 0
-        require(fits, "reward_scale", self.reward_scale, "a finite number > 0")
         if self.reward_clip is not None:
             require_throughout(lambda most: most > 0, "reward_clip", self.reward_clip, "a number > 0 (null: no clip)")
         fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
         require(fits, "terminal_reward", terminal, "a finite number, or null for none")
-        require_whole(self, "max_steps_guard")
         for name in self.info_keys or ():
             allowed = "names of letters, digits, '_', '-', '.' and '/', other than those of other curves and columns"
             require(is_usable_name(name), "info_keys", name, allowed)

@@ -20,12 +20,13 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from a3c_exp.common.ranges import Count
 from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
 from a3c_exp.envs.packages import PACKAGES, register
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_whole
+from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -65,13 +66,12 @@ class Gym(Environment):
     id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: tuple[str | dict[str, Any], ...] = ()
-    max_episode_steps: int | None = None
+    max_episode_steps: Count | None = None
     vectorized: bool = False
     engine: str = "gymnasium"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_whole(self, "max_episode_steps")
         require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
         own, plain = self.engine == GYMNASIUM, not (self.wrappers or self.vectorized)
         require(own or plain, "engine", self.engine, f"{GYMNASIUM} where wrappers or vectorized=true are used")

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import nn
 
+from a3c_exp.common.ranges import Checked, Positive, whole, within
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, refused, require, under
 from a3c_exp.networks.action_values import QNetwork
@@ -71,7 +72,7 @@ class ModuleSpec:
             return self.cls(**asked, **self.settings)
 
 
-class Network(ABC):
+class Network(Checked, ABC):
     """A component that builds an `ActorCritic`.
 
     nameable: whether a configuration may name the class itself. Those that stand for a module are named by the module.
@@ -147,20 +148,15 @@ class ComposedNetwork(Network):
     """
 
     init: Initialization | None = None
-    init_std: float = 0.1
-    policy_gain: float = 0.01
+    init_std: Positive = 0.1
+    policy_gain: Positive = 0.01
     distribution: Continuous = "gaussian"
     state_dependent_std: bool = False
-    initial_std: float = 1.0
+    initial_std: Annotated[float, within(0.01, 7)] = 1.0
     squash_mean: bool = False
     softplus_std: bool = False
     clip_actions: bool = False
     kernels: Kernels = "auto"
-
-    def __post_init__(self) -> None:
-        require(self.init_std > 0, "init_std", self.init_std, "a number > 0")
-        require(self.policy_gain > 0, "policy_gain", self.policy_gain, "a number > 0")
-        require(0.01 <= self.initial_std <= 7, "initial_std", self.initial_std, "a number from 0.01 to 7")
 
     @property
     @abstractmethod
@@ -307,18 +303,15 @@ class Lstm(ComposedNetwork):
     """
 
     encoder: Network = field(default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal"))
-    hidden_size: int = 64
+    hidden_size: Annotated[int, whole(1, MAX_WIDTH)] = 64
     core_init: Initialization | None = None
-    forget_bias: float = 1.0
+    forget_bias: Annotated[float, within(-10, 10)] = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.encoder, EncoderNetwork):
             problem = "must be a network without a recurrent state of its own, made of an encoder"
             raise ConfigError("encoder", type(self.encoder).__name__, problem)
-        allowed = f"a whole number from 1 to {MAX_WIDTH}"
-        require(1 <= self.hidden_size <= MAX_WIDTH, "hidden_size", self.hidden_size, allowed)
-        require(abs(self.forget_bias) <= 10, "forget_bias", self.forget_bias, "a number from -10 to 10")
 
     @property
     def encoders(self) -> EncoderNetwork:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import run_agent
@@ -19,6 +19,7 @@ from a3c_exp.backends.processes.children import Child, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, end_all
 from a3c_exp.backends.threads import ThreadSource
+from a3c_exp.common.ranges import Count, whole
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
 from a3c_exp.core.parameters import StoreSpec
@@ -28,7 +29,7 @@ from a3c_exp.networks.distributions import Distribution
 
 log = logging.getLogger("a3c_exp")
 
-MAX_THREADS = 1024
+ThreadCount = Annotated[int, whole(1, 1024)]
 """Of a kind."""
 
 
@@ -59,20 +60,12 @@ class Ga3c(RestartSettings, Backend):
 
     joins_rollouts: ClassVar[bool] = True
 
-    predictors: int = 1
-    trainers: int = 1
+    predictors: ThreadCount = 1
+    trainers: ThreadCount = 1
     prediction_batch: PredictionBatch = field(default_factory=PredictionBatch)
-    training_batch: int = 64
+    training_batch: Count = 64
     device: DeviceName = "auto"
-    rollouts: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("predictors", "trainers"):
-            number = getattr(self, name)
-            require(1 <= number <= MAX_THREADS, name, number, f"a whole number from 1 to {MAX_THREADS}")
-        require(self.training_batch >= 1, "training_batch", self.training_batch, "a whole number >= 1")
-        require(1 <= self.rollouts <= 100, "rollouts", self.rollouts, "a whole number from 1 to 100")
+    rollouts: Annotated[int, whole(1, 100)] = 2
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for settings that agents without a network of their own cannot have."""

@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from a3c_exp.backends.ga3c.buffers import AgentBuffers, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.backends.messages import MERGE_SECONDS
+from a3c_exp.common.ranges import Checked, whole, within
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
@@ -22,28 +24,20 @@ from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner, YieldPoint
-from a3c_exp.errors import require
-
-MAX_BATCH = 2**16
-"""Observations of one forward pass."""
 
 # The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
 POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionBatch:
+class PredictionBatch(Checked):
     """Observations of one forward pass.
 
     maximum: of them. wait: seconds that a predictor waits for more, while there are agents that may still send some.
     """
 
-    maximum: int = 128
-    wait: float = 0.01
-
-    def __post_init__(self) -> None:
-        require(1 <= self.maximum <= MAX_BATCH, "maximum", self.maximum, f"a whole number from 1 to {MAX_BATCH}")
-        require(0 <= self.wait <= 1, "wait", self.wait, "seconds, from 0 to 1")
+    maximum: Annotated[int, whole(1, 2**16)] = 128
+    wait: Annotated[float, within(0, 1)] = 0.01
 
 
 @dataclass(frozen=True)

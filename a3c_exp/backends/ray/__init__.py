@@ -6,10 +6,12 @@ import importlib.util
 from collections.abc import Generator
 from dataclasses import dataclass
 from math import ceil
+from typing import Annotated
 
 from a3c_exp.backends.ray.cluster import connected, find_fault
 from a3c_exp.backends.ray.driver import CachedStore, Driver
 from a3c_exp.backends.supervision import RestartSettings
+from a3c_exp.common.ranges import NotNegative, whole
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
@@ -36,16 +38,13 @@ class Ray(RestartSettings, Backend):
     """
 
     address: str = "local"
-    shards: int = 1
-    in_flight: int = 1
-    cpus_per_worker: float = 1.0
+    shards: Annotated[int, whole(1, MOST)] = 1
+    in_flight: Annotated[int, whole(0, MOST)] = 1
+    cpus_per_worker: NotNegative = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.address), "address", self.address, "'local', 'auto' or the address of a cluster's head")
-        require(1 <= self.shards <= MOST, "shards", self.shards, f"a whole number from 1 to {MOST}")
-        require(0 <= self.in_flight <= MOST, "in_flight", self.in_flight, f"a whole number from 0 to {MOST}")
-        require(self.cpus_per_worker >= 0, "cpus_per_worker", self.cpus_per_worker, "a number >= 0")
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum or a
