@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,15 +95,3 @@ def progress_of(steps: int, total_steps: int) -> float:
 def value(x: float | Schedule, progress: float) -> float:
     """The value at `progress` of a coefficient, which may be a number or a schedule."""
     return x if isinstance(x, (int, float)) else x(progress)
-
-
-def require_throughout(holds: Callable[[float], bool], key: str, x: float | Schedule, allowed: str) -> None:
-    """Raise ConfigError unless `x` is `allowed`. A schedule is checked where a run begins and where it ends.
-
-    Schedules of this module stay between the two values.
-    """
-    if isinstance(x, (int, float)):
-        require(holds(x), key, x, f"{allowed}, or a schedule")
-        return
-    for progress, when in ((0.0, "begins"), (1.0, "ends")):
-        require(holds(x(progress)), key, x(progress), f"{allowed} where the run {when}, too")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
+from a3c_exp.common.ranges import Checked, Share
 from a3c_exp.errors import ConfigError
-from a3c_exp.schedules import Linear, Schedule, progress_of, require_throughout, value
+from a3c_exp.schedules import Linear, Schedule, progress_of, value
 
 
 @pytest.mark.parametrize(
@@ -33,18 +36,20 @@ def test_a_coefficient_may_be_a_number_or_a_schedule() -> None:
     assert value(Linear(start=0.02, end=0.0), 0.5) == 0.01
 
 
-def test_a_range_holds_for_a_number_and_for_both_ends_of_a_schedule() -> None:
-    def check(x: float | Schedule) -> None:
-        require_throughout(lambda share: 0 <= share <= 1, "epsilon", x, "a number from 0 to 1")
+@dataclass(kw_only=True)
+class Exploring(Checked):
+    epsilon: Share | Schedule
 
-    check(0.3)
-    check(Linear(start=1.0, end=0.0))
-    with pytest.raises(ConfigError, match="or a schedule"):
-        check(-0.3)
-    with pytest.raises(ConfigError, match=r"1.5.* begins"):
-        check(Linear(start=1.5, end=0.5))
-    with pytest.raises(ConfigError, match=r"-1.0.* ends"):
-        check(Linear(start=0.5, end=-1.0))
+
+def test_a_range_holds_for_a_number_and_for_both_ends_of_a_schedule() -> None:
+    Exploring(epsilon=0.3)
+    Exploring(epsilon=Linear(start=1.0, end=0.0))
+    with pytest.raises(ConfigError, match=r"epsilon = -0.3.*from 0 to 1"):
+        Exploring(epsilon=-0.3)
+    with pytest.raises(ConfigError, match=r"epsilon = 1.5.* begins"):
+        Exploring(epsilon=Linear(start=1.5, end=0.5))
+    with pytest.raises(ConfigError, match=r"epsilon = -1.0.* ends"):
+        Exploring(epsilon=Linear(start=0.5, end=-1.0))
 
 
 def test_progress_is_the_share_of_the_steps_and_at_most_1() -> None:

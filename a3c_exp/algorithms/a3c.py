@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,10 +10,10 @@ from torch import Tensor
 from a3c_exp.algorithms.algorithm import Algorithm, LossGradient, Metrics
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, broadcast, dot, masked, masked_advantages, total
 from a3c_exp.common.arrays import Floats
-from a3c_exp.common.ranges import NotNegative
+from a3c_exp.common.ranges import Finite, NotNegative
 from a3c_exp.errors import require
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
-from a3c_exp.schedules import Schedule, require_throughout, value
+from a3c_exp.schedules import Schedule, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +34,12 @@ class A3C(Algorithm):
     """
 
     value_coefficient: NotNegative = 0.5
-    entropy_coefficient: float | Schedule = 0.01
+    entropy_coefficient: Finite | Schedule = 0.01
     normalize_advantages: bool = False
     reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_throughout(math.isfinite, "entropy_coefficient", self.entropy_coefficient, "a finite number")
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:

@@ -15,10 +15,10 @@ from torch import Tensor
 from a3c_exp.algorithms.algorithm import LossGradient, Metrics, MinibatchAlgorithm
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, broadcast, dot, masked, masked_advantages, total
 from a3c_exp.common.arrays import Floats
-from a3c_exp.common.ranges import Count, NotNegative, Positive, whole
+from a3c_exp.common.ranges import BelowOne, Count, Finite, NotNegative, Positive, whole
 from a3c_exp.errors import require
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
-from a3c_exp.schedules import Schedule, require_throughout, value
+from a3c_exp.schedules import Schedule, value
 
 MAX_EPOCHS = 1000
 """A larger number is taken for a typing error: the first rollout would have no end."""
@@ -50,24 +50,20 @@ class PPO(MinibatchAlgorithm):
         then learns nothing.
     """
 
-    clip: float | Schedule = 0.2
+    clip: BelowOne | Schedule = 0.2
     epochs: Annotated[int, whole(1, MAX_EPOCHS)] = 4
     minibatch_size: Count | None = 64
     target_kl: Positive | None = None
-    value_clip: float | Schedule | None = None
+    value_clip: NotNegative | Schedule | None = None
     value_coefficient: NotNegative = 0.5
-    entropy_coefficient: float | Schedule = 0.0
+    entropy_coefficient: Finite | Schedule = 0.0
     normalize_advantages: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_throughout(math.isfinite, "entropy_coefficient", self.entropy_coefficient, "a finite number")
         # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that lets nothing through.
         require(self.clip != 0, "clip", self.clip, "a number between 0 and 1, or a schedule")
-        require_throughout(lambda clip: 0 <= clip < 1, "clip", self.clip, "a number between 0 and 1")
-        if self.value_clip is not None:
-            require(self.value_clip != 0, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
-            require_throughout(lambda clip: 0 <= clip < math.inf, "value_clip", self.value_clip, "a number > 0")
+        require(self.value_clip != 0, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
 
     def check_rollout(self, count: int, length: int) -> None:
         """Raise ConfigError where the minibatches do not divide a rollout, or cut its sequences."""

@@ -34,7 +34,8 @@ def whole(least: int, most: float = math.inf) -> Range:
 
 Finite = Annotated[float, Range("a finite number", math.isfinite)]
 Positive = Annotated[float, Range("a number > 0", lambda x: 0 < x < math.inf)]
-NotNegative = Annotated[float, Range("a number >= 0", lambda x: 0 <= x < math.inf)]
+NOT_NEGATIVE = Range("a number >= 0", lambda x: 0 <= x < math.inf)
+NotNegative = Annotated[float, NOT_NEGATIVE]
 Share = Annotated[float, within(0, 1)]
 BelowOne = Annotated[float, Range("a number from 0 to less than 1", lambda x: 0 <= x < 1)]
 Count = Annotated[int, whole(1)]
@@ -44,15 +45,20 @@ Whole = Annotated[int, whole(0)]
 class Checked:
     """The base class of dataclasses whose fields have ranges in their types.
 
-    Raises ConfigError for a number out of its range. A field that may also be null or a word is not looked at then. A
-    subclass with a `__post_init__` of its own calls this one.
+    Raises ConfigError for a number out of its range. A schedule is checked where a run begins and where it ends, since
+    those of `schedules` stay between the two values. Null and words are left to the schema. A subclass with a
+    `__post_init__` of its own calls this one.
     """
 
     def __post_init__(self) -> None:
         cls: type = type(self)
         for name, allowed, holds in _ranges(cls):
             value = getattr(self, name)
-            require(not isinstance(value, (int, float)) or holds(value), name, value, allowed)
+            if callable(value):
+                for progress, when in ((0.0, "begins"), (1.0, "ends")):
+                    require(holds(value(progress)), name, value(progress), f"{allowed} where the run {when}, too")
+            elif isinstance(value, (int, float)):
+                require(holds(value), name, value, allowed)
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from gymnasium.spaces import Box
 
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.algorithms.trial import loss_builder
-from a3c_exp.common.ranges import Checked, Count, Positive, Share, Whole, whole
+from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
@@ -26,7 +25,7 @@ from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.optimizers import Optimizer, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
-from a3c_exp.schedules import Schedule, require_throughout
+from a3c_exp.schedules import Schedule
 
 RMSPROP_WARNING = "RMSProp from a mean square of 0 may kill convolutions in its first steps: take rmsprop_tf or adam"
 TORCH_WARNING = "has no guard against workers that write over one another, which may cost the run: lock=true has one"
@@ -140,7 +139,7 @@ class Experiment(Checked):
     critic_returns: Returns | None = None
     algorithm: Algorithm
     optimizer: Optimizer
-    schedule: Schedule
+    schedule: Annotated[Schedule, NOT_NEGATIVE]
     backend: Backend
     seed: Whole = 0
     workers: Multiple | Literal["auto"] = "auto"
@@ -148,7 +147,7 @@ class Experiment(Checked):
     rollout_length: Annotated[int, whole(1, MAX_LENGTH)] | Literal["episode"]
     accumulate_rollouts: Multiple = 1
     gamma: Share
-    epsilon: float | Schedule = 0.0
+    epsilon: Share | Schedule = 0.0
     total_steps: Count
     reward_threshold: float | None = None
     update: Literal["async", "sync"] = "async"
@@ -166,8 +165,6 @@ class Experiment(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_throughout(lambda share: 0 <= share <= 1, "epsilon", self.epsilon, "a number from 0 to 1")
-        require_throughout(lambda factor: 0 <= factor < math.inf, "schedule", self.schedule, "a number >= 0")
         names = [type(each).__name__ for each in self.callbacks]
         require(len(set(names)) == len(names), "callbacks", names, "callbacks of different classes")
 

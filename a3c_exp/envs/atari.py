@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.common.ranges import BelowOne, whole
+from a3c_exp.common.ranges import BelowOne, Positive, whole
 from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.packages import register
@@ -74,7 +74,7 @@ class Atari(Environment):
     width: Size = 84
     crop: Crop | None = None
     threads: Size = 1
-    reward_clip: float | Schedule | None = 1.0
+    reward_clip: Positive | Schedule | None = 1.0
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
         """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.

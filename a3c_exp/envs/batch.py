@@ -6,17 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.common.ranges import Checked, Count, Positive
+from a3c_exp.common.ranges import Checked, Count, Positive, within
+from a3c_exp.envs.answers import LARGEST
 from a3c_exp.envs.info import Info, is_usable_name
 from a3c_exp.errors import require
-from a3c_exp.schedules import Schedule, require_throughout
+from a3c_exp.schedules import Schedule
 
 MAX_STEPS_GUARD = 1_000_000
 """The default of `max_steps_guard`."""
@@ -137,8 +138,8 @@ class Environment(Checked, ABC):
     """
 
     reward_scale: Positive = 1.0
-    reward_clip: float | Schedule | None = None
-    terminal_reward: float | None = None
+    reward_clip: Positive | Schedule | None = None
+    terminal_reward: Annotated[float, within(-LARGEST, LARGEST)] | None = None
     time_limit_is_terminal: bool = False
     normalize_observations: Normalization = False
     normalize_rewards: RewardNormalization = False
@@ -147,11 +148,6 @@ class Environment(Checked, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        terminal = self.terminal_reward
-        if self.reward_clip is not None:
-            require_throughout(lambda most: most > 0, "reward_clip", self.reward_clip, "a number > 0 (null: no clip)")
-        fits = terminal is None or abs(terminal) <= float(np.finfo(np.float32).max)
-        require(fits, "terminal_reward", terminal, "a finite number, or null for none")
         for name in self.info_keys or ():
             allowed = "names of letters, digits, '_', '-', '.' and '/', other than those of other curves and columns"
             require(is_usable_name(name), "info_keys", name, allowed)

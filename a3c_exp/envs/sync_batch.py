@@ -64,8 +64,9 @@ class SyncEnvBatch:
         self._scalar = isinstance(space, Box) and space.shape == ()
         self._plain = isinstance(space, Discrete) and space.start == 0 and all(map(_is_gymnasiums, envs))
         if self._plain:
-            for env in envs:
-                _quicken(env.unwrapped)
+            for own in (env.unwrapped for env in envs):
+                if type(own.action_space) is Discrete and own.action_space.start == 0:
+                    own.action_space = _QuickDiscrete(own.action_space.n, dtype=own.action_space.dtype.type)
         self._envs = list(envs)
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         unwrapped = [_without_limit(env) for env in envs]
@@ -194,13 +195,6 @@ def _is_gymnasiums(env: Env) -> bool:
     while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith("gymnasium."):
         env = env.env
     return type(env).__module__.startswith("gymnasium.")
-
-
-def _quicken(env: Env) -> None:
-    """Replace an environment's space of actions by one that is equal and answers quickly."""
-    space = env.action_space
-    if type(space) is Discrete and space.start == 0:
-        env.action_space = _QuickDiscrete(space.n, dtype=space.dtype.type)
 
 
 def _without_limit(env: Env) -> tuple[Env, float]:
