@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from runs import config, drain, train_config
 
+from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.experiment import Stop
-from a3c_exp.core.leaving import LeavingRules
 
 ALONE: dict[str, Any] = {"envs_per_worker": 1, "env__kwargs": {"length": 3}, "total_steps": 10**9}
 

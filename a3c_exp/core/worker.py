@@ -13,10 +13,10 @@ from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_varian
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import explain_divergence
+from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
-from a3c_exp.core.leaving import LeavingRules
 from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import RunningStats
 from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_episodes, merge_stats
