@@ -152,7 +152,7 @@ class TestRounds:
                 servers.ask(server.leave(1))
             learn(early, 0, -1.0)
             pull(early, 0)
-            servers.ask(servers.servers[0].join(1))
+            servers.ask(servers.servers[0].join(1, np.random.default_rng(0)))
             learn(early, 0, -1.0)
             late = servers.started(1)
 

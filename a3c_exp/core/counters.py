@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, ArraySpecs
-from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import RunningStats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
@@ -85,10 +84,6 @@ class WorkerCounters:
         """Start the clock of the training, unless another worker already has."""
         if not self._clock[STARTED]:
             self._clock[STARTED] = time.monotonic_ns() - int(1e9 * seconds_ago)
-
-    def heartbeat(self, worker: int) -> Heartbeat:
-        """The heartbeat of a worker, which writes it."""
-        return Heartbeat(self.heartbeats[worker : worker + 1])
 
     # -- read by everybody --------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class SharedStore:
         return int(self.counters.episodes[worker])
 
     def heartbeat(self, worker: int) -> Heartbeat:
-        return self.counters.heartbeat(worker)
+        return Heartbeat(self.counters.heartbeats[worker : worker + 1])
 
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a worker's own vector [P]."""

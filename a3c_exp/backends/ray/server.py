@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.common.arrays import Floats
@@ -71,17 +70,15 @@ class ParameterServer:
 
     # -- the worker's calls -------------------------------------------------------------------------------------------
 
-    async def join(self, worker: int) -> tuple[Reply, NDArray[np.uint64], int]:
+    async def join(self, worker: int, rng: np.random.Generator) -> tuple[Reply, np.random.Generator, int]:
         """Let a worker join the run, also one that rounds had given up.
 
-        Returns the parameters, its saved generator state (zeros if there is none), and the episodes that it or its
+        Returns the parameters, its generator in the saved state if there is one, and the episodes that it or its
         predecessors have finished.
         """
-        counters = self._store.counters
-        self._store.join(worker)
-        counters.start_clock()
+        episodes = self._store.start(worker, rng)
         self._notify()
-        return self._reply(), counters.rng_state(worker).copy(), int(counters.episodes[worker])
+        return self._reply(), rng, episodes
 
     async def pull(self) -> Reply:
         """The current parameters."""

@@ -21,7 +21,6 @@ from a3c_exp.backends.ray.cluster import death_text, lost_errors
 from a3c_exp.backends.ray.server import Reply, shard_slices
 from a3c_exp.backends.supervision import run_worker
 from a3c_exp.common.arrays import Floats
-from a3c_exp.core.counters import unpack_rng
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
@@ -103,10 +102,10 @@ class RemoteStore:
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
-        answers = self._answers(self._call_all("join", worker))
+        answers = self._answers(self._call_all("join", worker, rng))
         self._take([reply for reply, _, _ in answers])
-        _, rng_state, episodes = answers[0]
-        unpack_rng(rng, rng_state)
+        _, saved, episodes = answers[0]
+        rng.bit_generator.state = saved.bit_generator.state
         self._measured_at = time.perf_counter()
         return int(episodes)
 
