@@ -89,7 +89,6 @@ def say(text: str) -> None:
     """Print a line on stderr, in one piece: several processes do. A stream that has gone is no error."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"{printable(text)}\n")
-        sys.stderr.flush()
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

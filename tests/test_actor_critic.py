@@ -110,6 +110,13 @@ class TestTheVector:
         for parameter in network.parameters():
             assert parameter.grad is None or np.shares_memory(parameter.grad.numpy(), network.gradient)
 
+    def test_zero_grad_of_a_copy_on_its_own_is_torchs(self) -> None:
+        copy = NETWORKS["mlp"]().unbound_copy()
+        parameter = next(copy.parameters())
+        parameter.square().sum().backward()  # type: ignore[no-untyped-call]
+        copy.zero_grad()
+        assert parameter.grad is None
+
 
 def order(network: ActorCritic) -> list[str]:
     """The names of the trained parameters as they lie in the vector."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import subprocess
@@ -149,6 +150,17 @@ class TestProcesses:
         with pytest.raises(RunError, match=r"^[^\n]*bytes of memory[^\n]*No space left[^\n]*$"):
             make_store(load_experiment(config(backend="processes")))
 
+    @LINUX
+    def test_a_store_that_is_gone_has_closed_its_files(self) -> None:
+        """A program may train thousands of times, with 1,024 files at most."""
+        files, experiment = Path("/proc/self/fd"), load_experiment(config(backend="processes"))
+        before = len(list(files.iterdir()))
+        store = make_store(experiment)
+        assert len(list(files.iterdir())) > before
+        del store
+        gc.collect()
+        assert len(list(files.iterdir())) == before
+
     def test_a_script_without_a_main_guard_runs_once(self, tmp_path: Path) -> None:
         """Without precautions children of multiprocessing import the program that started them.
 
@@ -212,7 +224,7 @@ def test_all_workers_files_may_be_open_at_once(monkeypatch: pytest.MonkeyPatch) 
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
     try:
-        for backend, each in (("processes", 3), ("ga3c", 6)):
+        for backend, each in (("processes", 3), ("ga3c", 7)):
             load_experiment(config(backend=backend, workers=60))
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64 + 60 * each, before[1])
     finally:

@@ -47,6 +47,12 @@ def test_a_coefficient_may_be_a_schedule(default: dict[str, Any]) -> None:
     assert algorithm.entropy_coefficient == Linear(start=0.02, end=0.0)
 
 
+def test_the_smallest_numbers_are_taken(default: dict[str, Any]) -> None:
+    least: dict[str, Any] = dict.fromkeys(("total_steps", "workers", "envs_per_worker", "rollout_length", "quorum"), 1)
+    settings = least | {"update": "sync", "seed": 0, "record_episodes": 0}
+    assert load_experiment(changed(default, **settings)).total_steps == 1
+
+
 # What is refused.
 
 

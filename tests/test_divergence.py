@@ -76,6 +76,15 @@ def test_what_is_not_finite_in_any_rollout_of_a_gradient_is_named(name: str, val
     assert ("learning rate" in event.explanation) == text.startswith("Not finite"), "data come first"
 
 
+def test_rows_that_are_no_transitions_are_not_blamed() -> None:
+    worker = make_worker()
+    batch = worker._learner._batch(worker._actor.collect(worker._learner.pull()))
+    rewards, values, mask = batch.rewards.copy(), batch.values.copy(), np.ones(batch.shape, np.float32)
+    rewards[0, 0], mask[0, 0], values[1, 1] = np.nan, 0, np.inf
+    spoiled = replace(batch, rewards=rewards, values=values, mask=mask)
+    assert explain_divergence(worker._network, [spoiled]).startswith("Not finite: values")
+
+
 @pytest.mark.parametrize(
     ("network", "name", "part"),
     [(None, "value.bias", "critic"), (LSTM, "core.recurrent", "encoder"), (GRU, "module.cell.bias_hh", "network")],

@@ -77,6 +77,11 @@ class TestAStepThatGoesWrong:
             assert batch.step(np.array([0, 1, 0])).obs[:, 2].tolist() == [1, 1, 1]
 
 
+def test_an_observation_in_a_native_vector_is_named_with_its_environment() -> None:
+    with pytest.raises(EnvError, match=r"environment 1 \(Misbehaving-v0\) returned .* nan at \[2\] at step 4"):
+        play(vector_of("nan observation", at=[4]), 4)
+
+
 @pytest.mark.parametrize("make", [batch_of, vector_of])
 def test_a_reset_that_raises_is_an_error(make: Any) -> None:
     with pytest.raises(EnvError, match="in a reset"):

@@ -188,6 +188,14 @@ class Miswritten(A3C):
         return super().closed_form(*arguments)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unmasked(A3C):
+    """Derivatives of rows that are no transitions, too."""
+
+    def closed_form(self, outputs: Any, batch: BatchArrays, progress: float) -> Any:
+        return super().closed_form(outputs, replace(batch, mask=None), progress)
+
+
 def refusal(algorithm: str, **settings: Any) -> ConfigError:
     target = algorithm if "." in algorithm else f"{HERE}.{algorithm}"
     kind = settings.pop("kind", None)
@@ -219,7 +227,8 @@ class TestWhatIsRefused:
 
     def test_a_loss_that_is_another_one_each_time_or_in_its_closed_form(self) -> None:
         assert "another gradient when it is computed again" in refusal("Dropping").problem
-        assert "its closed_form has another gradient" in refusal("Miswritten").problem
+        for mistaken in ("Miswritten", "Unmasked"):
+            assert "its closed_form has another gradient" in refusal(mistaken).problem
 
     def test_one_that_needs_features_for_a_whole_actor_critic(self) -> None:
         whole = {"_target_": "thirdparty.Whole"}

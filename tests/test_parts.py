@@ -17,7 +17,7 @@ from runs import drain, same
 import a3c_exp
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
 from a3c_exp.envs import EnvError, SyncEnvBatch, VectorEnvBatch
-from a3c_exp.envs.parts import MaskFromInfo, PartsBox
+from a3c_exp.envs.parts import MaskFromInfo, PartsBox, sample_action
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
 from a3c_exp.networks.distributions import FORBIDDEN, Categorical
@@ -134,6 +134,15 @@ class TestSpaces:
         np.testing.assert_allclose(parts["place.1"], [row["place"][1] for row in rows], rtol=1e-6)
         np.testing.assert_array_equal(parts["action_mask"], [row["action_mask"] for row in rows])
 
+    def test_parts_keep_their_bounds_but_those_that_running_statistics_scale(self) -> None:
+        space, _ = encoder(SPACE)
+        assert isinstance(space, PartsBox)
+        for part in space.parts:
+            bounds = (-1, 1) if part.name == "place.1" else (0, 1)
+            for box, expected in ((space, bounds), (space.unbounded(), (-np.inf, np.inf))):
+                found = {(low, high) for low, high in zip(box.low[part.columns], box.high[part.columns], strict=True)}
+                assert found == {expected if part.is_measured else bounds}, part.name
+
     def test_a_part_that_is_a_text_is_refused(self) -> None:
         with pytest.raises(TypeError, match="Text"):
             encoder(Dict({"a": Box(0, 1, (2,)), "mission": Text(5)}))
@@ -206,6 +215,22 @@ class TestAnswers:
         first, _ = env.reset(seed=0)
         assert first in env.observation_space and first["action_mask"].tolist() == [1, 0]
         assert env.step(0)[0]["action_mask"].tolist() == [0, 1]
+
+    def test_a_mask_of_several_choices_is_a_tuple_in_info_and_draws_keep_to_it(self) -> None:
+        class Masked(gymnasium.Env[Any, Any]):
+            observation_space = Box(-1, 1, (2,))
+            action_space = MultiDiscrete([2, 3])
+
+            def reset(self, **arguments: Any) -> Any:
+                mask = np.array([1, 0], np.int8), np.array([0, 0, 1], np.int8)
+                return np.zeros(2, np.float32), {"action_mask": mask}
+
+        batch = SyncEnvBatch([MaskFromInfo(Masked())], [0])
+        (row,) = batch.reset()
+        assert isinstance(batch.observation_space, PartsBox) and batch.observation_space.mask is not None
+        assert row[batch.observation_space.mask].tolist() == [1, 0, 0, 0, 1]
+        for _ in range(9):
+            assert sample_action(batch.action_space, batch.observation_space, row).tolist() == [0, 2]
 
 
 class TestMask:

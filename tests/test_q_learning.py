@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from nets import VECTORS, normal
 from refusals import Refuses, refused
 from runs import BANDIT, CORRIDOR, QUICK, config, drain, latest, train, train_config
@@ -22,7 +22,7 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.modules import network_of
 from a3c_exp.core.experiment import RunContext, build_network
 from a3c_exp.core.worker import Worker
-from a3c_exp.networks import ActorCritic, Mlp, OutputGradients
+from a3c_exp.networks import ActorCritic, Cnn, Mlp, OutputGradients
 from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.distributions import Greedy
 from a3c_exp.optimizers import SGD, Adam, Optimizer, RMSProp, TorchOptimizer
@@ -256,6 +256,16 @@ def test_the_target_network_begins_as_a_copy() -> None:
     online, target = (network.vector[network.param_slices[name]] for name in ("online", "target"))
     np.testing.assert_array_equal(online, target)
     assert isinstance(network, QNetwork) and online.any()
+
+
+def test_the_target_network_scales_pictures_as_the_other_does() -> None:
+    pictures = Box(0, 255, (8, 8, 3), np.uint8)
+    network = network_of(Cnn, {"layers": ((4, 3, 1),), "features_dim": 8})
+    built = network.build(pictures, Discrete(3), np.random.default_rng(1), action_values=True)
+    built.normalize_pixels(np.array(100, np.float32), np.array(0.1, np.float32))
+    parameters, _, _ = built.act_forward(np.random.default_rng(2).integers(0, 256, (4, 8, 8, 3), np.uint8))
+    np.testing.assert_array_equal(parameters[:, :3], parameters[:, 3:])
+    assert parameters.any()
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

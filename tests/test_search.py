@@ -111,7 +111,11 @@ def test_a_search_that_cannot_be_made_is_refused(
 
 
 def test_an_objective_that_no_run_has_ends_the_search_after_its_first_trials(here: Path, in_process: None) -> None:
+    """As many as fit: four runs at once are two trials of two seeds, and one at a time a trial."""
     pytest.importorskip("optuna")
+    alone = [word for word in FOUR if not word.startswith("jobs=")]
+    assert program.main([*alone, "search=4", "objective=success_rate"]) == 2
+    assert len(chosen(here / "searched")) == 2
     assert program.main([*FOUR, "search=4", "objective=success_rate"]) == 2
     assert len(chosen(here / "searched")) == 4
     assert program.main([*FOUR, "search=2", "objective=ep_rew_mean"]) == 0
