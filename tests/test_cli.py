@@ -126,6 +126,13 @@ def test_the_full_names_in_hints_are_those_of_settings() -> None:
         assert full in known or not re.fullmatch(r"[a-z_.]+", full), hint
 
 
+@pytest.mark.parametrize(
+    "word", ["name", "output_dir", "logger", "wandb", "verbose", "render_mode", "n_timesteps", "tensorboard_log"]
+)
+def test_a_word_of_another_library_is_answered_with_ours(word: str, here: Path, refuses: Refuses) -> None:
+    assert "here it is" in refuses([f"{word}=1"], word, "1")
+
+
 # What is composed.
 
 

@@ -27,6 +27,9 @@ _HERE = {
     "network=mlp, network=cnn or network=lstm": "policy model",
     "algorithm=a3c or algorithm=ppo": "algo agent",
     "hydra.run.dir=<folder>": "name exp_name run_name output_dir out_dir log_dir logdir save_path tensorboard_log",
+    "python -m a3c_exp.evaluate outputs/<run> render=human": "render render_mode",
+    "python -m a3c_exp.evaluate outputs/<run> video=true": "video capture_video record_video",
+    "2>/dev/null after the command; train.log has every line": "verbose quiet progress_bar log_level",
     "callbacks=[wandb] or callbacks=[mlflow], beside TensorBoard's files": "logger wandb mlflow track tracking",
 }
 ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split()}
