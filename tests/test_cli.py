@@ -130,7 +130,7 @@ def test_the_full_names_in_hints_are_those_of_settings() -> None:
     "word", ["name", "output_dir", "logger", "wandb", "verbose", "render_mode", "n_timesteps", "tensorboard_log"]
 )
 def test_a_word_of_another_library_is_answered_with_ours(word: str, here: Path, refuses: Refuses) -> None:
-    assert "here it is" in refuses([f"{word}=1"], word, "1")
+    assert "here it is" in refuses([f"{word}=1"], word, 1)
 
 
 # What is composed.
