@@ -74,17 +74,16 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
 
 def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
     """The probability that a run of the first configuration ends higher than one of the second, in a sentence; none if
-    there is no second one, or one of them has no return."""
+    there is no second one, or one of them has fewer than two returns."""
     if len(ranked) < 2:
         return []
     first, second = list(ranked)[:2]
     x, y = scores(ranked[first], curve), scores(ranked[second], curve)
-    if not (x and y):
+    if min(len(x), len(y)) < 2:
         return []
     low, high = improvement_interval(x, y)
-    interval = "" if min(len(x), len(y)) == 1 else f" [{low:.2f}, {high:.2f}]"
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
-    probability = f"{probability_of_improvement(x, y):.2f}{interval}"
+    probability = f"{probability_of_improvement(x, y):.2f} [{low:.2f}, {high:.2f}]"
     return [f"Probability that a run of {first} {ends} than one of {second}: {probability}."]
 
 
