@@ -107,6 +107,28 @@ class TestTheGradient:
         np.testing.assert_allclose(gradient(network, algorithm, batch), expected, rtol=1e-3, atol=1e-6)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Imitating(A3C):
+    """A3C's loss, and a cross entropy between actions and logits where an observation's first number is positive."""
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        loss, metrics = super().loss(policy, batch, progress)
+        cross = nn.functional.cross_entropy(policy.parameters.movedim(-1, 1), batch.actions, reduction="none")
+        return loss + batch.mean(cross * (batch.observations[..., 0] > 0)), metrics
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["every row", "some rows"])
+def test_a_loss_may_use_logits_actions_and_observations(masked: bool) -> None:
+    network = build(NETWORKS["separate"], Imitating())
+    batch = draw_batch(network, masked)
+    weights = batch.observations[..., 0] > 0 if batch.mask is None else (batch.observations[..., 0] > 0) * batch.mask
+    # The cross entropy is -log pi(a | s), which A3C weights by the advantages.
+    expected = gradient(network, A3C(), replace(batch, advantages=batch.advantages + weights.astype(np.float32)))
+    found = gradient(network, Imitating(), batch)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+    assert not np.allclose(found, gradient(network, A3C(), batch), rtol=1e-3, atol=1e-6)
+
+
 class TestItsParameters:
     @pytest.mark.parametrize(("name", "features"), [("separate", 8), ("lstm", 6), ("no layers", 4)])
     def test_are_the_last_group_and_are_built_for_the_features(self, name: str, features: int) -> None:

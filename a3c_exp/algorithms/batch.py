@@ -100,6 +100,16 @@ class Batch:
         self.rewards = self.tensor(arrays.rewards)
 
     @property
+    def observations(self) -> Tensor:
+        """[T, B, ...], as the network takes them."""
+        return self.tensor(self._arrays.observations)
+
+    @property
+    def actions(self) -> Tensor:
+        """[T, B, ...]: int64, float32 of continuous actions, as the policy has chosen them."""
+        return self.tensor(self._arrays.actions)
+
+    @property
     def count(self) -> int:
         """Number of transitions, at least 1."""
         return max(self._arrays.transitions, 1)
@@ -157,6 +167,15 @@ class PolicyOutputs:
         return self._batch.tensor(self._outputs.features).requires_grad_()
 
     @functools.cached_property
+    def parameters(self) -> Tensor:
+        """float32 [T, B, P], of the distribution pi(. | s_t): logits, or means and logarithms of deviations.
+
+        The logit of an action that is not allowed is a constant, -1e9.
+        """
+        assert self._outputs.parameters is not None
+        return self._batch.tensor(self._outputs.parameters).requires_grad_()
+
+    @functools.cached_property
     def log_ratio(self) -> Tensor:
         """log pi(a_t | s_t) - log mu(a_t | s_t), [T, B], with mu the policy that acted."""
         return self.log_probs - self._batch.log_probs
@@ -173,8 +192,8 @@ class PolicyOutputs:
 
     def gradients(self) -> OutputGradients:
         """The derivatives of a loss that has been differentiated. Rows that are no transitions have none."""
-        names = ("log_probs", "entropy", "values", "features")
-        used = vars(self)  # `features` is there if the loss has asked for them
+        names = ("log_probs", "entropy", "values", "features", "parameters")
+        used = vars(self)  # the last two are there if the loss has asked for them
         return OutputGradients(**{name: self._gradient(used[name]) for name in names if name in used})
 
     def _gradient(self, leaf: Tensor) -> Floats:

@@ -31,18 +31,21 @@ class NetworkOutputs:
     log_probs: float32 [T, B], log pi(a_t | s_t) of the actions that were taken, summed over the parts of an action.
     entropy: float32 [T, B], of pi(. | s_t), in nats.
     values: float32 [T, B], V(s_t); Q(s_t, a_t) of a network of action values, whose log_probs and entropy are 0.
-    features: float32 [T, B, F], from which the policy is computed; None for a network that has none to show. The memory
-        is the network's own, which overwrites it as soon as the gradient is added.
+    features: float32 [T, B, F], from which the policy is computed; None for a network that has none to show.
+    parameters: float32 [T, B, P], of the distribution pi(. | s_t).
+
+    Memory of the last two is the network's own, which overwrites it as soon as the gradient is added.
     """
 
     log_probs: Floats
     entropy: Floats
     values: Floats
     features: Floats | None = None
+    parameters: Floats | None = None
 
 
 class OutputGradients(NetworkOutputs):
-    """A loss's derivatives by these outputs, under their names. features: None if the loss does not use them."""
+    """A loss's derivatives by these outputs, under their names. The last two: None if the loss does not use them."""
 
     __slots__ = ()
 
@@ -250,9 +253,15 @@ class ActorCritic(nn.Module, ABC):
 
         def add_gradient(grad: OutputGradients) -> None:
             grad_parameters = parameter_gradients(grad.log_probs.ravel(), grad.entropy.ravel())
+            if grad.parameters is not None:
+                own = grad.parameters.reshape(parameters.shape)
+                grad_parameters = grad_parameters + np.where(parameters == FORBIDDEN, np.float32(0), own)
             backward(grad_parameters, grad.values.ravel(), grad.features)
 
-        outputs = NetworkOutputs(log_probs.reshape(shape), entropy.reshape(shape), values.reshape(shape), features)
+        outputs = NetworkOutputs(
+            log_probs.reshape(shape), entropy.reshape(shape), values.reshape(shape), features,
+            parameters.reshape(*shape, -1),
+        )  # fmt: skip
         return outputs, add_gradient
 
     def load_constants(self, constants: Mapping[str, Array]) -> None:
