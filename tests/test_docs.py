@@ -131,7 +131,7 @@ def train(arguments: list[str], here: Path) -> None:
 def first_run(arguments: list[str]) -> list[str]:
     """The settings of a run, or of the first run of a sweep."""
     settings = [word for word in arguments if not word.startswith(("-m", "jobs=", "search=", "sweep="))]
-    settings = [re.sub(r"loguniform\(([^,]*),.*\)", r"\1", word) for word in settings]
+    settings = [re.sub(r"(?:loguniform|range)\(([^,]*),.*\)", r"\1", word) for word in settings]
     return [re.sub(r",(?![^\[]*\]).*", "", word) for word in settings] if settings != arguments else arguments
 
 
