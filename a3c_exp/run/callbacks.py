@@ -136,13 +136,13 @@ class Checkpoints(Own):
 
         A latest checkpoint that could not be written leaves everything.
         """
-        output = self._run.output
-        if LATEST in output.unwritten:
-            return
-        keep = self._settings.keep if finished else "both"
+        if LATEST not in self._run.output.unwritten:
+            self._run.output.write("checkpoints", self._leave, self._settings.keep if finished else "both")
+
+    def _leave(self, keep: str) -> None:
         if keep == "best" and not (self._folder / BEST).exists():
             keep = "latest"
         kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
         numbered = [path.name for path in run_folder.numbered_checkpoints(self._run.folder)]
         for name in {LATEST, BEST, *numbered[self._settings.last if LATEST in kept else 0 :]} - kept:
-            output.write(name, (self._folder / name).unlink, missing_ok=True)
+            (self._folder / name).unlink(missing_ok=True)
