@@ -79,7 +79,8 @@ class Child(PipeSource):
         self._settled.set()
 
     def _fork(self, run: Run, writer: connection.Connection) -> None:
-        arguments = self.name, run, writer, forkserver.server()
+        server = forkserver.server()
+        arguments = self.name, run, writer, server
         process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
         impatient = threading.Timer(SERVER_SECONDS, forkserver.kill)
         impatient.start()
@@ -87,6 +88,9 @@ class Child(PipeSource):
             process.start()
         finally:
             impatient.cancel()
+        if forkserver.server() != server:  # it was dying: the process comes from the next one, and would end itself
+            _kill(process)
+            raise RunError("the fork server has died")
         self.process, self.sentinel = process, process.sentinel
 
     def join(self, deadline: float) -> bool:
