@@ -72,6 +72,7 @@ class Figure:
     values: Sequence[Any] = (None,)
     x: str | None = None
     timed: bool = False
+    curves: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
             own = (*overrides.split(), *([] if value is None else [f"{figure.axis}={value}"]))
             name = "_".join([table, *map(_file_name, own)])
             recipe = Trial((*common, *own), common=common)
-            entry = Entry(name, panel.env, panel.title, recipe, panel.seeds, curve=figure.timed, table=table)
+            entry = Entry(name, panel.env, panel.title, recipe, panel.seeds, curve=figure.curves, table=table)
             found.append(Point(series, value, entry, entry.records(folder)))
     return found
 
@@ -236,7 +237,7 @@ def draw(figure: Figure, rows: Rows, folder: Path, target: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    curve_axes: Sequence[Axis] = ("steps", "seconds") if figure.timed else ()
+    curve_axes: Sequence[Axis] = ("steps", "seconds") if figure.curves else ()
     columns = len(curve_axes) + len(figure.measures)
     with matplotlib.rc_context(charts.LOOK | {"font.size": 10}):
         canvas = Canvas(figsize=(INCHES[0] * columns, INCHES[1] * len(rows)), layout="constrained")

@@ -277,7 +277,7 @@ def test_speeds_are_those_of_one_machine_with_two_workers_for_each_core(
     places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel = Panel("cartpole", "CartPole", "cartpole", 1, "env=cartpole")
-    scaling = Figure("scaling", [panel], {"A3C": ""}, ("solved_seconds",), "workers", (1, 2, 4), timed=True)
+    scaling = Figure("scaling", [panel], {"A3C": ""}, ("solved_seconds",), "workers", (1, 2, 4), timed=True, curves=True)
     monkeypatch.setattr(figures, "FIGURES", {"scaling": scaling})
     monkeypatch.setattr(figures, "usable_cores", lambda: 1)
     monkeypatch.setattr(figures, "describe", lambda machine: "One, 1 core")
@@ -298,7 +298,7 @@ def test_methods_are_compared_over_time_by_an_entry_alone(
 ) -> None:
     """Figure 1 of Mnih et al. 2016: a line is a method, and has no axis."""
     panel = Panel("cartpole", "CartPole", "cartpole", 1, "env=cartpole")
-    methods = Figure("scaling", [panel], {"A3C": "", "PPO": "algorithm=ppo"}, timed=True)
+    methods = Figure("scaling", [panel], {"A3C": "", "PPO": "algorithm=ppo"}, timed=True, curves=True)
     monkeypatch.setattr(figures, "FIGURES", {"scaling": methods})
     assert study.main(["--scaling"]) == 0
     assert "| CartPole | PPO | 1 | 1 of 1 |" in (places / "RESULTS.md").read_text()
