@@ -52,7 +52,8 @@ class Case:
         context: Any = mock.MagicMock()
         self.driver = Driver(Ray(max_restarts=1), context, self.store)
         self.driver._watch = StallWatch(1.0, lambda: self.clock)
-        self.driver._start_some()
+        while self.driver._start_next():
+            pass
         self.workers = self.driver.sources
         self.first_actors = [worker.actor for worker in self.workers]
 

@@ -220,7 +220,7 @@ class Supervisor(ABC, Generic[AnySource]):
 
         Raises RunError for a failure that has to end the run.
         """
-        while (began := self._start_some()) or self._running:
+        while (began := self._start_next()) or self._running:
             yield from self._process(self._receive(0 if began else MERGE_SECONDS))
 
     @abstractmethod
@@ -240,16 +240,14 @@ class Supervisor(ABC, Generic[AnySource]):
                 self._restarts.on_event(key, message)
                 yield message
 
-    def _start_some(self) -> bool:
-        """Start workers for up to MERGE_SECONDS; return whether any was started. A run that is over starts no more."""
-        count, until = len(self.sources), time.monotonic() + MERGE_SECONDS
-        while not self._store.stopped and time.monotonic() < until:
-            source = next(self._waiting, None)
-            if source is None:
-                break
-            self._start(len(self.sources), source)
-            self.sources.append(source)
-        return len(self.sources) > count
+    def _start_next(self) -> bool:
+        """Start the next worker; return whether there was one. A run that is over starts no more."""
+        source = None if self._store.stopped else next(self._waiting, None)
+        if source is None:
+            return False
+        self._start(len(self.sources), source)
+        self.sources.append(source)
+        return True
 
     def _end(self, key: int, message: WorkerExit) -> Iterator[Event | None]:
         """Process the end of a worker."""
