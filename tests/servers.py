@@ -1,4 +1,4 @@
-"""A parameter server in a thread, without Ray, and workers' calls of it."""
+"""Parameter servers in a thread, without Ray, and workers' calls of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from stores import SIZE, make_store, ones, push
 
-from a3c_exp.backends.ray.server import ParameterServer
+from a3c_exp.backends.ray.server import ParameterServer, merge_shards, shard_slices, shard_spec, shard_state
 from a3c_exp.backends.ray.worker import RemoteStore
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.counters import Multipliers
@@ -26,35 +26,38 @@ Result = TypeVar("Result")
 
 
 class Cluster:
-    """A server whose calls all run in one thread, as those of an actor do.
+    """Servers whose calls all run in one thread, as those of an actor do. calls: names of the methods that were called.
 
-    initial: it begins with its state. calls: names of the methods that were called.
+    initial: they begin with its state.
     """
 
-    def __init__(self, initial: SharedStore) -> None:
+    def __init__(self, initial: SharedStore, shards: int = 1) -> None:
         self.spec = initial.spec
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.calls: list[str] = []
-        self.server = ParameterServer(self.spec, initial.state())
+        self.servers = [
+            ParameterServer(shard_spec(self.spec, shard), shard_state(initial.state(), shard))
+            for shard in shard_slices(self.spec.size, shards)
+        ]
 
     def ask(self, call: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(call, self.loop).result(SECONDS)
 
-    def call(self, method: str, *arguments: Any) -> Future[Any]:
-        """Send a call, as a copy, to the server."""
+    def call(self, server: int, method: str, *arguments: Any) -> Future[Any]:
+        """Send a call, as a copy, to a server."""
         self.calls.append(method)
         sent = pickle.loads(pickle.dumps(arguments))
-        return asyncio.run_coroutine_threadsafe(getattr(self.server, method)(*sent), self.loop)
+        return asyncio.run_coroutine_threadsafe(getattr(self.servers[server], method)(*sent), self.loop)
 
     def fetch(self) -> dict[str, Any]:
-        """The server's state, after all messages that were sent before."""
-        return self.ask(self.server.state())
+        """The state of all servers, after all messages that were sent before."""
+        return merge_shards([self.ask(server.state()) for server in self.servers])
 
     def remote(self, in_flight: int = 0) -> RemoteStore:
         """The store of a worker."""
-        return RemoteStore(self.spec, self.call, in_flight)
+        return RemoteStore(self.spec, self.call, len(self.servers), in_flight)
 
     def started(self, worker: int = 0, in_flight: int = 0) -> RemoteStore:
         """The store of a worker that has joined the run."""
@@ -63,20 +66,21 @@ class Cluster:
         return remote
 
     def events(self) -> list[Event]:
-        """The events that the server has for the driver."""
-        return self.ask(self.server.status(Multipliers())).events
+        """The events that the first server has for the driver."""
+        return self.ask(self.servers[0].status(Multipliers())).events
 
     def close(self) -> None:
-        self.ask(self.server.stop())
+        for server in self.servers:
+            self.ask(server.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
 
 
 @contextmanager
-def serving(initial: SharedStore | None = None, **settings: Any) -> Iterator[Cluster]:
-    """Within: a server of two workers' parameters, which are 0, or of `initial`. settings: see `make_spec`."""
-    cluster = Cluster(make_store(**{"workers": 2} | settings) if initial is None else initial)
+def serving(shards: int = 1, initial: SharedStore | None = None, **settings: Any) -> Iterator[Cluster]:
+    """Within: servers of two workers' parameters, which are 0, or of `initial`. settings: see `make_spec`."""
+    cluster = Cluster(make_store(**{"workers": 2} | settings) if initial is None else initial, shards)
     try:
         yield cluster
     finally:

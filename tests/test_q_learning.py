@@ -296,6 +296,12 @@ def test_settings_that_do_not_fit_are_refused(what: str) -> None:
     refused(lambda: load_experiment(config(**{"env": BANDIT} | q("OneStepQ") | changes)), key, value)
 
 
+def test_shards_of_a_parameter_server_are_refused() -> None:
+    pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
+    backend = {"_target_": "a3c_exp.backends.ray.Ray", "shards": 2}
+    refused(lambda: load_experiment(config(**q("NStepQ")) | {"backend": backend}), "backend.shards", 2)
+
+
 @pytest.mark.parametrize("other", ["an actor and a critic", "a target network of another size"])
 def test_a_checkpoint_without_its_target_network_is_refused(other: str, tmp_path: Path, refuses: Refuses) -> None:
     train(tmp_path / "run", **q("NStepQ"))

@@ -1,4 +1,4 @@
-"""Workers and a parameter server as actors of a Ray cluster on loopback, of several nodes where nodes are to die."""
+"""Workers and parameter servers as actors of a Ray cluster on loopback, of several nodes where nodes are to die."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from runs import SCRIPTED, config, drain, latest, processes, train_config, wait_
 from a3c_exp.backends.ray import cluster as cluster_module
 from a3c_exp.backends.ray.cluster import find_fault, restrict_to_loopback
 from a3c_exp.backends.ray.driver import CachedStore
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
+from a3c_exp.errors import ConfigError
 
 restrict_to_loopback()
 ray = pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
@@ -113,7 +115,7 @@ def endless(**settings: Any) -> Iterator[EndlessRun]:
 def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(cluster: Any) -> None:
     """More settings, without Ray, are in test_ray_protocol."""
     name = "continuous actions, normalized"
-    _, state, error = drain(on_ray(backend={"in_flight": 0}, **SETTINGS[name]))
+    _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": 2}, **SETTINGS[name]))
     assert error is None
     assert_as_serial(state, name)
 
@@ -126,7 +128,13 @@ def test_every_update_step_and_episode_of_several_workers_is_counted_once(cluste
     assert steps == state["steps"] == len(returns) >= 1600
     assert np.isfinite(state["parameters"]).all()
     metrics = {name for event in events for name in event.metrics if name.startswith("ray/")}
-    assert metrics == {"ray/wait_share"}
+    assert metrics == {"ray/wait_share", "ray/workers_alive"}
+
+
+def test_a_quorum_has_one_server() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(on_ray(workers=3, update="sync", quorum=2, backend={"shards": 2}))
+    assert (refused.value.key, refused.value.value) == ("backend.shards", 2)
 
 
 def test_a_run_goes_on_from_another_backend_and_goes_on_there(cluster: Any, tmp_path: Path) -> None:
@@ -177,12 +185,12 @@ class TestFaults:
         self, cluster: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Until all have started again, a checkpoint has the state that was fetched before."""
-        with endless(backend={"max_restarts": 3}) as run:
+        with endless(backend={"shards": 2, "max_restarts": 3}) as run:
             run.wait_for_events({0})
             saved = run.store.state()
             run.wait_for_events({0})
             run.store.set_multipliers(entropy=0.5)
-            (victim,) = actors("ParameterServer")
+            victim = min(actors("ParameterServer"))
             os.kill(victim, signal.SIGKILL)
             wait_until(lambda: victim not in actors("ParameterServer"), SECONDS)
             state = run.store.state()
@@ -191,7 +199,7 @@ class TestFaults:
             assert state["version"] == saved["version"]
             assert f"its state is taken as of update {saved['version']}" in caplog.text
             restart = run.until(lambda event: event and "restarts" in event.counts)
-            assert restart.warnings[0].startswith("the parameter server died: ")
+            assert restart.warnings[0].startswith("a parameter server died: ")
             run.wait_for_events({0})
             run.until(lambda _: run.store.state()["version"] > saved["version"])
             assert run.store.steps > saved["steps"], "steps that were made are not made again"

@@ -23,9 +23,9 @@ from a3c_exp.errors import RunError
 
 
 class Case:
-    """A driver of a server and two workers, which may be idle for a second.
+    """A driver of two servers and two workers, which may be idle for a second.
 
-    statuses: that the server answers in turn; then they are empty. killed: the actors that the driver has killed.
+    answers: by pending call; a status without one is empty. killed: the actors that the driver has killed.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,8 @@ class Case:
         monkeypatch.setitem(sys.modules, "ray", self.ray)
         self.store = CachedStore(make_spec(workers=2))
         context: Any = mock.MagicMock()
-        self.driver = Driver(Ray(max_restarts=1), context, self.store)
+        self.driver = Driver(Ray(shards=2, max_restarts=1), context, self.store)
+        self.driver._start_servers()
         self.driver._watch = StallWatch(1.0, lambda: self.clock)
         while self.driver._start_next():
             pass
@@ -59,7 +60,7 @@ class Case:
 
     def wait(self, calls: list[Any], timeout: float, **_: Any) -> tuple[list[Any], list[Any]]:
         self.clock += 0.1 if self.ready else 100
-        return [call for call in calls if self.ready and call == self.driver._status], []
+        return [call for call in calls if self.ready and call in self.driver._status_calls], []
 
     def get(self, call: Any, timeout: float = 0.0) -> object:
         if self.lost:
@@ -67,14 +68,15 @@ class Case:
         return self.statuses.pop(0) if self.statuses else status_of()
 
     def tell(self, status: ServerStatus) -> list[Event | None]:
-        """Let the server answer this, half a second after the last answer."""
+        """Let the first server answer this, half a second after the last answer."""
         self.clock += 0.5
         self.statuses.append(status)
-        return list(self.driver._process(self.driver._take_status()))
+        call = next(call for call, server in self.driver._status_calls.items() if server == 0)
+        return list(self.driver._process(self.driver._take_status(call)))
 
 
 def status_of(*events: Event, beats: dict[tuple[int, int], int] | None = None) -> ServerStatus:
-    """A status of the server."""
+    """A status of the first server."""
     return ServerStatus(list(events), 0, 0.0, beats or {})
 
 
@@ -84,11 +86,11 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
 
 
 def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_between(case: Case) -> None:
-    """Workers draw other numbers than before. The server has the state that was last fetched."""
+    """Workers draw other numbers than before. The servers have the state that was last fetched."""
     run = case.driver.run()
     next(run)
     attempts = [worker.attempt for worker in case.workers]
-    before = [case.driver.server, *(worker.actor for worker in case.workers)]
+    before = [*case.driver._servers, *(worker.actor for worker in case.workers)]
     case.lost = True
     restart = next(run)
     assert restart is not None and restart.counts == {"restarts": 1}
@@ -96,7 +98,7 @@ def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_be
     case.lost = False
     next(run)
     assert [worker.attempt for worker in case.workers] == [attempt + 1 for attempt in attempts]
-    assert id(case.driver.server) not in {id(actor) for actor in before}
+    assert not {id(server) for server in case.driver._servers} & {id(actor) for actor in before}
     case.lost = True
     with pytest.raises(RunError, match=r"parameter server died.*\n.*max_restarts"):
         list(run)
@@ -104,19 +106,21 @@ def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_be
 
 def test_a_server_that_never_starts_ends_the_run(case: Case) -> None:
     case.ready = False
-    with pytest.raises(RunError, match="parameter server could not be started"):
+    with pytest.raises(RunError, match="no parameter server could be started"):
         list(case.driver.run())
 
 
 def test_a_server_that_stops_answering_ends_the_run(case: Case) -> None:
-    """It, its node or the whole cluster is stopped or gone."""
+    """It, its node or the whole cluster is stopped or gone. Its state is not waited for."""
     case.driver._server_watch = StallWatch(1.0, lambda: case.clock)
     case.tell(status_of())
     case.ready = False
-    with pytest.raises(RunError, match=r"parameter server .*stall_seconds") as caught:
+    with pytest.raises(RunError, match=r"parameter server 0 .*stall_seconds") as caught:
         for _ in range(10):
             list(case.driver._receive(0.1))
     assert caught.value.reason == "stalled"
+    case.driver.close()
+    assert not any(server.state.remote.called for server in case.driver._servers)
 
 
 def test_a_cluster_that_is_gone_at_the_end_leaves_the_cached_state(case: Case) -> None:
@@ -133,7 +137,8 @@ def test_a_worker_that_has_no_room_is_not_waited_for_and_ends_with_the_run(case:
     case.clock += PLACEMENT_SECONDS + 1
     for _ in range(2):
         case.driver._check_placement()
-    case.driver.server.leave.remote.assert_called_once_with(1)
+    for server in case.driver._servers:
+        server.leave.remote.assert_called_once_with(1)
     list(case.driver._end(0, WorkerExit()))
     case.driver._check_placement()
     assert case.driver._running == {1}, "the run may go on with it"
@@ -146,12 +151,13 @@ def test_a_worker_that_has_no_room_is_not_waited_for_and_ends_with_the_run(case:
 def test_a_failure_is_judged_once_all_that_the_worker_had_sent_is_known(case: Case) -> None:
     """The status that was on its way may have been made before its last push. It had learned something, so it is
     replaced although it raised."""
-    case.statuses = [status_of(), status_of(Event(1, contributions=1))]
+    case.statuses = [status_of(), status_of(), status_of(Event(1, contributions=1))]  # the second of the other server
     *_, restart = case.driver._end(1, WorkerExit("it failed", is_own=True))
     assert restart is not None
     assert (restart.worker, restart.counts) == (1, {"restarts": 1})
     assert case.workers[1].attempt == 1 and case.workers[1].actor is not case.first_actors[1]
-    case.driver.server.leave.remote.assert_called_once_with(1)
+    for server in case.driver._servers:
+        server.leave.remote.assert_called_once_with(1)
 
 
 class TestHeartbeats:

@@ -1,4 +1,4 @@
-"""The calls between workers and the parameter server, without Ray: pulls and pushes, synchronous rounds."""
+"""The calls between workers and parameter servers, without Ray: pulls and pushes, shards, synchronous rounds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,28 @@ import pytest
 from backend_runs import SETTINGS, assert_as_serial
 from runs import config, make_store, wait_until
 from servers import SECONDS, Cluster, at_once, learn, pulled, serving
-from stores import SIZE, ones, pull, push
+from stores import SIZE, make_spec, ones, pull, push
 
+from a3c_exp.backends.ray.server import shard_slices, shard_spec
 from a3c_exp.backends.ray.worker import RemoteStore
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.counters import Multipliers
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.worker import Worker
+
+
+def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
+    shards = shard_slices(7, 3)
+    assert [list(range(7))[shard] for shard in shards] == [[0, 1], [2, 3], [4, 5, 6]]
+    spec = make_spec(size=7, param_slices={"actor": slice(0, 4), "critic": slice(4, 7)})
+    assert [shard_spec(spec, shard).param_slices for shard in shards] == [
+        {"actor": slice(0, 2), "critic": slice(2, 2)},
+        {"actor": slice(0, 2), "critic": slice(2, 2)},
+        {"actor": slice(0, 0), "critic": slice(0, 3)},
+    ]
+    assert len(shard_slices(2, 5)) == 2, "no server is without a number"
+
 
 NAMES = [
     "continuous actions, normalized",
@@ -33,16 +47,18 @@ class TestOneWorker:
     @pytest.mark.parametrize("name", NAMES)
     def test_that_waits_is_a_worker_of_the_serial_backend_bit_for_bit(self, name: str) -> None:
         experiment = load_experiment(config(**SETTINGS[name]))
-        with serving(initial=make_store(experiment)) as servers:
+        shards = 2 if experiment.algorithm.target_every is None else 1
+        with serving(shards=shards, initial=make_store(experiment)) as servers:
             worker = Worker(RunContext(experiment=experiment), 0, servers.remote(in_flight=0))
             with one_thread():
                 list(worker.run())
             worker.close()
             assert_as_serial(servers.fetch(), name)
 
-    def test_multiplies_by_what_it_has_pulled(self) -> None:
-        with serving() as servers:
-            servers.ask(servers.server.status(Multipliers(0.5, 2.0)))
+    def test_multiplies_every_shard_by_what_it_has_pulled(self) -> None:
+        with serving(shards=2) as servers:
+            for server in servers.servers:
+                servers.ask(server.status(Multipliers(0.5, 2.0)))
             remote = servers.started()
             assert pull(remote).multipliers == (0.5, 2.0)
             learn(remote, 0, 1.0)
@@ -81,7 +97,7 @@ class TestOneWorker:
             wait_until(lambda: remote.heartbeat(0).value > before + 2, SECONDS)
             assert blocked.is_alive()
             assert servers.calls.count("push") == 3
-            servers.ask(servers.server.stop())
+            servers.ask(servers.servers[0].stop())
             blocked.join(SECONDS)
             assert not blocked.is_alive()
 
@@ -101,7 +117,7 @@ def two_workers(servers: Cluster, in_flight: int = 0) -> list[RemoteStore]:
 
 class TestRounds:
     def test_are_one_step_with_the_average_and_wait_for_all(self) -> None:
-        with serving(synchronous=True) as servers:
+        with serving(shards=2, synchronous=True) as servers:
             workers = two_workers(servers, in_flight=3)
             learn(workers[0], 0, -1.0, steps=1)
             learn(workers[1], 1, -4.0, steps=2)
@@ -117,20 +133,42 @@ class TestRounds:
             survivor, dead = two_workers(servers)
             snapshot = pull(dead, 1)
             learn(survivor, 0, -1.0)
-            servers.ask(servers.server.leave(1))
+            servers.ask(servers.servers[0].leave(1))
             assert learn(survivor, 0, -1.0).tolist() == [1.0] * SIZE
             push(dead, 1, ones(-1), snapshot)
             assert pulled(survivor, 0).tolist() == [2.0] * SIZE
             replacement = servers.started(1)
             learn(survivor, 0, -1.0)
             servers.fetch()  # comes after the messages that were sent before
-            assert not survivor._pending[0].done()
+            assert not survivor._pending[0][0].done()
             learn(replacement, 1, -3.0)
             assert pulled(survivor, 0).tolist() == [4.0] * SIZE
 
+    def test_are_the_same_on_all_servers_when_a_worker_joins_between_them(self) -> None:
+        """One server hears of the worker before a round, the other after it."""
+        with serving(shards=2, synchronous=True) as servers:
+            early = servers.started(0)
+            for server in servers.servers:
+                servers.ask(server.leave(1))
+            learn(early, 0, -1.0)
+            pull(early, 0)
+            servers.ask(servers.servers[0].join(1, np.random.default_rng(0)))
+            learn(early, 0, -1.0)
+            late = servers.started(1)
+
+            def work(worker: RemoteStore, index: int) -> None:
+                for _ in range(6):
+                    learn(worker, index, -1.0)
+                pull(worker, index)
+
+            at_once([partial(work, early, 0), partial(work, late, 1)])
+            for worker in (early, late):
+                assert len({(reply.snapshot.rounds, reply.snapshot.version) for reply in worker._replies}) == 1
+            assert servers.fetch()["parameters"].tolist() == [2.0 + 6] * SIZE
+
     def test_of_minibatches_end_with_the_rollouts_of_all(self) -> None:
         """Two pushes of each rollout; its end is told after them."""
-        with serving(synchronous=True) as servers:
+        with serving(shards=2, synchronous=True) as servers:
 
             def work(worker: RemoteStore, index: int) -> None:
                 for _ in range(3):

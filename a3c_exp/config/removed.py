@@ -12,7 +12,6 @@ from a3c_exp.errors import ConfigError
 REMOVED: dict[str, object] = {
     "backend.local_epochs": False,
     "backend.placement": "spread",
-    "backend.shards": 1,
     "backend.wire_dtype": "float32",
     "env.on_error": "restart",
     "late": "drop",

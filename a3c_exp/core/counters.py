@@ -169,7 +169,7 @@ class WorkerCounters:
             self._stats[:, 0, -3:] = 0  # returns depend on rewards and discount, which may differ here
 
     def raise_steps_to(self, steps: int) -> None:
-        """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of the server's."""
+        """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of the servers'."""
         self.steps_by_worker[:-1] = 0
         self.steps_by_worker[-1] = max(self.steps_by_worker[-1], steps)
 

@@ -1,4 +1,4 @@
-"""A parameter server and workers as actors of a Ray cluster: on this machine, or on many."""
+"""Parameter servers and workers as actors of a Ray cluster: on this machine, or on many."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import ConfigError, require
 
 INSTALL = "pip install 'a3c-exp[ray]'"
+MOST = 1024
+"""Servers, and pushes without a reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +31,15 @@ class Ray(RestartSettings, Backend):
     address: 'local' starts Ray on this machine for this run, on loopback only; 'auto' joins the cluster that this
         machine is part of; or the address of a cluster's head, host:port. A program that has already joined a cluster
         uses that one.
+    shards: number of servers that share the parameter vector.
     in_flight: pushes without a reply with which a worker goes on. With 0 it waits for each, and one worker does what
         one worker does on any backend. Synchronous rounds are always waited for.
     cpus_per_worker: CPUs that Ray reserves for a worker. A node takes as many workers as fit into its cores.
     """
 
     address: str = "local"
-    in_flight: Annotated[int, whole(0, 1024)] = 1
+    shards: Annotated[int, whole(1, MOST)] = 1
+    in_flight: Annotated[int, whole(0, MOST)] = 1
     cpus_per_worker: NotNegative = 1.0
 
     def __post_init__(self) -> None:
@@ -43,7 +47,15 @@ class Ray(RestartSettings, Backend):
         require(bool(self.address), "address", self.address, "'local', 'auto' or the address of a cluster's head")
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError if Ray is missing, or no cluster answers at the address."""
+        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum or a
+        target network.
+
+        Servers know nothing of each other: each would let other gradients into a round, and has one part of a network.
+        """
+        fits = self.shards == 1 or experiment.quorum in ("all", experiment.worker_count)
+        require(fits, "backend.shards", self.shards, "1 with a quorum: one server decides who is in a round")
+        if self.shards > 1 and experiment.algorithm.target_every is not None:
+            raise ConfigError("backend.shards", self.shards, "must be 1 with a target network: one server copies it")
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("backend.address", self.address, f"needs Ray: {INSTALL}")
         fault = None if self.address == "local" else find_fault(self.address)

@@ -1,20 +1,27 @@
-"""The driver's side: it starts the server and workers, collects their events, and replaces those that die."""
+"""The driver's side: it starts servers and workers, collects their events, and replaces those that die."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.cluster import dead_process, death_text, lost_errors
-from a3c_exp.backends.ray.server import ParameterServer, ServerStatus
+from a3c_exp.backends.ray.server import (
+    ParameterServer,
+    ServerStatus,
+    merge_shards,
+    shard_slices,
+    shard_spec,
+    shard_state,
+)
 from a3c_exp.backends.ray.worker import WorkerActor
 from a3c_exp.backends.supervision import Received, Source, Supervisor
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, Metric
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.parameters import StoreSpec
@@ -24,21 +31,21 @@ from a3c_exp.errors import RunError
 log = logging.getLogger("a3c_exp")
 
 FETCH_SECONDS = 4.0
-"""Longest wait for the server's state, before the last one that was fetched is used instead. The state comes after all
-pushes that the server has received before. Nothing else is done meanwhile."""
+"""Longest wait for the servers' state, before the last one that was fetched is used instead. The state comes after all
+pushes that the servers have received before. Nothing else is done meanwhile."""
 FINAL_FETCH_SECONDS = 30.0
-"""The same at the end of a run, when no more pushes come."""
+"""The same at the end of a run, when no more pushes come; not if a server has stopped answering."""
 START_SECONDS = 600.0
-"""Longest wait for the server. A cluster that grows on demand needs minutes."""
+"""Longest wait for the servers. A cluster that grows on demand needs minutes."""
 PLACEMENT_SECONDS = 30.0
 """After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
 
 
 class CachedStore(SharedStore):
-    """The driver's copy of parameters that live on a server during the run.
+    """The driver's copy of parameters that live on servers during the run.
 
     It holds the state that was last fetched for a checkpoint or an evaluation; before and after the run it is the only
-    copy. A server that is restarted begins with it.
+    copy. Servers that are restarted begin with it.
     """
 
     def __init__(self, spec: StoreSpec) -> None:
@@ -46,13 +53,13 @@ class CachedStore(SharedStore):
         self.driver: Driver | None = None
 
     def state(self, seconds: float = FETCH_SECONDS) -> dict[str, Any]:
-        """Fetch the server's state. If it does not answer within so many seconds, return the cached state."""
+        """Fetch the servers' state. If they do not answer within so many seconds, return the cached state."""
         if self.driver is not None:
             state = self.driver.fetch(seconds)
             if state is not None:
                 self.restore(state | {"multipliers": self.counters.multipliers})
             else:
-                log.warning("the parameter server does not answer: its state is taken as of update %d", self.version)
+                log.warning("a parameter server does not answer: its state is taken as of update %d", self.version)
         return self.cached_state()
 
     def cached_state(self) -> dict[str, Any]:
@@ -69,16 +76,21 @@ class CachedStore(SharedStore):
 class ActorSource(Source):
     """The actor of a worker.
 
-    run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
+    actors: makes one. run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
     beat: the last that was heard of; None before the first, when the cluster may have no room for it yet.
     patient_until: when rounds stop waiting for one without a beat.
     """
 
-    driver: Driver
+    actors: Any
+    context: RunContext
+    servers: Sequence[Any]
+    in_flight: int
     beat: int | None = field(default=None, init=False)
 
     def start(self, attempt: int) -> None:
-        self.actor, self.run = self.driver.start_actor(self.worker, attempt)
+        self.actor = self.actors.remote()
+        arguments = self.context, self.worker, self.store.spec, self.servers, self.in_flight, attempt
+        self.run = self.actor.run.remote(*arguments)
         self.attempt = attempt
         self.beat = None
         self.patient_until = time.monotonic() + PLACEMENT_SECONDS
@@ -92,13 +104,14 @@ class ActorSource(Source):
     def on_exit(self, *, replaced: bool) -> None:
         """Take the worker out of rounds."""
         self.kill()
-        self.driver.server.leave.remote(self.worker)
+        for server in self.servers:
+            server.leave.remote(self.worker)
 
 
 class Driver(Supervisor[ActorSource]):
     """Starts the actors of one run, and ends them. settings: a `Ray`.
 
-    If the server dies, it and all workers start again, with the state that was last fetched.
+    If a server dies, all servers and workers start again, with the state that was last fetched.
     """
 
     def __init__(self, settings: Any, context: RunContext, store: CachedStore) -> None:
@@ -107,29 +120,37 @@ class Driver(Supervisor[ActorSource]):
         self._ray = ray
         self._lost = lost_errors()
         self._settings = settings
-        self._context = context
         self._store: CachedStore = store
         self._spec = store.spec
+        self._shards = shard_slices(self._spec.size, settings.shards)
+        self._servers: list[Any] = []
         self._server_watch = StallWatch(settings.stall_seconds)
-        self._actors = ray.remote(WorkerActor).options(
+        self._server_hangs = False
+        store.driver = self
+        actors = ray.remote(WorkerActor).options(
             num_cpus=settings.cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
         )
-        workers = (ActorSource(store=store, worker=worker, driver=self) for worker in range(self._spec.workers))
+        shared: dict[str, Any] = {"actors": actors, "context": context, "servers": self._servers}
+        workers = (
+            ActorSource(store=store, worker=worker, in_flight=settings.in_flight, **shared)
+            for worker in range(self._spec.workers)
+        )
         super().__init__(workers, settings, store)
-        self._start_server()
-        store.driver = self
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> Generator[Event | None, None, None]:
-        """Start workers and yield their events, until all have ended."""
+        """Start servers and workers and yield the workers' events, until all have ended."""
         while True:
+            self._start_servers()
+            for key in self._running:
+                self._start(key, self.sources[key])
             try:
                 yield from super().run()
                 yield from self._catch_up()
                 return
             except self._lost as error:
-                end = WorkerExit(f"the parameter server died: {death_text(error)}")
+                end = WorkerExit(f"a parameter server died: {death_text(error)}")
             event = self._restarts.on_failure("server", 0, end)
             self._kill_actors()
             yield event
@@ -137,23 +158,20 @@ class Driver(Supervisor[ActorSource]):
                 return
             self._hung.clear()
             log.warning("all workers start again from update %d, the last that was fetched", self._store.version)
-            self._start_server()
-            for key in self._running:
-                self._start(key, self.sources[key])
 
     def _receive(self, seconds: float) -> Received:
         runs = {self.sources[key].run: key for key in self._running}
-        # It returns the first call in this order that is ready. Workers come first: the status is nearly always ready.
-        ready, _ = self._ray.wait([*runs, self._status], timeout=seconds)
+        # It returns the first call in this order that is ready. Workers come first: some status is always ready.
+        ready, _ = self._ray.wait([*runs, *self._status_calls], timeout=seconds)
         if not ready:
             yield None
         for call in ready:
             if call in runs:
                 yield runs[call], self._exit_of(self.sources[runs[call]])
             else:
-                yield from self._take_status()
+                yield from self._take_status(call)
         self._check_placement()
-        self._check_server()
+        self._check_servers()
 
     def _exit_of(self, worker: ActorSource) -> WorkerExit:
         """The end of a worker: by itself, by an error, or by the death of its process."""
@@ -185,28 +203,43 @@ class Driver(Supervisor[ActorSource]):
             if time.monotonic() < worker.patient_until:
                 continue
             worker.patient_until = math.inf
-            self.server.leave.remote(worker.worker)
+            for server in self._servers:
+                server.leave.remote(worker.worker)
             available = self._ray.cluster_resources().get("CPU", 0)
             needed = self._settings.cpus_per_worker * self._spec.workers
             log.warning("%s has not started: %g CPUs are needed, %g available", worker.name, needed, available)
 
-    # -- the server ---------------------------------------------------------------------------------------------------
+    # -- servers ------------------------------------------------------------------------------------------------------
 
-    def _check_server(self) -> None:
-        """Raise RunError if the server has stopped answering: it, its node or the cluster is stopped or gone.
+    def _check_servers(self) -> None:
+        """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped or gone.
 
         Actors go on without the head of their cluster, but nobody hears of their ends, and none can be started.
         """
         if (dead := dead_process()) is not None:
             raise RunError(f"{dead} of Ray's cluster has ended, without which no actor is watched or started")
-        if not self._answers and time.monotonic() > self._patient_until:
-            raise RunError("the parameter server could not be started: it does not answer")
-        if self._server_watch.find(lambda: {0: self._answers} if self._answers else {}) is not None:
-            text = self._server_watch.describe("the parameter server", "it, or its cluster, had not answered")
+        if not all(self._answers) and time.monotonic() > self._patient_until:
+            raise RunError("no parameter server could be started: it does not answer")
+        server = self._server_watch.find(lambda: {key: count for key, count in enumerate(self._answers) if count})
+        if server is not None:
+            self._server_hangs = True
+            text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
             raise RunError(text, "stalled")
 
-    def _start_server(self) -> None:
-        """Start the server with the cached state, on the driver's node if there is room."""
+    def _start_servers(self) -> None:
+        """Start all servers with the cached state."""
+        state = self._store.cached_state()
+        self._servers[:] = [self._start_server(shard, shard_state(state, shard)) for shard in self._shards]
+        self._status_calls: dict[Any, int] = {}  # pending, and the server's index
+        self._answers = [0] * len(self._servers)  # by server, of calls for its status
+        self._patient_until = time.monotonic() + START_SECONDS
+        for server in range(len(self._servers)):
+            self._request_status(server)
+        if self._store.stopped:
+            self.stop()
+
+    def _start_server(self, shard: slice, state: Mapping[str, Any]) -> Any:
+        """Start a server: a single one on the driver's node if there is room, several spread over the nodes."""
         ray, strategy = self._ray, self._ray.util.scheduling_strategies
         here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         calls = 4 * self._spec.workers * (self._settings.in_flight + 1)
@@ -214,45 +247,37 @@ class Driver(Supervisor[ActorSource]):
             num_cpus=0,
             max_concurrency=max(1000, calls),  # each call that waits in a round is one
             enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
-            scheduling_strategy=here,
+            scheduling_strategy=here if len(self._shards) == 1 else "SPREAD",
         )
-        self.server = actor.remote(self._spec, self._store.cached_state())
-        self._answers = 0  # to calls for its status
-        self._patient_until = time.monotonic() + START_SECONDS
-        self._request_status()
-        if self._store.stopped:
-            self.stop()
+        return actor.remote(shard_spec(self._spec, shard), state)
 
-    def start_actor(self, worker: int, attempt: int) -> tuple[Any, Any]:
-        """Start the actor of a worker: it, and its pending call. attempt: see `ActorSource`."""
-        actor = self._actors.remote()
-        arguments = self._context, worker, self._spec, self.server, self._settings.in_flight, attempt
-        return actor, actor.run.remote(*arguments)
+    def _request_status(self, server: int) -> None:
+        self._status_calls[self._servers[server].status.remote(self._store.counters.multipliers)] = server
 
-    def _request_status(self) -> None:
-        self._status = self.server.status.remote(self._store.counters.multipliers)
-
-    def _take_status(self) -> Received:
-        """Take the server's status, and request the next one."""
-        while not self._ray.wait([self._status], timeout=MERGE_SECONDS)[0]:
+    def _take_status(self, call: Any) -> Received:
+        """Take a server's status, and request the next one."""
+        while not self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
             yield None
-            self._check_server()
-        status: ServerStatus = self._ray.get(self._status)
-        self._answers += 1
-        self._request_status()
-        yield from self._report(status)
-        self._kill_stalled()
+            self._check_servers()
+        status: ServerStatus = self._ray.get(call)
+        server = self._status_calls.pop(call)
+        self._answers[server] += 1
+        self._request_status(server)
+        if server == 0:
+            yield from self._report(status)
+            self._kill_stalled()
 
     def _catch_up(self) -> Iterator[Event | None]:
-        """Report all that workers have sent until now, and learn whether the server lives.
+        """Report all that workers have sent until now, and learn whether all servers live.
 
         The status that is on its way may have been made before.
         """
         for _ in range(2):
-            yield from self._process(self._take_status())
+            for call in list(self._status_calls):
+                yield from self._process(self._take_status(call))
 
     def _report(self, status: ServerStatus) -> Received:
-        """The events of the server's status. Takes over the steps, the clock and heartbeats."""
+        """The events of the first server's status. Takes over the steps, the clock and heartbeats."""
         self._store.counters.raise_steps_to(status.steps)
         if status.training_seconds:
             self._store.counters.start_clock(seconds_ago=status.training_seconds)
@@ -261,6 +286,8 @@ class Driver(Supervisor[ActorSource]):
         if not status.events:
             yield None
             return
+        alive = sum(self.sources[key].beat is not None for key in self._running)
+        status.events[0].metrics["ray/workers_alive"] = Metric(alive)
         for event in status.events:
             self._restarts.on_event("server", event)
             yield event.worker, event
@@ -268,16 +295,16 @@ class Driver(Supervisor[ActorSource]):
     # -- what the store asks for --------------------------------------------------------------------------------------
 
     def fetch(self, seconds: float) -> dict[str, Any] | None:
-        """The server's state; None if it does not answer."""
+        """The state of all servers; None if one does not answer."""
         try:
-            state: dict[str, Any] = self._ray.get(self.server.state.remote(), timeout=seconds)
-            return state
+            return merge_shards(self._ray.get([server.state.remote() for server in self._servers], timeout=seconds))
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
-        self.server.stop.remote()
+        for server in self._servers:
+            server.stop.remote()
 
     def close(self) -> None:
         """End all actors. The store keeps their last state, or if it cannot be fetched the cached one."""
@@ -286,11 +313,12 @@ class Driver(Supervisor[ActorSource]):
             runs = [self.sources[key].run for key in self._running]
             if runs:
                 self._ray.wait(runs, num_returns=len(runs), timeout=GRACE_SECONDS)
-            self._store.state(FINAL_FETCH_SECONDS)
+            if not self._server_hangs:  # otherwise nobody waits for its state
+                self._store.state(FINAL_FETCH_SECONDS)
         finally:
             self._store.driver = None
         self._kill_actors()
 
     def _kill_actors(self) -> None:
-        for actor in [*(worker.actor for worker in self.sources), self.server]:
+        for actor in [*(worker.actor for worker in self.sources), *self._servers]:
             self._ray.kill(actor)

@@ -1,4 +1,4 @@
-"""The parameter server: a store inside an actor.
+"""The parameter server: a store inside an actor, and how a vector is split among several servers.
 
 Nothing here knows of Ray. All calls of an actor run in one thread, and one gives way to another only where it waits. So
 a push is applied whole, and no lock is needed.
@@ -7,7 +7,9 @@ a push is applied whole, and no lock is needed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,7 @@ from a3c_exp.core.store import Push, SharedStore, Snapshot
 
 
 class Reply(NamedTuple):
-    """The server's answer to every call of a worker: its parameters, and the state of the run."""
+    """A server's answer to every call of a worker: its parameters, and the state of the run."""
 
     snapshot: Snapshot
     parameters: Floats
@@ -29,7 +31,7 @@ class Reply(NamedTuple):
 
 
 class ServerStatus(NamedTuple):
-    """The server's report to the driver, ten times a second.
+    """A server's report to the driver, ten times a second.
 
     events: one for each worker that has pushed since the last report. steps: of the run.
     training_seconds: since the first worker started.
@@ -43,7 +45,7 @@ class ServerStatus(NamedTuple):
 
 
 class ParameterServer:
-    """Holds the parameters with the optimizer's state, and the counters of the run.
+    """Holds the parameters with the optimizer's state, or a shard of them, and the counters of the run.
 
     state: that it begins with, see `SharedStore.state`.
     """
@@ -83,7 +85,11 @@ class ParameterServer:
         return self._reply()
 
     async def push(self, worker: int, push: Push) -> Reply:
-        """Apply a gradient, and keep its event for the driver. In a synchronous round the answer waits for all."""
+        """Apply a gradient, and keep its event for the driver. In a synchronous round the answer waits for all.
+
+        push: with this server's shard of the gradient. Its round is the same for all servers. Events are reported by
+            the first server, so the others get no more than the steps.
+        """
         done = self._store.push(worker, push)
         self._notify()
         await self._until(done)
@@ -125,10 +131,43 @@ class ParameterServer:
         return ServerStatus(events, self._store.steps, self._store.training_seconds, dict(self._beats))
 
     async def state(self) -> dict[str, Any]:
-        """Everything that a checkpoint needs."""
+        """Everything that a checkpoint needs of this shard."""
         return self._store.state()
 
     async def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
         self._store.stop()
         self._notify()
+
+
+def shard_slices(size: int, count: int) -> list[slice]:
+    """A vector's slices for `count` servers, as equal as possible. No slice is empty, so there may be fewer."""
+    ends = [size * index // count for index in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
+
+
+def shard_spec(spec: StoreSpec, shard: slice) -> StoreSpec:
+    """The spec of one server's store. A part of the network that crosses the shard's border is cut there."""
+    size, param_slices = shard.stop - shard.start, {}
+    for name, part in spec.param_slices.items():
+        ends = np.array([part.start, part.stop]) - shard.start
+        param_slices[name] = slice(*ends.clip(0, size).tolist())
+    return replace(spec, size=size, param_slices=param_slices)
+
+
+def shard_state(state: Mapping[str, Any], shard: slice) -> dict[str, Any]:
+    """One server's part of the state of a store (`SharedStore.state`)."""
+    return {
+        **state,
+        "parameters": state["parameters"][shard].copy(),
+        "optimizer_state": state["optimizer_state"][..., shard].copy(),
+    }
+
+
+def merge_shards(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of the whole store, of those of all servers. The counters are those of the first one."""
+    return {
+        **states[0],
+        "parameters": np.concatenate([state["parameters"] for state in states]),
+        "optimizer_state": np.concatenate([state["optimizer_state"] for state in states], axis=-1),
+    }

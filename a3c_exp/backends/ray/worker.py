@@ -1,4 +1,4 @@
-"""The worker's side: an actor that runs one worker, and a store whose parameters live on a server.
+"""The worker's side: an actor that runs one worker, and a store whose parameters live on servers.
 
 A gradient is sent without waiting for the reply. The reply arrives while the worker collects its next rollout, and
 brings the parameters for the rollout after that.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
@@ -18,71 +18,74 @@ import numpy as np
 
 from a3c_exp.backends.messages import WorkerExit, failed
 from a3c_exp.backends.ray.cluster import death_text, lost_errors
-from a3c_exp.backends.ray.server import Reply
+from a3c_exp.backends.ray.server import Reply, shard_slices
 from a3c_exp.backends.supervision import run_worker
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, Snapshot, at_once
 
 BEAT_SECONDS = 5.0
-"""Longest time between two heartbeats that a worker sends. Each is a call of the server, which thousands of workers
-share."""
+"""Longest time between two heartbeats that a worker sends. Each is a call of the first server, which thousands of
+workers share."""
 BEATS_BEFORE_STALL = 4
 """The least number of heartbeats within `stall_seconds`."""
 
 
 Call = Callable[..., Future[Any]]
-"""Starts a call of the server, given the method's name and its arguments."""
+"""Starts a call of a server, given its index, the method's name and its arguments."""
 
 
 class WorkerActor:
     """Runs one worker in a process of Ray, which the driver ends with it."""
 
     def run(
-        self, context: RunContext, worker: int, spec: StoreSpec, server: Any, in_flight: int, attempt: int
+        self, context: RunContext, worker: int, spec: StoreSpec, servers: Sequence[Any], in_flight: int, attempt: int
     ) -> WorkerExit:
         """Run a worker to its end, and return how it ended.
 
-        server: handle of the parameter server. attempt: number of its predecessors.
+        servers: handles of the parameter servers, in the order of their shards. attempt: number of its predecessors.
         """
 
-        def call(method: str, *arguments: Any) -> Future[Any]:
-            future: Future[Any] = getattr(server, method).remote(*arguments).future()
+        def call(server: int, method: str, *arguments: Any) -> Future[Any]:
+            future: Future[Any] = getattr(servers[server], method).remote(*arguments).future()
             return future
 
         try:
-            store = RemoteStore(spec, call, in_flight)
+            store = RemoteStore(spec, call, len(servers), in_flight)
             stall_seconds = context.experiment.backend.stall_seconds or BEATS_BEFORE_STALL * BEAT_SECONDS
             interval = min(BEAT_SECONDS, stall_seconds / BEATS_BEFORE_STALL)
             threading.Thread(target=store.send_beats, args=(worker, attempt, interval), daemon=True).start()
             with one_thread():
-                for _ in run_worker(context, worker, store, attempt):  # the server reports its events
+                for _ in run_worker(context, worker, store, attempt):  # the servers report its events
                     pass
         except lost_errors() as error:
-            return WorkerExit(f"worker {worker} lost the parameter server: {death_text(error)}")
+            return WorkerExit(f"worker {worker} lost a parameter server: {death_text(error)}")
         except BaseException as error:  # whatever ended this worker is the run's to report
             return failed(f"worker {worker}", error)
         return WorkerExit()
 
 
 class RemoteStore:
-    """The store of one worker whose parameters live on a server. It knows nothing of Ray.
+    """The store of one worker whose parameters live on servers. It knows nothing of Ray.
 
-    `push` sends the gradient and the event as one message, so a worker that dies has done both or neither. The server
-    completes the event and reports it to the driver.
+    `push` sends the gradient and the event as one message, so a worker that dies has done both or neither. The servers
+    complete the event and report it to the driver.
     `pull` returns the newest parameters that have arrived. It waits only while more than `in_flight` messages have no
     reply; in synchronous rounds it waits for all.
     A call that fails ends the worker: nothing is sent twice.
     """
 
-    def __init__(self, spec: StoreSpec, call: Call, in_flight: int) -> None:
+    def __init__(self, spec: StoreSpec, call: Call, servers: int, in_flight: int) -> None:
         self._synchronous = spec.synchronous
         self._call = call
         self._max_pending = 0 if spec.synchronous else in_flight
-        self._pending: deque[Future[Reply]] = deque()
+        self._shards = shard_slices(spec.size, servers)
+        self._pending: deque[list[Future[Reply]]] = deque()  # a call of each server
+        self._replies: list[Reply] = []
         self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
         self._measured_at = time.perf_counter()
         self._wait_seconds = 0.0
@@ -90,17 +93,18 @@ class RemoteStore:
         self.stopped = False
 
     def send_beats(self, worker: int, attempt: int, interval: float) -> None:
-        """Send the worker's heartbeat at intervals to the server, which keeps it for the driver; for ever."""
+        """Send the worker's heartbeat at intervals to the first server, which keeps it for the driver; for ever."""
         while True:
-            self._call("beat", worker, attempt, self._heartbeat.value)
+            self._call(0, "beat", worker, attempt, self._heartbeat.value)
             time.sleep(interval)
 
     # -- what a worker calls ------------------------------------------------------------------------------------------
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
-        """Join the run. Sets the generator to its saved state if the server has one."""
-        reply, saved, episodes = self._answer(self._call("join", worker, rng))
-        self._take(reply)
+        """Join the run. Sets the generator to its saved state if the servers have one."""
+        answers = self._answers(self._call_all("join", worker, rng))
+        self._take([reply for reply, _, _ in answers])
+        _, saved, episodes = answers[0]
         rng.bit_generator.state = saved.bit_generator.state
         self._measured_at = time.perf_counter()
         return int(episodes)
@@ -112,26 +116,35 @@ class RemoteStore:
         """Copy the newest parameters that have arrived into a vector [P]."""
         begun = time.perf_counter()
         if self._max_pending == 0 and not self._has_news:
-            self._take(self._answer(self._call("pull")))
-        while self._pending and (len(self._pending) > self._max_pending or self._pending[0].done()):
+            self._take(self._answers(self._call_all("pull")))
+        while self._pending and (len(self._pending) > self._max_pending or all(map(Future.done, self._pending[0]))):
             self._receive()
         self._has_news = False
-        into[:] = self._reply.parameters
+        for shard, reply in zip(self._shards, self._replies, strict=True):
+            into[shard] = reply.parameters
         self._wait_seconds += time.perf_counter() - begun
-        return self._reply.snapshot
+        return self._replies[0].snapshot
 
     def push(self, worker: int, push: Push) -> Callable[[], bool]:
-        """Send the gradient, the event and the generator's state, and do not wait. The server reports the event,
+        """Send the gradient, the event and the generator's state, and do not wait. The first server reports the event,
         complete; it is not here."""
         push.event.add({"ray/wait_share": self._wait_share()})
-        self._send("push", worker, replace(push, snapshot=push.snapshot._replace(normalizer=None)))
+        rounds = max(reply.snapshot.rounds for reply in self._replies)
+        calls = []
+        for server, (shard, reply) in enumerate(zip(self._shards, self._replies, strict=True)):
+            part = None if push.gradient is None else push.gradient[shard]
+            snapshot = push.snapshot._replace(version=reply.snapshot.version, normalizer=None, rounds=rounds)
+            event = Event(worker, steps=push.event.steps) if server else push.event
+            own = replace(push, gradient=part, snapshot=snapshot, event=event)
+            calls.append(self._call(server, "push", worker, own))
+        self._send(calls)
         return at_once
 
     def finish_rollout(self, worker: int) -> None:
-        """In synchronous rounds, tell the server that no more gradients of the rollout will come."""
+        """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""
         if self._synchronous:
             self._receive_all()  # since a short message may overtake one with a gradient
-            self._send("finish_rollout", worker)
+            self._send(self._call_all("finish_rollout", worker))
 
     def round_in_progress(self, worker: int) -> bool:
         """Always False: the reply to `finish_rollout` comes when the others have finished, and `pull` waits for it."""
@@ -140,7 +153,7 @@ class RemoteStore:
     def leave(self, worker: int) -> None:
         """Wait for the replies to all messages, and leave the run."""
         self._receive_all()
-        self._answer(self._call("leave", worker))
+        self._answers(self._call_all("leave", worker))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -152,26 +165,30 @@ class RemoteStore:
         self._wait_seconds = 0.0
         return share
 
-    def _send(self, method: str, *arguments: Any) -> None:
-        """Start a call, and do not wait for the reply: a later `pull` does."""
-        self._pending.append(self._call(method, *arguments))
+    def _call_all(self, method: str, *arguments: Any) -> list[Future[Any]]:
+        """Start a call of each server."""
+        return [self._call(server, method, *arguments) for server in range(len(self._shards))]
+
+    def _send(self, calls: list[Future[Reply]]) -> None:
+        """Do not wait for the replies to these calls: a later `pull` does."""
+        self._pending.append(calls)
         self._has_news = True
 
     def _receive(self) -> None:
-        """Wait for the reply to the oldest message."""
-        self._take(self._answer(self._pending.popleft()))
+        """Wait for the replies to the oldest message."""
+        self._take(self._answers(self._pending.popleft()))
         self._has_news = True
 
     def _receive_all(self) -> None:
         while self._pending:
             self._receive()
 
-    def _answer(self, call: Future[Any]) -> Any:
-        """Wait for the server's answer, which is no stall however long it lasts."""
-        while wait([call], PAUSE_SECONDS).not_done:
+    def _answers(self, calls: Sequence[Future[Any]]) -> list[Any]:
+        """Wait for the servers' answers, which is no stall however long it lasts."""
+        while wait(calls, PAUSE_SECONDS).not_done:
             self._heartbeat.beat()
-        return call.result()
+        return [call.result() for call in calls]
 
-    def _take(self, reply: Reply) -> None:
-        self._reply = reply
-        self.stopped = reply.stopped
+    def _take(self, replies: list[Reply]) -> None:
+        self._replies = replies
+        self.stopped = self.stopped or any(reply.stopped for reply in replies)
