@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector.utils import iterate
 
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.envs.parts import ACTION_MASK, PartsBox
 from a3c_exp.envs.spaces import encoder
 
@@ -43,10 +43,7 @@ class AnswerCheck:
         self.space, (self.box, self._encode) = space, encoder(space)
         self._shape = space.shape
         self._picture = self.box.dtype == np.uint8
-        self._start: Array | None = None
-        if isinstance(space, (Discrete, MultiDiscrete)):
-            self._start = np.asarray(space.start).astype(np.int64)
-            self._count = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
+        self._kinds = "iub" if isinstance(space, (Discrete, MultiDiscrete)) else "fiub"
         self._plain = isinstance(space, Box) and bool(space.shape) and not self._picture
         parts = self.box.parts if isinstance(self.box, PartsBox) else ()
         self._parts = [(part, AnswerCheck(part.space)) for part in parts]
@@ -72,15 +69,16 @@ class AnswerCheck:
             return None
         if self._picture:
             return self._pictures(raw)
-        if self._start is not None:
-            return self._encode(raw) if self._in_range(raw) else None
         kind = raw.dtype.kind
-        if kind not in "fiub" or (kind == "f" and not (np.abs(raw) <= LARGEST).all()):
+        if kind not in self._kinds or (kind == "f" and not (np.abs(raw) <= LARGEST).all()):
             return None
-        return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
+        try:
+            return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
+        except ValueError:  # a number outside a discrete space
+            return None
 
     def batch(self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array) -> Array:
-        """The same for environments of a vector, with these indices: raises WrongAnswerError."""
+        """The same for environments with these indices: raises WrongAnswerError."""
         found = self.observations(observations)
         if found is not None and len(found) == len(indices):
             return found
@@ -91,7 +89,8 @@ class AnswerCheck:
             if fault := self.fault(observation):
                 raise WrongAnswerError(fault, int(index))
         expected = (len(indices), *(self._shape or self.box.shape))
-        raise WrongAnswerError(f"observations of shape {np.shape(observations)}, not {expected}")
+        shapes = f"shape {observations.shape}" if isinstance(observations, np.ndarray) else "several shapes"
+        raise WrongAnswerError(f"observations of {shapes}, not {expected}")
 
     def fault(self, observation: Any) -> str | None:
         """The fault of an observation: 'an observation with nan at [3]'; None if nothing is."""
@@ -115,17 +114,18 @@ class AnswerCheck:
             return f"an observation with {raw[tuple(wrong[0])]} at {wrong[0].tolist()}"
         return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
 
-    def require_action(self, observations: Floats, indices: Sequence[int] | Array) -> None:
-        """Raise WrongAnswerError if the mask of an observation that is acted on allows no action, or nothing for one of
-        several choices. indices: see `batch`.
-
-        Ask only if there is a `mask`.
+    def require_action(self, observations: Array, over: Bools | None = None) -> None:
+        """Raise WrongAnswerError if the mask of an observation [K, ...] allows no action, or nothing for one of several
+        choices. over: bool [K], those that are not acted on.
         """
+        if self.mask is None:
+            return
         masks = np.split(observations[:, self.mask] > 0.5, self._choices, axis=1)
         allowed = np.logical_and.reduce([mask.any(1) for mask in masks])
+        if over is not None:
+            allowed |= over
         if not allowed.all():
-            index = int(np.asarray(indices)[int(allowed.argmin())])
-            raise WrongAnswerError(f"an {ACTION_MASK} that allows no action", index)
+            raise WrongAnswerError(f"an {ACTION_MASK} that allows no action", int(allowed.argmin()))
 
     def _joined(self, observations: Any) -> Floats | None:
         """Observations of several parts."""
@@ -147,32 +147,19 @@ class AnswerCheck:
         whole = raw.dtype.kind in "iub" and raw.size and raw.min() >= 0 and raw.max() <= 255
         return raw.astype(np.uint8) if whole else None
 
-    def _in_range(self, raw: Array) -> bool:
-        if raw.dtype.kind not in "iub":
-            return False
-        offset = raw.reshape(len(raw), *(self._shape or ())) - self._start
-        return bool((offset >= 0).all() and (offset < self._count).all())
 
-
-def listed_rewards(rewards: Sequence[Any]) -> Floats | None:
-    """The rewards of K environments, float32 [K]; None if one of them cannot be used."""
+def listed_rewards(rewards: Sequence[Any]) -> Floats:
+    """The rewards of K environments, float32 [K]. Raises WrongAnswerError."""
     try:
         # NaN and infinity are not between; float32 has no room for the others.
-        if not -LARGEST < sum(rewards) < LARGEST and any(map(reward_fault, rewards)):
-            return None
-        found = np.array(rewards, np.float32)
-        return found if found.ndim == 1 else found.reshape(len(rewards))  # some are arrays of one number
+        if -LARGEST < sum(rewards) < LARGEST:
+            found = np.array(rewards, np.float32)
+            if found.ndim == 1:
+                return found
     except Exception:  # one is no number
-        return None
-
-
-def reward_fault(reward: Any) -> str | None:
-    """The fault of a reward: 'the reward nan'; None if nothing is."""
-    try:
-        usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
-    except Exception:  # the same: its comparison, its size
-        usable = False
-    return None if usable else f"the reward {short(reward)}"
+        pass
+    _require_rewards(rewards)
+    return np.array([np.asarray(reward).item() for reward in rewards], np.float32)  # some are arrays of one number
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:
@@ -181,10 +168,19 @@ def rewards_of(rewards: Any, count: int) -> Floats:
     if raw.shape != (count,):
         raise WrongAnswerError(f"rewards of shape {raw.shape}, not {(count,)}")
     if raw.dtype.kind not in "fiub" or not np.vdot(raw, raw) < LARGEST:
-        for index, reward in enumerate(raw.tolist()):
-            if fault := reward_fault(reward):
-                raise WrongAnswerError(fault, index)
+        _require_rewards(raw.tolist())
     return raw.astype(np.float32)
+
+
+def _require_rewards(rewards: Sequence[Any]) -> None:
+    """Raise WrongAnswerError for the first reward that is not one finite number."""
+    for index, reward in enumerate(rewards):
+        try:
+            usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
+        except Exception:  # so may its comparison, its size
+            usable = False
+        if not usable:
+            raise WrongAnswerError(f"the reward {short(reward)}", index)
 
 
 def short(value: Any) -> str:

@@ -33,9 +33,11 @@ def env_error(error: BaseException, name: str, *, index: int | None = None, step
     """The error of an environment, in words.
 
     error: raised by it, or a WrongAnswerError. name: of the environments ('LunarLander-v3').
-    index: of the environment in its batch; None: of any. step: of its episode, in a native vector of all; None in a
-        reset.
+    index: of the environment in its batch; None: the error may know it. step: of its episode, in a native vector of
+        all; None in a reset.
     """
+    if index is None and isinstance(error, WrongAnswerError):
+        index = error.index
     who = f"the vector environment ({name})" if index is None else f"environment {index} ({name})"
     when = "in a reset" if step is None else f"at step {step:,}"
     if isinstance(error, WrongAnswerError):

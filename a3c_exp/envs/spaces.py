@@ -22,7 +22,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     - Box: float32; a Box of uint8 with two axes or more is an image, and stays uint8. A scalar is a vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
     - Dict, Tuple: the vector of a `PartsBox`, of a list of observations, or of one mapping or tuple of arrays [K, ...].
-    Raises TypeError for other spaces.
+    It raises ValueError for a number outside a discrete space. Raises TypeError for other spaces.
     """
     if isinstance(space, Box):
         dtype: Any = np.uint8 if space.dtype == np.uint8 and len(space.shape) >= 2 else np.float32
@@ -74,11 +74,14 @@ def _flat(size: int) -> Encode:
 
 
 def _one_hot(counts: Sequence[int], start: Array) -> Encode:
-    columns = np.concatenate([[0], np.cumsum(counts)[:-1]]) - start.astype(np.int64)  # which may be unsigned
+    columns = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    start = start.astype(np.int64)  # it may be unsigned
     width = sum(counts)
 
     def encode(observations: Sequence[Any] | Array) -> Array:
-        entries = np.asarray(observations, np.int64).reshape(-1, len(counts))
+        entries = np.asarray(observations, np.int64).reshape(-1, len(counts)) - start
+        if (entries < 0).any() or (entries >= counts).any():
+            raise ValueError("a number outside a discrete space")
         encoded = np.zeros((len(entries), width), np.float32)
         encoded[np.arange(len(entries))[:, None], entries + columns] = 1.0
         return encoded

@@ -13,7 +13,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, reward_fault, short
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, short
 from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step, report_progress
 from a3c_exp.envs.errors import EnvError, env_error
 from a3c_exp.envs.spaces import decoder, encoder
@@ -68,6 +68,7 @@ class SyncEnvBatch:
                 if type(own.action_space) is Discrete and own.action_space.start == 0:
                     own.action_space = _QuickDiscrete(own.action_space.n, dtype=own.action_space.dtype.type)
         self._envs = list(envs)
+        self._name = envs[0].spec.id if envs[0].spec is not None else type(envs[0].unwrapped).__name__
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         unwrapped = [_without_limit(env) for env in envs]
         self._steps = [env.step for env, _ in unwrapped]
@@ -83,10 +84,7 @@ class SyncEnvBatch:
         """Start an episode in every environment, and return the first observations [K, ...]."""
         self._began = [self._tick] * self.count
         self._due = self._tick + self._limit
-        observations = np.concatenate([self._first_observation(index) for index in range(self.count)])
-        if self._check.mask is not None:
-            self._require_action(observations)
-        return observations
+        return np.concatenate([self._first_observation(index) for index in range(self.count)])
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
@@ -110,14 +108,14 @@ class SyncEnvBatch:
                 raise self._error(WrongAnswerError(fault), index) from None
             observations.append(observation)
             rewards.append(reward)
-        obs, earned = self._check.observations(observations), listed_rewards(rewards)
-        if obs is None or earned is None:
-            raise self._wrong_answer(observations, rewards)
-        result = Step(obs, earned, self._none, self._none, obs, self._all)
-        if ended:
-            result = self._restart(obs, earned, ended)
-        if self._check.mask is not None:
-            self._require_action(result.obs)
+        try:
+            obs = self._check.batch(observations, range(self.count))
+            result = Step(obs, listed_rewards(rewards), self._none, self._none, obs, self._all)
+            if ended:
+                result = self._restart(obs, result.reward, ended)
+            self._check.require_action(result.obs)
+        except WrongAnswerError as error:
+            raise self._error(error, error.index or 0) from None
         return result
 
     def _restart(self, obs: Array, reward: Floats, answers: list[tuple[int, bool, bool, Any]]) -> Step:
@@ -145,35 +143,17 @@ class SyncEnvBatch:
         seed, self._seeds[index] = self._seeds[index], None
         try:
             answer = self._envs[index].reset(seed=seed)
+            report_progress()
+            if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+                raise WrongAnswerError(f"{short(answer)}, not (observation, info),")
+            row = self._check.batch([answer[0]], [index])
+            self._check.require_action(row)
         except FAILURES as error:
-            raise env_error(error, _name(self._envs[index]), index=index) from error
-        report_progress()
-        try:
-            observation, _ = answer
-        except (TypeError, ValueError):
-            fault = f"{short(answer)}, not (observation, info),"
-        else:
-            row = self._check.observations([observation])
-            if row is not None:
-                return row
-            fault = str(self._check.fault(observation))
-        raise env_error(WrongAnswerError(fault), _name(self._envs[index]), index=index)
-
-    def _require_action(self, observations: Floats) -> None:
-        try:
-            self._check.require_action(observations, range(self.count))
-        except WrongAnswerError as error:
-            raise self._error(error, error.index or 0) from None
-
-    def _wrong_answer(self, observations: list[Any], rewards: list[Any]) -> EnvError:
-        """The error of the first environment whose reward or observation cannot be used."""
-        for index, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
-            if fault := reward_fault(reward) or self._check.fault(observation):
-                return self._error(WrongAnswerError(fault), index)
-        return self._error(WrongAnswerError("observations of several shapes"), 0)
+            raise env_error(error, self._name, index=index) from error
+        return row
 
     def _error(self, error: BaseException, index: int) -> EnvError:
-        return env_error(error, _name(self._envs[index]), index=index, step=self._tick - self._began[index])
+        return env_error(error, self._name, index=index, step=self._tick - self._began[index])
 
     def render(self) -> NDArray[np.uint8] | None:
         """An image of the first environment; None if it draws in a window of its own."""
@@ -183,11 +163,6 @@ class SyncEnvBatch:
     def close(self) -> None:
         for env in self._envs:
             env.close()
-
-
-def _name(env: Env) -> str:
-    """The name by which messages call an environment."""
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
 def _is_gymnasiums(env: Env) -> bool:

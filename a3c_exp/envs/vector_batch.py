@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, rewards_of
+from a3c_exp.envs.answers import AnswerCheck, rewards_of
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import env_error
 from a3c_exp.envs.info import final_infos
@@ -55,7 +55,7 @@ class VectorEnvBatch:
         try:
             return self._begin(seeds)
         except FAILURES as error:
-            raise env_error(error, self._name, index=_index(error)) from error
+            raise env_error(error, self._name) from error
 
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
@@ -63,7 +63,7 @@ class VectorEnvBatch:
         try:
             return self._advance(actions)
         except FAILURES as error:
-            raise env_error(error, self._name, index=_index(error), step=self._tick) from error
+            raise env_error(error, self._name, step=self._tick) from error
 
     def _begin(self, seeds: Sequence[int] | None) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...]."""
@@ -71,8 +71,7 @@ class VectorEnvBatch:
         observations, _ = self._env.reset(seed=seed)  # type: ignore[arg-type]  # gymnasium types the native form only
         self._ended = np.zeros(self.count, np.bool_)
         found = self._check.batch(observations, range(self.count))
-        if self._check.mask is not None:
-            self._check.require_action(found, range(self.count))
+        self._check.require_action(found)
         return found
 
     def _advance(self, actions: Array) -> Step:
@@ -94,9 +93,7 @@ class VectorEnvBatch:
             restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})
             obs = obs.copy()
             obs[ended] = self._check.batch(restarted, range(self.count))[ended]
-        if self._check.mask is not None:
-            acting = np.flatnonzero(~ended) if self._mode is AutoresetMode.NEXT_STEP else np.arange(self.count)
-            self._check.require_action(obs[acting], acting)
+        self._check.require_action(obs, over=ended if self._mode is AutoresetMode.NEXT_STEP else None)
         return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=final_infos(info, ended))
 
     def render(self) -> NDArray[np.uint8] | None:
@@ -106,11 +103,6 @@ class VectorEnvBatch:
 
     def close(self) -> None:
         self._env.close()
-
-
-def _index(error: BaseException) -> int | None:
-    """The index of the environment that an error is of, if it is known."""
-    return error.index if isinstance(error, WrongAnswerError) else None
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
