@@ -10,8 +10,8 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -152,11 +152,7 @@ class Gym(Environment):
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
         """One environment with its wrappers."""
-        with self._making():
-            arguments = self._arguments(render_mode)
-            limit = self.max_episode_steps
-            env: Env = gymnasium.make(spec, max_episode_steps=limit, disable_env_checker=True, **arguments)
-            self._check_drawing(env, render_mode)
+        env: Env = self._made(partial(gymnasium.make, spec, disable_env_checker=True), render_mode)
         for entry in self.wrappers:
             name, given = _parsed(entry)
             wrapper = _wrapper(name)
@@ -174,13 +170,10 @@ class Gym(Environment):
         make: Any = getattr(_import(module, "engine", self.engine), name, None)
         require(callable(make), "engine", self.engine, f"a function of {module}: it has no {name}")
         # A worker has a core of its own: more threads of EnvPool would share it.
-        limits = {"num_threads": 1} if self.engine == ENVPOOL else {}
-        if self.max_episode_steps is not None:
-            limits["max_episode_steps"] = self.max_episode_steps
-        with self._making(), warnings.catch_warnings():
+        threads = {"num_threads": 1} if self.engine == ENVPOOL else {}
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of EnvPool's bounds, in float64
-            env = make(self.id, num_envs=count, seed=seed, **limits, **_filled(self.kwargs))
-            return VectorEnvBatch(env, None)
+            return VectorEnvBatch(self._made(partial(make, self.id, num_envs=count, seed=seed, **threads)), None)
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
         """The native vector environment."""
@@ -188,30 +181,26 @@ class Gym(Environment):
             raise ConfigError("vectorized", True, f"must be false for {self.id}: env=atari is its native form")
         if spec.vector_entry_point is None:
             raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
-        with self._making():
-            arguments = self._arguments(render_mode)
-            if self.max_episode_steps is not None:
-                arguments["max_episode_steps"] = self.max_episode_steps
-            mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
-            env = gymnasium.make_vec(spec, num_envs=count, vectorization_mode=mode, **arguments)
-            self._check_drawing(env, render_mode)
+        mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+        make = partial(gymnasium.make_vec, spec, num_envs=count, vectorization_mode=mode)
+        env: VectorEnv[Any, Any, Any] = self._made(make, render_mode)
         return env
 
-    def _arguments(self, render_mode: str | None) -> dict[str, Any]:
-        """What an environment is made with. Its observations may be drawn too, whether or not somebody watches."""
-        return _filled(self.kwargs) | ({} if render_mode is None else {"render_mode": render_mode})
-
-    def _check_drawing(self, env: Env | VectorEnv[Any, Any, Any], render_mode: str | None) -> None:
-        """Refuse a mode that the environment does not have. gymnasium only warns of it."""
+    def _made(self, make: Callable[..., Any], render_mode: str | None = None) -> Any:
+        """What `make` makes with the settings of this component. What fails there is an error of the configuration."""
+        arguments = _filled(self.kwargs)
+        if render_mode is not None:  # observations may be drawn too, whether or not somebody watches
+            arguments["render_mode"] = render_mode
+        if self.max_episode_steps is not None:
+            arguments["max_episode_steps"] = self.max_episode_steps
+        key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
+        with refused(key, value, f"{self.id} cannot be made"):
+            env = make(**arguments)
         offered = env.metadata.get("render_modes") or ["none"]
-        if render_mode is not None and render_mode not in offered:
+        if render_mode is not None and render_mode not in offered:  # gymnasium only warns of it
             problem = f"cannot be drawn as {render_mode!r}; it offers {', '.join(offered)}"
             raise ConfigError("id", self.id, problem)
-
-    def _making(self) -> AbstractContextManager[None]:
-        """Within, environments are made: what fails there is an error of this configuration."""
-        key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
-        return refused(key, value, f"{self.id} cannot be made")
+        return env
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
