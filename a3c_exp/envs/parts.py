@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, MultiDiscrete, Space, Tuple
 
 from a3c_exp.common.arrays import Array, Floats
 
@@ -54,26 +52,24 @@ class Part:
 class PartsBox(Box):
     """The space of observations of several parts: float32 [D], the parts side by side, flattened."""
 
-    def __init__(self, parts: Sequence[Part], *, bounded: bool = True) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
-        bounds = [self._bounds(part, bounded) for part in parts]
-        low, high = (np.concatenate(each) for each in zip(*bounds, strict=True))
+        [low] = self.join([part.box.low[None] for part in parts])
+        [high] = self.join([part.box.high[None] for part in parts])
         super().__init__(low, high, dtype=np.float32)
 
     @classmethod
     def of(cls, space: Space[Any], encoder: Callable[[Space[Any]], tuple[Box, Any]]) -> PartsBox:
         """The space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
-        leaves = [(path, leaf, encoder(leaf)[0]) for path, leaf in _leaves(space, ())]
-        if not leaves:
+        parts, start = [], 0
+        for path, leaf in _leaves(space, ()):
+            box, _ = encoder(leaf)
+            stop = start + int(np.prod(box.shape))
+            parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))
+            start = stop
+        if not parts:
             raise TypeError("its observations have no parts")
-        ends = [0, *itertools.accumulate(int(np.prod(box.shape)) for _, _, box in leaves)]
-        columns = itertools.starmap(slice, itertools.pairwise(ends))
-        return cls(
-            [
-                Part(".".join(map(str, path)), path, leaf, box, place)
-                for (path, leaf, box), place in zip(leaves, columns, strict=True)
-            ]
-        )
+        return cls(parts)
 
     @property
     def mask(self) -> slice | None:
@@ -87,7 +83,12 @@ class PartsBox(Box):
 
     def unbounded(self) -> PartsBox:
         """The same with no bounds for the parts that running statistics scale."""
-        return PartsBox(self.parts, bounded=False)
+        return PartsBox(
+            [
+                replace(part, box=Box(-np.inf, np.inf, part.box.shape)) if part.is_measured else part
+                for part in self.parts
+            ]
+        )
 
     @staticmethod
     def join(parts: Sequence[Array]) -> Floats:
@@ -102,14 +103,6 @@ class PartsBox(Box):
             name: (np.rint(x * 255) if part.is_image else x).astype(part.box.dtype).reshape(-1, *part.box.shape)
             for name, (part, x) in pieces.items()
         }
-
-    @staticmethod
-    def _bounds(part: Part, bounded: bool) -> tuple[Floats, Floats]:
-        if part.is_measured and not bounded:
-            size = int(np.prod(part.box.shape))
-            return np.full(size, -np.inf, np.float32), np.full(size, np.inf, np.float32)
-        scale = np.float32(255 if part.is_image else 1)
-        return part.box.low.ravel() / scale, part.box.high.ravel() / scale
 
 
 def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
@@ -130,36 +123,3 @@ def _leaves(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[An
             yield from _leaves(inner, (*path, key))
     else:
         yield path, space
-
-
-class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds the mask of actions that an environment gives as info["action_mask"] to its observations, as a part.
-
-    An observation that is no Dict becomes the part `observation`.
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        actions = env.action_space
-        if not isinstance(actions, (Discrete, MultiDiscrete)):
-            raise TypeError(f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}")
-        size = int(actions.n if isinstance(actions, Discrete) else actions.nvec.sum())
-        space = env.observation_space
-        inner = dict(space.items()) if isinstance(space, Dict) else {"observation": space}
-        self.observation_space = Dict(inner | {ACTION_MASK: MultiBinary(size)})
-
-    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(**arguments)
-        return self._with_mask(observation, info), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_mask(observation, info), reward, terminated, truncated, info
-
-    def _with_mask(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-        inner = observation if isinstance(observation, Mapping) else {"observation": observation}
-        if ACTION_MASK not in info:
-            raise KeyError(f"{self.env} gave no info[{ACTION_MASK!r}]")
-        mask = info[ACTION_MASK]
-        of_choices = mask if isinstance(mask, tuple) else (mask,)  # gymnasium masks MultiDiscrete by a tuple
-        return {**inner, ACTION_MASK: np.concatenate([np.ravel(part) for part in of_choices]).astype(np.int8)}
