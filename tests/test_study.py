@@ -277,7 +277,9 @@ def test_speeds_are_those_of_one_machine_with_two_workers_for_each_core(
     places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     panel = Panel("cartpole", "CartPole", "cartpole", 1, "env=cartpole")
-    scaling = Figure("scaling", [panel], {"A3C": ""}, ("solved_seconds",), "workers", (1, 2, 4), timed=True, curves=True)
+    scaling = Figure(
+        "scaling", [panel], {"A3C": ""}, ("solved_seconds",), "workers", (1, 2, 4), timed=True, curves=True
+    )
     monkeypatch.setattr(figures, "FIGURES", {"scaling": scaling})
     monkeypatch.setattr(figures, "usable_cores", lambda: 1)
     monkeypatch.setattr(figures, "describe", lambda machine: "One, 1 core")
