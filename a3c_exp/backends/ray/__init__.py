@@ -42,10 +42,6 @@ class Ray(RestartSettings, Backend):
     in_flight: Annotated[int, whole(0, MOST)] = 1
     cpus_per_worker: NotNegative = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(bool(self.address), "address", self.address, "'local', 'auto' or the address of a cluster's head")
-
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum or a
         target network.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ FETCH_SECONDS = 4.0
 """Longest wait for the servers' state, before the last one that was fetched is used instead. The state comes after all
 pushes that the servers have received before. Nothing else is done meanwhile."""
 FINAL_FETCH_SECONDS = 30.0
-"""The same at the end of a run, when no more pushes come; not if a server has stopped answering."""
+"""The same at the end of a run, when no more pushes come."""
 START_SECONDS = 600.0
 """Longest wait for the servers. A cluster that grows on demand needs minutes."""
 PLACEMENT_SECONDS = 30.0
@@ -76,21 +76,16 @@ class CachedStore(SharedStore):
 class ActorSource(Source):
     """The actor of a worker.
 
-    actors: makes one. run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
+    run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
     beat: the last that was heard of; None before the first, when the cluster may have no room for it yet.
     patient_until: when rounds stop waiting for one without a beat.
     """
 
-    actors: Any
-    context: RunContext
-    servers: Sequence[Any]
-    in_flight: int
+    driver: Driver
     beat: int | None = field(default=None, init=False)
 
     def start(self, attempt: int) -> None:
-        self.actor = self.actors.remote()
-        arguments = self.context, self.worker, self.store.spec, self.servers, self.in_flight, attempt
-        self.run = self.actor.run.remote(*arguments)
+        self.actor, self.run = self.driver.start_actor(self.worker, attempt)
         self.attempt = attempt
         self.beat = None
         self.patient_until = time.monotonic() + PLACEMENT_SECONDS
@@ -104,8 +99,7 @@ class ActorSource(Source):
     def on_exit(self, *, replaced: bool) -> None:
         """Take the worker out of rounds."""
         self.kill()
-        for server in self.servers:
-            server.leave.remote(self.worker)
+        self.driver.leave(self.worker)
 
 
 class Driver(Supervisor[ActorSource]):
@@ -120,21 +114,17 @@ class Driver(Supervisor[ActorSource]):
         self._ray = ray
         self._lost = lost_errors()
         self._settings = settings
+        self._context = context
         self._store: CachedStore = store
         self._spec = store.spec
         self._shards = shard_slices(self._spec.size, settings.shards)
         self._servers: list[Any] = []
         self._server_watch = StallWatch(settings.stall_seconds)
-        self._server_hangs = False
         store.driver = self
-        actors = ray.remote(WorkerActor).options(
+        self._actors = ray.remote(WorkerActor).options(
             num_cpus=settings.cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
         )
-        shared: dict[str, Any] = {"actors": actors, "context": context, "servers": self._servers}
-        workers = (
-            ActorSource(store=store, worker=worker, in_flight=settings.in_flight, **shared)
-            for worker in range(self._spec.workers)
-        )
+        workers = (ActorSource(store=store, worker=worker, driver=self) for worker in range(self._spec.workers))
         super().__init__(workers, settings, store)
 
     # -- the run ------------------------------------------------------------------------------------------------------
@@ -203,11 +193,23 @@ class Driver(Supervisor[ActorSource]):
             if time.monotonic() < worker.patient_until:
                 continue
             worker.patient_until = math.inf
-            for server in self._servers:
-                server.leave.remote(worker.worker)
+            self.leave(worker.worker)
             available = self._ray.cluster_resources().get("CPU", 0)
             needed = self._settings.cpus_per_worker * self._spec.workers
             log.warning("%s has not started: %g CPUs are needed, %g available", worker.name, needed, available)
+
+    # -- what workers ask for ------------------------------------------------------------------------------------------
+
+    def start_actor(self, worker: int, attempt: int) -> tuple[Any, Any]:
+        """Start the actor of a worker: it, and its pending call. attempt: see `ActorSource`."""
+        actor = self._actors.remote()
+        arguments = self._context, worker, self._spec, self._servers, self._settings.in_flight, attempt
+        return actor, actor.run.remote(*arguments)
+
+    def leave(self, worker: int) -> None:
+        """Take a worker out of rounds."""
+        for server in self._servers:
+            server.leave.remote(worker)
 
     # -- servers ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +224,6 @@ class Driver(Supervisor[ActorSource]):
             raise RunError("no parameter server could be started: it does not answer")
         server = self._server_watch.find(lambda: {key: count for key, count in enumerate(self._answers) if count})
         if server is not None:
-            self._server_hangs = True
             text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
             raise RunError(text, "stalled")
 
@@ -313,8 +314,7 @@ class Driver(Supervisor[ActorSource]):
             runs = [self.sources[key].run for key in self._running]
             if runs:
                 self._ray.wait(runs, num_returns=len(runs), timeout=GRACE_SECONDS)
-            if not self._server_hangs:  # otherwise nobody waits for its state
-                self._store.state(FINAL_FETCH_SECONDS)
+            self._store.state(FINAL_FETCH_SECONDS)
         finally:
             self._store.driver = None
         self._kill_actors()
