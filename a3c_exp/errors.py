@@ -64,13 +64,13 @@ LONGEST_VALUE, LONGEST_TEXT = 300, 2000
 """Characters of a value, and of another error's text, that an error shows."""
 
 
-def shown(value: object) -> str:
-    """A value as Python writes it, cut where it is long."""
+def shown(value: object, longest: int = LONGEST_VALUE) -> str:
+    """A value as Python writes it, cut where it has more than `longest` characters."""
     try:
         text = repr(value)
     except Exception:  # a number of more digits than Python writes, a list that is nested too deeply
         return f"<{type(value).__name__} that is too large to show>"
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... ({len(text):,} characters)"
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
 def printable(text: str) -> str:

@@ -12,6 +12,7 @@ from gymnasium.vector.utils import iterate
 from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.envs.parts import ACTION_MASK, PartsBox
 from a3c_exp.envs.spaces import encoder
+from a3c_exp.errors import shown
 
 _FLOAT32 = np.dtype(np.float32)
 LARGEST = float(np.finfo(np.float32).max)
@@ -185,8 +186,4 @@ def _require_rewards(rewards: Sequence[Any]) -> None:
 
 def short(value: Any) -> str:
     """A value of an environment's own on one line, shortened."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:  # so may its repr
-        text = object.__repr__(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return " ".join(shown(value, 80).split())
