@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import gymnasium
@@ -18,12 +17,10 @@ from runs import drain, same
 import a3c_exp
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
 from a3c_exp.envs import EnvError, SyncEnvBatch, VectorEnvBatch
-from a3c_exp.envs.parts import PartsBox, sample_action
+from a3c_exp.envs.parts import MaskFromInfo, PartsBox, sample_action
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
 from a3c_exp.networks.distributions import FORBIDDEN, Categorical
-
-MaskFromInfo: Any = run_path(str(Path(__file__).parents[1] / "examples" / "my_a3c" / "masks.py"))["MaskFromInfo"]
 
 SPACE = Dict(
     {
