@@ -111,7 +111,7 @@ def test_a_server_that_never_starts_ends_the_run(case: Case) -> None:
 
 
 def test_a_server_that_stops_answering_ends_the_run(case: Case) -> None:
-    """It, its node or the whole cluster is stopped or gone."""
+    """It, its node or the whole cluster is stopped or gone. Its state is not waited for."""
     case.driver._server_watch = StallWatch(1.0, lambda: case.clock)
     case.tell(status_of())
     case.ready = False
@@ -119,6 +119,8 @@ def test_a_server_that_stops_answering_ends_the_run(case: Case) -> None:
         for _ in range(10):
             list(case.driver._receive(0.1))
     assert caught.value.reason == "stalled"
+    case.driver.close()
+    assert not any(server.state.remote.called for server in case.driver._servers)
 
 
 def test_a_cluster_that_is_gone_at_the_end_leaves_the_cached_state(case: Case) -> None:

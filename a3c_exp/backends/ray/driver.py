@@ -34,7 +34,7 @@ FETCH_SECONDS = 4.0
 """Longest wait for the servers' state, before the last one that was fetched is used instead. The state comes after all
 pushes that the servers have received before. Nothing else is done meanwhile."""
 FINAL_FETCH_SECONDS = 30.0
-"""The same at the end of a run, when no more pushes come."""
+"""The same at the end of a run, when no more pushes come; not if a server has stopped answering."""
 START_SECONDS = 600.0
 """Longest wait for the servers. A cluster that grows on demand needs minutes."""
 PLACEMENT_SECONDS = 30.0
@@ -120,6 +120,7 @@ class Driver(Supervisor[ActorSource]):
         self._shards = shard_slices(self._spec.size, settings.shards)
         self._servers: list[Any] = []
         self._server_watch = StallWatch(settings.stall_seconds)
+        self._server_hangs = False
         store.driver = self
         self._actors = ray.remote(WorkerActor).options(
             num_cpus=settings.cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
@@ -224,6 +225,7 @@ class Driver(Supervisor[ActorSource]):
             raise RunError("no parameter server could be started: it does not answer")
         server = self._server_watch.find(lambda: {key: count for key, count in enumerate(self._answers) if count})
         if server is not None:
+            self._server_hangs = True
             text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
             raise RunError(text, "stalled")
 
@@ -314,7 +316,8 @@ class Driver(Supervisor[ActorSource]):
             runs = [self.sources[key].run for key in self._running]
             if runs:
                 self._ray.wait(runs, num_returns=len(runs), timeout=GRACE_SECONDS)
-            self._store.state(FINAL_FETCH_SECONDS)
+            if not self._server_hangs:  # otherwise nobody waits for its state
+                self._store.state(FINAL_FETCH_SECONDS)
         finally:
             self._store.driver = None
         self._kill_actors()
