@@ -44,7 +44,7 @@ class AnswerCheck:
         self.space, (self.box, self._encode) = space, encoder(space)
         self._shape = space.shape
         self._picture = self.box.dtype == np.uint8
-        self._kinds = "iub" if isinstance(space, (Discrete, MultiDiscrete)) else "fiub"
+        self._kinds = "iub" if self._picture or isinstance(space, (Discrete, MultiDiscrete)) else "fiub"
         self._plain = isinstance(space, Box) and bool(space.shape) and not self._picture
         parts = self.box.parts if isinstance(self.box, PartsBox) else ()
         self._parts = [(part, AnswerCheck(part.space)) for part in parts]
@@ -68,11 +68,12 @@ class AnswerCheck:
         # A single number may also come as an array of one.
         if raw.shape[1:] != self._shape and (self._shape != () or raw.shape[1:] != (1,)):
             return None
-        if self._picture:
-            return self._pictures(raw)
         kind = raw.dtype.kind
         if kind not in self._kinds or (kind == "f" and not (np.abs(raw) <= LARGEST).all()):
             return None
+        if self._picture:
+            fits = raw.dtype == np.uint8 or (raw.size and raw.min() >= 0 and raw.max() <= 255)
+            return raw.astype(np.uint8, copy=False) if fits else None
         try:
             return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
         except ValueError:  # a number outside a discrete space
@@ -130,23 +131,12 @@ class AnswerCheck:
 
     def _joined(self, observations: Any) -> Floats | None:
         """Observations of several parts."""
-        found = []
-        for part, check in self._parts:
-            try:
-                rows = part.rows(observations)
-            except Exception:  # one lacks the key, or is no mapping
-                return None
-            array = check.observations(rows)
-            if array is None:
-                return None
-            found.append(array)
-        return PartsBox.join(found)
-
-    def _pictures(self, raw: Array) -> Array | None:
-        if raw.dtype == np.uint8:
-            return raw
-        whole = raw.dtype.kind in "iub" and raw.size and raw.min() >= 0 and raw.max() <= 255
-        return raw.astype(np.uint8) if whole else None
+        try:
+            found = [check.observations(part.rows(observations)) for part, check in self._parts]
+        except Exception:  # one lacks the key, or is no mapping
+            return None
+        usable = [rows for rows in found if rows is not None]
+        return PartsBox.join(usable) if len(usable) == len(found) else None
 
 
 def listed_rewards(rewards: Sequence[Any]) -> Floats:

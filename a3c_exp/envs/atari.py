@@ -182,7 +182,6 @@ class _CroppedGames(VectorWrapper):
         self._size = (height, width)
         top, bottom, left, right = crop
         self._place = slice(top, bottom), slice(left, right)
-        self._pictures: NDArray[np.uint8] = np.zeros((0,), np.uint8)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         screens, info = self.env.reset(seed=seed, options=options)

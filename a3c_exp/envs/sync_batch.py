@@ -74,8 +74,6 @@ class SyncEnvBatch:
         self._steps = [env.step for env, _ in unwrapped]
         self._limit = min(unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard))
         self._tick = 0
-        self._began = [0] * self.count
-        self._due = self._limit
         self._all = np.ones(self.count, np.bool_)
         self._none = np.zeros(self.count, np.bool_)
         self._all.flags.writeable = self._none.flags.writeable = False

@@ -45,7 +45,6 @@ class VectorEnvBatch:
         self._seeds = None if seeds is None else [int(seed) for seed in seeds]
         self._takes_seeds = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         self._tick = 0
-        self._ended = np.zeros(self.count, np.bool_)
         self._valid = np.ones(self.count, np.bool_)
         self._valid.flags.writeable = False
 
