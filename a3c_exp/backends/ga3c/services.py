@@ -13,7 +13,6 @@ import numpy as np
 
 from a3c_exp.backends.ga3c.buffers import AgentBuffers, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
-from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.common.ranges import Checked, whole, within
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
@@ -59,7 +58,7 @@ class Services:
 
     def predict(self, row: int, attempt: int = 0) -> Iterator[Event]:
         """Answer the requests of agents until none will come any more, with the parameters that are pulled between two
-        batches. Yields an Event now and then, with metrics alone.
+        batches. Yields an Event for each batch, with metrics alone.
 
         row: of this predictor's heartbeat, which stands still while a batch is computed. attempt: no other than 0.
         """
@@ -68,8 +67,6 @@ class Services:
         store, buffers = self.store, self.buffers
         network = build_thread_network(self.context.experiment, store)
         envs, version = buffers.spec.envs, -1
-        event = Event(worker=0)
-        due = 0.0
         while requests := self._gather_requests(heartbeat):
             waiting = len(requests) + len(buffers.requests)
             if version != store.version:
@@ -84,12 +81,9 @@ class Services:
                 rows = slice(index * envs, (index + 1) * envs)
                 next_rows = None if next_state is None else next_state[rows]
                 agent.reply(version, distributions[rows], values[rows], next_rows)
+            event = Event(worker=0)
             event.add({"ga3c/prediction_batch": len(requests) * envs, "ga3c/prediction_queue": waiting})
-            now = time.monotonic()
-            if now >= due:
-                yield event
-                event = Event(worker=0)
-                due = now + MERGE_SECONDS
+            yield event
 
     def _gather_requests(self, heartbeat: Heartbeat) -> list[AgentBuffers]:
         """The agents whose requests are the next batch. Empty if there will be no more."""

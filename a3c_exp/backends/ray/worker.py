@@ -85,9 +85,7 @@ class RemoteStore:
         self._max_pending = 0 if spec.synchronous else in_flight
         self._shards = shard_slices(spec.size, servers)
         self._pending: deque[list[Future[Reply]]] = deque()  # a call of each server
-        self._replies: list[Reply] = []
         self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
-        self._measured_at = time.perf_counter()
         self._wait_seconds = 0.0
         self._heartbeat = Heartbeat()
         self.stopped = False
