@@ -1,4 +1,4 @@
-"""Optimizers of one flat vector: RMSProp, Adam, SGD, with learning rates and clipping for each parameter group.
+"""Optimizers of one flat vector: RMSProp, Adam, SGD, with learning rates for each parameter group.
 
 They change numpy arrays in place, or torch tensors on a device: each formula is written once, with the functions that
 both modules have (`functions_of`). Other workers may read and write these arrays at the same time without a lock
@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -31,14 +31,12 @@ CHUNK = 131_072
 
 @dataclass(frozen=True, kw_only=True)
 class ParamGroup(Checked):
-    """Settings of one part of the network (actor, critic, ...); None: the optimizer's.
+    """Settings of one part of the network (actor, critic, ...).
 
-    learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part.
-    max_grad_norm: the part is clipped alone, by its own norm.
+    learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part. None: the optimizer's.
     """
 
     learning_rate: NotNegative | None = None
-    max_grad_norm: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,7 @@ class Optimizer(Checked, ABC):
     learning_rate: where the schedule is 1 and the parameter group has none of its own.
     max_grad_norm: gradients with a longer norm are shortened to it; None: never.
     staleness_power: p. The rate of an update is divided by max(1, its staleness)^p.
-    param_groups: by the name of a part of the network. The rest of the network has the settings above.
+    param_groups: by the name of a part of the network. The rest of the network has the rate above.
     """
 
     learning_rate: Positive
@@ -71,11 +69,6 @@ class Optimizer(Checked, ABC):
         The result is `scratch`, a row of `state`, or `gradient`. Only the first two may be written to.
         t: index of this update of the state, the first being 1.
         """
-
-    @property
-    def has_large_first_step(self) -> bool:
-        """Return whether the first steps are of several rates, however small the gradients are."""
-        return False
 
     def initial_state(self, size: int) -> Floats:
         """The state before the first update of `size` parameters, float32 [M, size]."""
@@ -118,10 +111,6 @@ class RMSProp(Optimizer):
     epsilon_inside: bool = False
     initial_mean_square: NotNegative = 0.0
     momentum: BelowOne = 0.0
-
-    @property
-    def has_large_first_step(self) -> bool:
-        return self.initial_mean_square == 0 and self.epsilon < 1e-3
 
     @property
     def state_rows(self) -> int:
@@ -328,9 +317,7 @@ class TorchOptimizer(Optimizer):
         optimizer.step()
         for tensor, piece in zip(tensors, pieces, strict=True):
             for name, row in zip(self._state_names, rows, strict=True):
-                value = optimizer.state[tensor][name]
-                if value.data_ptr() != row[piece].data_ptr():
-                    row[piece] = value
+                row[piece] = optimizer.state[tensor][name]
 
 
 @functools.cache
@@ -371,33 +358,25 @@ def rates(
     return rate
 
 
-def clip(gradient: Vector, optimizer: Optimizer, slices: Mapping[str, slice]) -> float:
-    """Clip a gradient [P] in place to the norms that the optimizer allows, and return its norm before that.
+def clip(gradient: Vector, longest: float | None) -> float:
+    """Shorten a gradient [P] in place to the norm `longest`, if that is a number, and return its norm before that.
 
-    Parts with their own max_grad_norm are clipped alone, the rest of the vector as one (Pascanu et al. 2013, arXiv
-    1211.5063, algorithm 1). A gradient whose norm is not finite is left as it is: the caller refuses it.
+    Pascanu et al. 2013, arXiv 1211.5063, algorithm 1. A gradient whose norm is not finite is left as it is: the caller
+    refuses it.
     """
-    own = [(slices[name], part.max_grad_norm) for name, part in optimizer.param_groups.items() if part.max_grad_norm]
-    rest = _without(gradient, [place for place, _ in own]) if own else [gradient]
-    groups = [(rest, optimizer.max_grad_norm), *(([gradient[place]], limit) for place, limit in own)]
-    norms = [euclidean_norm(pieces) for pieces, _ in groups]
-    norm = math.hypot(*norms)
-    if math.isfinite(norm):
-        for (pieces, limit), length in zip(groups, norms, strict=True):
-            if limit is not None and length > limit:
-                for piece in pieces:
-                    piece *= limit / length
+    norm = euclidean_norm(gradient)
+    if longest is not None and longest < norm < math.inf:
+        gradient *= longest / norm
     return norm
 
 
-def euclidean_norm(pieces: Sequence[Vector]) -> float:
-    """The Euclidean norm of a vector in pieces [N], arrays or tensors."""
-    # vdot is dot, but without a warning of each overflow.
-    square = sum(float(functions_of(piece).vdot(piece, piece)) for piece in pieces)
-    if math.isinf(square):
-        # The squares of large finite numbers overflow in single precision.
-        wide = [xp.asarray(piece, dtype=xp.float64) for piece in pieces for xp in [functions_of(piece)]]
-        square = sum(float(functions_of(piece).vdot(piece, piece)) for piece in wide)
+def euclidean_norm(vector: Vector) -> float:
+    """The Euclidean norm of a vector [P], an array or a tensor."""
+    xp = functions_of(vector)
+    square = float(xp.vdot(vector, vector))  # dot, but without a warning of each overflow
+    if math.isinf(square):  # the squares of large finite numbers overflow in single precision
+        wide = xp.asarray(vector, dtype=xp.float64)
+        square = float(xp.vdot(wide, wide))
     return math.sqrt(square)
 
 
@@ -412,13 +391,3 @@ def _add_square(mean_square: Vector, gradient: Vector, decay: float, scratch: Ve
     mean_square *= decay
     mean_square += scratch
     xp.maximum(scratch, mean_square, out=scratch)
-
-
-def _without(vector: Vector, taken: list[slice]) -> list[Vector]:
-    """Views of a vector outside of slices, which do not overlap."""
-    pieces, start = [], 0
-    for stop, after in [*sorted((piece.start, piece.stop) for piece in taken), (len(vector), len(vector))]:
-        if start < stop:
-            pieces.append(vector[start:stop])
-        start = after
-    return pieces

@@ -121,7 +121,7 @@ SETTINGS = (
     "env.normalize_observations=true|false env.normalize_rewards=true|false|centered env.reward_clip=null|1|1e-9 "
     "env.reward_scale=1|1e-30|1e30 env.max_episode_steps=null|1|7 optimizer.learning_rate=1e-3|1e-30|1e30 "
     "stop.max_episodes=null|1 stop.max_seconds=null|1e308 stop.window=1|100 record_episodes=0|1|1000 "
-    "checkpoint.keep=both|none|best|latest accumulate_rollouts=1|3 network.distribution=gaussian|squashed_gaussian|beta"
+    "checkpoint.keep=both|none|best|latest network.distribution=gaussian|squashed_gaussian|beta"
 )
 """Settings of whole runs, each with its choices."""
 

@@ -12,6 +12,7 @@ from torch import nn
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.modules import network_of
 from a3c_exp.networks import ActorCritic, Lstm
+from a3c_exp.networks.actor_critic import TorchRuntime
 from a3c_exp.networks.recurrent import RecurrentInput
 
 VECTORS = Box(-1, 1, (4,), np.float32)
@@ -46,6 +47,12 @@ def make_lstm(
     """LSTM cells after a module. encoder: settings of the module."""
     network = Lstm(encoder=network_of(module, encoder or {}), **settings)
     return network.build(observation_space, action_space, np.random.default_rng(1))
+
+
+def by_torch(network: ActorCritic) -> ActorCritic:
+    """The network, computed by torch from now on."""
+    network.runtime = TorchRuntime(network)
+    return network
 
 
 def normal(*shape: int, seed: int = 2) -> Floats:

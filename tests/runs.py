@@ -59,7 +59,7 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
         "schedule": {"_target_": "a3c_exp.schedules.Constant", "value": 1.0},
         "backend": {"_target_": TARGETS[backend], **no_restarts},
     }
-    sizes = {"workers": 1, "envs_per_worker": 4, "rollout_length": 4, "accumulate_rollouts": 1, "total_steps": 160}
+    sizes = {"workers": 1, "envs_per_worker": 4, "rollout_length": 4, "total_steps": 160}
     updates = {"gamma": 0.9, "update": "async", "lock": False, "optimizer_state": "shared", "critic_returns": None}
     stop = {"max_episodes": None, "max_seconds": None, "mean_return": None}
     around = {"eval": {"every": None, "episodes": 4}, "checkpoint": {"every": None}, "stop": stop, "init_from": None}

@@ -9,7 +9,7 @@ import numpy as np
 
 from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import Stats
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, SharedStore, Snapshot, Store
 from a3c_exp.optimizers import SGD
@@ -56,7 +56,7 @@ def push(
     *,
     steps: int = 1,
     weight: int | None = None,
-    stats: RunningStats | None = None,
+    stats: Stats | None = None,
     rng: np.random.Generator | None = None,
 ) -> Pushed:
     """Push a gradient. snapshot: None for a pull just before. weight: None for that of its steps."""

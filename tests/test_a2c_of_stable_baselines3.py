@@ -79,7 +79,7 @@ class Ours:
     def update(self) -> tuple[Rollout, Event]:
         snapshot = self._worker._learner.pull()
         rollout = self._worker._actor.collect(snapshot)
-        return rollout, next_event(self._worker._learner.learn([rollout], snapshot))
+        return rollout, next_event(self._worker._learner.learn(rollout, snapshot))
 
     def parameters(self) -> dict[str, Array]:
         """The shared parameters as they are now."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from learning import compare_gradients, learned
-from nets import VECTORS, draw_actions, draw_recurrent_input, make_lstm, make_network, normal
+from nets import VECTORS, by_torch, draw_actions, draw_recurrent_input, make_lstm, make_network, normal
 from torch import Tensor, nn
 from user_modules import Constants, Residual
 
@@ -214,10 +214,11 @@ class TestTies:
 
 
 class TestKernels:
-    @pytest.mark.parametrize("kernels", ["auto", "torch"])
+    @pytest.mark.parametrize("of_torch", [False, True])
     @ALL
-    def test_give_the_gradient_of_torchs_graph_step_by_step(self, name: str, kernels: str) -> None:
-        network, observations = NETWORKS[name](kernels=kernels), draw_observations(name, 4, 3)
+    def test_give_the_gradient_of_torchs_graph_step_by_step(self, name: str, of_torch: bool) -> None:
+        network, observations = NETWORKS[name](), draw_observations(name, 4, 3)
+        network = by_torch(network) if of_torch else network
         recurrent_input = draw_recurrent_input(network, 4, 3)
         compare_gradients(network, observations, space_of(name), recurrent_input)
         state = None if recurrent_input is None else recurrent_input.state
@@ -225,18 +226,10 @@ class TestKernels:
         assert parameters.dtype == values.dtype == np.float32
         np.testing.assert_allclose(network.values(observations[0], state), values, atol=1e-6)
 
-    def test_of_the_setting_numpy_refuse_what_they_cannot_run(self) -> None:
-        make_network(Mlp, VECTORS, kernels="numpy")
-        make_lstm(Mlp, VECTORS, kernels="numpy")
-        for module, space, own in ((Residual, VECTORS, {}), (Cnn, PICTURES, CNN)):
-            with pytest.raises(ConfigError, match=f"{module.__name__} is none of the layers") as refused:
-                make_network(module, space, kernels="numpy", **own)
-            assert refused.value.key == "network.kernels"
-
     def test_are_described_for_the_log(self) -> None:
         assert NETWORKS["mlp"]().runtime.description == "kernels: numpy"
         assert "torch for an encoder (Cnn is none" in NETWORKS["cnns"]().runtime.description
-        assert NETWORKS["mlp"](kernels="torch").runtime.description == "torch computes the network"
+        assert by_torch(NETWORKS["mlp"]()).runtime.description == "torch computes the network"
 
 
 class TestSeeds:

@@ -147,9 +147,9 @@ def test_an_optional_choice_may_be_null() -> None:
 
 
 def test_a_setting_of_a_free_mapping_needs_no_plus() -> None:
-    composed = compose(["env.kwargs.size=3", "optimizer.param_groups={actor:{max_grad_norm:1.0}}"])
+    composed = compose(["env.kwargs.size=3", "optimizer.param_groups={actor:{learning_rate:1.0}}"])
     assert composed["env"]["kwargs"] == {"size": 3}
-    assert composed["optimizer"]["param_groups"] == {"actor": {"max_grad_norm": 1.0}}
+    assert composed["optimizer"]["param_groups"] == {"actor": {"learning_rate": 1.0}}
 
 
 def test_what_hydra_records_is_what_was_typed() -> None:

@@ -14,7 +14,6 @@ from runs import BANDIT, config, train
 from scripted import Answer, Bandit
 from workers import LSTM, make_workers, ppo_config, sgd
 
-from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.core.divergence import explain_divergence
 from a3c_exp.core.events import Event
 from a3c_exp.core.rollout import Rollout
@@ -50,14 +49,12 @@ def spoiled(rollout: Rollout, name: str, value: float) -> Rollout:
 
 
 def learn_once(worker: Worker, *spoil: Any) -> list[Event]:
-    """The events of learning from two rollouts, the second of which is spoiled."""
+    """The events of learning from a rollout, which is spoiled."""
     snapshot = worker._learner.pull()
-    algorithm = worker._learner.experiment.algorithm
-    count = 1 if isinstance(algorithm, MinibatchAlgorithm) else 2
-    rollouts = [worker._actor.collect(snapshot) for _ in range(count)]
+    rollout = worker._actor.collect(snapshot)
     if spoil:
-        rollouts[-1] = spoiled(rollouts[-1], *spoil)
-    return [step for step in worker._learner.learn(rollouts, snapshot) if isinstance(step, Event)]
+        rollout = spoiled(rollout, *spoil)
+    return [step for step in worker._learner.learn(rollout, snapshot) if isinstance(step, Event)]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,7 @@ def learn_once(worker: Worker, *spoil: Any) -> list[Event]:
         ("next_values", np.inf, "Not finite: advantages (largest nan)."),
     ],
 )
-def test_what_is_not_finite_in_any_rollout_of_a_gradient_is_named(name: str, value: float, text: str) -> None:
+def test_what_is_not_finite_in_a_rollout_is_named(name: str, value: float, text: str) -> None:
     (event,) = learn_once(make_worker(), name, value)
     assert event.explanation is not None and event.metrics == {}
     assert text in event.explanation
@@ -82,7 +79,7 @@ def test_rows_that_are_no_transitions_are_not_blamed() -> None:
     rewards, values, mask = batch.rewards.copy(), batch.values.copy(), np.ones(batch.shape, np.float32)
     rewards[0, 0], mask[0, 0], values[1, 1] = np.nan, 0, np.inf
     spoiled = replace(batch, rewards=rewards, values=values, mask=mask)
-    assert explain_divergence(worker._network, [spoiled]).startswith("Not finite: values")
+    assert explain_divergence(worker._network, spoiled).startswith("Not finite: values")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_parameters_that_are_not_finite_already_are_named_by_their_group(network
     batch = worker._learner._batch(worker._actor.collect(worker._learner.pull()))
     with torch.no_grad():
         dict(worker._network.named_parameters())[name].view(-1)[0] = np.inf
-    assert explain_divergence(worker._network, [batch]).startswith(f"Not finite: parameters of {part} (largest inf).")
+    assert explain_divergence(worker._network, batch).startswith(f"Not finite: parameters of {part} (largest inf).")
 
 
 def test_a_learning_rate_far_too_high_is_blamed_with_the_worker_and_the_step() -> None:

@@ -12,8 +12,12 @@ from scripted import Scripted, vector
 from workers import make_workers, next_event
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
-from a3c_exp.core.rewards import RewardShaping
+from a3c_exp.core.normalization import (
+    NormalizedObservations,
+    Normalizer,
+    stats_width,
+)
+from a3c_exp.core.rewards import shaped_rewards
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
@@ -42,7 +46,8 @@ def make_batch(kind: str, count: int, **kwargs: Any) -> EnvBatch:
 def make_actor(kind: str = "python", count: int = 2, length: Any = 11, *, ends: Any = ENDS, **settings: Any) -> Actor:
     policy = FixedPolicy(lambda step: step % 2, value)
     rng = np.random.default_rng(0)
-    return Actor(make_batch(kind, count, **ends), policy, rng, rollout_length=length, gamma=GAMMA, **settings)
+    batch, shaping = make_batch(kind, count, **ends), Gym(id=SCRIPTED, **settings)
+    return Actor(batch, policy, rng, shaping, rollout_length=length, gamma=GAMMA)
 
 
 def raw_rewards(rollout: Rollout) -> Array:
@@ -97,24 +102,24 @@ class TestATimeLimitAsADeath:
 
 def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
     """Whatever an environment flags it with."""
-    shape = RewardShaping(scale=2.0, clip=None, terminal=BONUS)
-    rewards, flags = np.array([[1, 2, 0]], np.float32), np.array([[False, True, True]])
-    np.testing.assert_array_equal(shape(rewards, flags, np.array([[True, True, False]]), 0.0), [[2, -16, 0]])
+    settings = Gym(id=SCRIPTED, reward_scale=2.0, terminal_reward=BONUS)
+    rewards, flags, valid = np.array([[1, 2, 0]], np.float32), np.array([[False, True, True]]), [[True, True, False]]
+    shaped = shaped_rewards(settings, rewards, flags, np.array(valid), 0.0)
+    np.testing.assert_array_equal(shaped, [[2, -16, 0]])
     np.testing.assert_array_equal(rewards, [[1, 2, 0]])
 
 
 def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() -> None:
-    row = np.zeros(RunningStats.width((4,), False, True))
+    row = np.zeros(stats_width((4,), False, True))
     start = START._replace(normalizer=Normalizer.from_row(row, NormalizedObservations(), True))
     rollout = make_actor(count=1, ends={"lengths": (2,)}, terminal_reward=BONUS).collect(start)
     first, last = Scripted.reward(0, 1, 1), Scripted.reward(0, 2, 0) + BONUS
     sums = np.array([first, last + GAMMA * first])
     assert rollout.stats is not None
-    np.testing.assert_allclose(rollout.stats.row[-3:], [2, sums.mean(), 2 * sums.var()])
+    np.testing.assert_allclose(rollout.stats[-3:], [2, sums.mean(), 2 * sums.var()])
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_worker_has_both_settings(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_both_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Rollout] = []
     collect = Actor.collect
 
@@ -125,7 +130,7 @@ def test_a_worker_has_both_settings(accumulate: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Actor, "collect", note)
     settings: dict[str, Any] = {"env__time_limit_is_terminal": True, "env__terminal_reward": BONUS}
     settings |= {"env__kwargs": {"lengths": [3], "ends": ["truncated"]}, "rollout_length": 8, "envs_per_worker": 2}
-    _, (worker,) = make_workers(config(SCRIPTED, accumulate_rollouts=accumulate, **settings))
+    _, (worker,) = make_workers(config(SCRIPTED, **settings))
     next_event(worker.run())
     rollout = found[0]
     assert rollout.terminated.any() and not rollout.truncated.any()

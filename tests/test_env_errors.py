@@ -137,9 +137,10 @@ SPOILED_STEPS = {
 
 @pytest.mark.parametrize("text", SPOILED_STEPS)
 def test_a_batch_of_a_users_own_may_not_give_what_is_not_finite(text: str) -> None:
-    env: Any = Changed(Gym(id="scripted:Scripted-v0", kwargs={"lengths": [0]}).make(2, [0, 1]), SPOILED_STEPS[text])
+    game = Gym(id="scripted:Scripted-v0", kwargs={"lengths": [0]})
+    env: Any = Changed(game.make(2, [0, 1]), SPOILED_STEPS[text])
     policy = FixedPolicy(lambda step: 0, lambda observations: observations[:, 0])
-    actor = Actor(env, policy, np.random.default_rng(0), rollout_length=4, gamma=0.5)
+    actor = Actor(env, policy, np.random.default_rng(0), game, rollout_length=4, gamma=0.5)
     with np.errstate(invalid="ignore"), pytest.raises(EnvError, match=f"Changed returned {text}"):
         actor.collect(Snapshot(0, 0, None), 0.0)
 

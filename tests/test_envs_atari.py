@@ -111,16 +111,16 @@ def test_each_game_has_its_own_seed() -> None:
     assert (together[0] != together[1]).any()
 
 
-def make_actor(game: Atari, length: Any, **settings: Any) -> Actor:
+def make_actor(game: Atari, length: Any) -> Actor:
     """An actor that always fires."""
     firing = FixedPolicy(lambda step: 1)
-    return Actor(game.make(1, [0]), firing, np.random.default_rng(0), rollout_length=length, gamma=0.99, **settings)
+    return Actor(game.make(1, [0]), firing, np.random.default_rng(0), game, rollout_length=length, gamma=0.99)
 
 
 def test_scores_are_those_of_the_game_and_only_training_clips() -> None:
     """Space Invaders pays 5 to 30 for a hit, and firing without moving hits something."""
     game = Atari(game="space_invaders", height=12, width=12, frame_stack=1, max_frames=1200)
-    actor = make_actor(game, "episode", reward_scale=game.reward_scale, reward_clip=game.reward_clip)
+    actor = make_actor(game, "episode")
     rollout = actor.collect(START)
     assert set(np.unique(rollout.rewards)) == {0.0, 1.0}
     assert rollout.episodes.returns[0] >= 5 * rollout.rewards.sum() > 0

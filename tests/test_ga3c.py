@@ -64,7 +64,6 @@ class TestOneAgentIsOneWorker:
         ("update", "sync"),
         ("optimizer_state", "per_worker"),
         ("rollout_length", "episode"),
-        ("accumulate_rollouts", 2),
         ("backend.prediction_batch.maximum", 3),
     ],
 )
@@ -267,7 +266,7 @@ class TestConcatRollouts:
         for agent in range(3):
             env = experiment.env.make(1, [agent])
             network = experiment.build_network(env, np.random.default_rng(0))
-            actor = Actor(env, network, np.random.default_rng(agent), rollout_length=4, gamma=0.9)
+            actor = Actor(env, network, np.random.default_rng(agent), experiment.env, rollout_length=4, gamma=0.9)
             for _ in range(2):
                 rollout = actor.collect(Snapshot(version=0, steps=0, normalizer=None))
                 rollouts.append(replace(rollout, version=np.full(rollout.rewards.shape, agent)))
@@ -283,7 +282,6 @@ class TestConcatRollouts:
             np.testing.assert_array_equal(whole.rewards[: lengths[index], index], rollout.rewards[:, 0])
         assert whole.transitions == sum(lengths)
         assert concat_rollouts(rollouts[:1]) is rollouts[0], "a single one is not copied"
-        assert len(whole.episodes) == sum(len(rollout.episodes) for rollout in rollouts)
 
     @pytest.mark.parametrize(("network", "returns"), [(MLP, "VTrace"), (LSTM, "GAE")])
     def test_the_gradient_is_the_mean_of_theirs_by_transitions(self, network: dict[str, Any], returns: str) -> None:
@@ -296,7 +294,7 @@ class TestConcatRollouts:
         learner = Learner(experiment, built, 0, make_store(experiment), rng, "learner", Heartbeat())
 
         def gradient(rollout: Rollout) -> NDArray[np.float64]:
-            list(learner.learn([rollout], Snapshot(version=0, steps=0, normalizer=None)))
+            list(learner.learn(rollout, Snapshot(version=0, steps=0, normalizer=None)))
             return np.asarray(built.gradient, np.float64)
 
         sums = np.sum([gradient(rollout) * rollout.transitions for rollout in rollouts], axis=0)

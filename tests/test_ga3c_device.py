@@ -44,7 +44,7 @@ from a3c_exp.schedules import Linear
 
 CPU = torch.device("cpu")
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4}
-GROUPS = {"critic": ParamGroup(learning_rate=0.3, max_grad_norm=0.5)}
+GROUPS = {"critic": ParamGroup(learning_rate=0.3)}
 OPTIMIZERS: list[Optimizer] = [
     RMSProp(learning_rate=0.01, epsilon_inside=True, initial_mean_square=1.0, momentum=0.5),
     Adam(learning_rate=0.01, max_grad_norm=0.7, betas=(0.9, 0.5)),
@@ -80,7 +80,7 @@ class TestSteps:
                 gradient = (rng.normal(size=SIZE) * 10 ** rng.uniform(-3, 2)).astype(np.float32)
                 snapshot = Snapshot(version=max(0, t - 2), steps=t * 10, normalizer=None)
                 for store, vector in ((on_host, gradient), (on_device, torch.from_numpy(gradient.copy()).to(device))):
-                    clip(vector, store.spec.optimizer, store.spec.param_slices)
+                    clip(vector, optimizer.max_grad_norm)
                     event = push(store, 0, vector, snapshot).event
                     assert event.staleness == {min(t, 2): 1}
                 expected, found = on_host.state(), on_device.state()
@@ -151,7 +151,7 @@ class TestLearner:
     def rollouts(self, experiment: Experiment) -> list[Rollout]:
         env = experiment.env.make(experiment.envs_per_worker, list(range(experiment.envs_per_worker)))
         network = experiment.build_network(env, np.random.default_rng(0))
-        actor = Actor(env, network, np.random.default_rng(0), rollout_length=4, gamma=0.9)
+        actor = Actor(env, network, np.random.default_rng(0), experiment.env, rollout_length=4, gamma=0.9)
         return [actor.collect(Snapshot(version=0, steps=0, normalizer=None)) for _ in range(8)]
 
     def learn(self, experiment: Experiment, store: SharedStore, rollouts: Sequence[Rollout]) -> list[Event]:
@@ -160,7 +160,7 @@ class TestLearner:
         events = []
         for rollout in rollouts:
             snapshot = learner.pull()
-            events += [step for step in learner.learn([rollout], snapshot) if isinstance(step, Event)]
+            events += [step for step in learner.learn(rollout, snapshot) if isinstance(step, Event)]
         return events
 
     @pytest.mark.parametrize("name", LEARNERS)

@@ -18,7 +18,7 @@ from stores import SIZE, make_spec, ones, pull, push
 from a3c_exp.backends.processes.resources import shared_store
 from a3c_exp.core import store as store_module
 from a3c_exp.core.counters import pack_rng
-from a3c_exp.core.normalization import NormalizedObservations, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, Stats, measure_stats, merge_stats
 from a3c_exp.core.store import SharedStore
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -44,8 +44,8 @@ def every_line(make_case: Callable[[], tuple[SharedStore, Callable[[], object]]]
     raise AssertionError("the push does not end")
 
 
-def measured(mean: float) -> RunningStats:
-    return RunningStats.of(np.full((2, 3), mean, np.float32), None)
+def measured(mean: float) -> Stats:
+    return measure_stats(np.full((2, 3), mean, np.float32), None)
 
 
 def test_a_locked_update_is_made_whole_or_not_at_all() -> None:
@@ -123,12 +123,12 @@ def test_statistics_and_generator_states_are_the_old_or_the_new_ones() -> None:
         return store, lambda: push(store, 1, ones(), stats=measured(5), rng=new)
 
     states = {pack_rng(rng).tobytes(): name for rng, name in ((old, "old"), (new, "new"))}
-    rows = {measured(1).row.tobytes(): "old", measured(1).merge(measured(5)).row.tobytes(): "new"}
+    rows = {measured(1).tobytes(): "old", merge_stats([measured(1), measured(5)]).tobytes(): "new"}
     found = set()
     for store in every_line(case):
         stats = store.counters.stats()
         assert stats is not None
-        found.add((rows[stats.row.tobytes()], states[store.counters.rng_state(1).tobytes()]))
+        found.add((rows[stats.tobytes()], states[store.counters.rng_state(1).tobytes()]))
         assert pull(store).normalizer is not None
     assert found == {("old", "old"), ("new", "old"), ("new", "new")}
 

@@ -43,7 +43,8 @@ def lagging(env: Callable[[], EnvBatch], kind: Network, epsilon: float) -> tuple
     batch = env()
     network = kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
     rng = np.random.default_rng(1)
-    actor = Actor(batch, network, rng, rollout_length=LENGTH, gamma=GAMMA, reward_scale=0.01, epsilon=epsilon)
+    small = Gym(id=SCRIPTED, reward_scale=0.01)
+    actor = Actor(batch, network, rng, small, rollout_length=LENGTH, gamma=GAMMA, epsilon=epsilon)
     actor.collect(START)  # so that the next one begins within episodes
     rollout = actor.collect(START)
     network.vector += np.random.default_rng(2).normal(0, 1.0, network.vector.size).astype(np.float32)
@@ -67,7 +68,7 @@ def experiment_of(algorithm: str = "A3C") -> Experiment:
 def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Event:
     """Learn once from a rollout."""
     learner, _ = make_learner(experiment, network, rollout)
-    return next_event(learner.learn([rollout], START))
+    return next_event(learner.learn(rollout, START))
 
 
 def evaluate_by_acting(rollout: Rollout, network: ActorCritic) -> tuple[Array, Array]:
@@ -155,7 +156,7 @@ class TestCurvesOfTheCriticAndTheParameters:
     def test_have_the_norm_of_the_parameters_at_one_push_of_so_many(self) -> None:
         rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
         learner, _ = make_learner(experiment_of(), network, rollout)
-        events = [next_event(learner.learn([rollout], START)) for _ in range(2 * PARAMETER_NORM_EVERY)]
+        events = [next_event(learner.learn(rollout, START)) for _ in range(2 * PARAMETER_NORM_EVERY)]
         measured = [number for number, event in enumerate(events) if "parameter_norm" in event.metrics]
         assert measured == [0, PARAMETER_NORM_EVERY]
         assert all("grad_norm" in event.metrics for event in events)
@@ -172,7 +173,7 @@ def test_a_loss_has_the_entropys_multiplier_and_the_curve_the_learning_rates(alg
         experiment = replace(experiment, algorithm=replace(loss, entropy_coefficient=coefficient))
         learner, store = make_learner(experiment, network, rollout)
         store.set_multipliers(learning_rate=0.5, entropy=multiplier)
-        event = next_event(learner.learn([rollout], learner.pull()))
+        event = next_event(learner.learn(rollout, learner.pull()))
         assert event.metrics["learning_rate"].mean == 0.5 * experiment.optimizer.learning_rate
         pushed.append(network.gradient.copy())
     np.testing.assert_allclose(pushed[0], pushed[1], atol=1e-6)

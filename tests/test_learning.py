@@ -123,7 +123,6 @@ ALONE: dict[str, Any] = {"envs_per_worker": 1, "total_steps": 6000}
 SETTINGS: dict[str, dict[str, Any]] = {
     "one-step returns": {"returns": {"_target_": "a3c_exp.returns.NStep", "n": 1}},
     "synchronous updates": {"update": "sync"},
-    "accumulated gradients": {"accumulate_rollouts": 2, "total_steps": 20_000},
     "whole episodes": ALONE | {"rollout_length": "episode", "returns": DISCOUNTED},
     "missing terms as zero": {"returns": {"_target_": "a3c_exp.returns.NStepZero", "n": 4}},
     "another critic": {"critic_returns": DISCOUNTED},

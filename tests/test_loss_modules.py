@@ -78,15 +78,15 @@ def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float
     state = boundaries = None
     if batch.recurrent_input is not None:
         state, boundaries = map(torch.from_numpy, batch.recurrent_input)
-    outputs = whole.unroll(torch.from_numpy(batch.observations), state, boundaries)
-    parameters, values = outputs.parameters.reshape(LENGTH, COUNT, -1), outputs.values.reshape(LENGTH, COUNT)
+    parameters, values, features = whole.unroll(torch.from_numpy(batch.observations), state, boundaries)
+    parameters, values = parameters.reshape(LENGTH, COUNT, -1), values.reshape(LENGTH, COUNT)
     valid = torch.ones(batch.shape, dtype=torch.bool) if batch.mask is None else torch.from_numpy(batch.mask != 0)
     policy = torch.distributions.Categorical(logits=parameters)
     log_probs = policy.log_prob(torch.from_numpy(batch.actions))  # type: ignore[no-untyped-call]
     entropy = policy.entropy()  # type: ignore[no-untyped-call]
     advantages, targets, rewards = map(torch.from_numpy, (batch.advantages, batch.targets, batch.rewards))
     terms = -log_probs * advantages + 0.25 * (targets - values) ** 2 - 0.01 * entropy
-    terms = terms + coefficient * (whole.loss_module(outputs.features) - rewards) ** 2
+    terms = terms + coefficient * (whole.loss_module(features) - rewards) ** 2
     terms[valid].mean().backward()
 
     groups = [*whole.parameter_groups().values(), list(whole.loss_module.parameters())]

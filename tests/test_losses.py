@@ -35,9 +35,9 @@ LOSSES: dict[str, A3C | PPO] = {
     "a3c, normalized, sum": A3C(normalize_advantages=True, reduction="sum"),
     "a3c, schedule": A3C(entropy_coefficient=FALLING),
     "ppo": PPO(),
-    "ppo, clipped values": PPO(value_clip=0.3, value_coefficient=2.0),
-    "ppo, schedules": PPO(clip=FALLING, value_clip=FALLING, entropy_coefficient=FALLING),
-    "ppo, target": PPO(target_kl=0.05, normalize_advantages=False, value_clip=0.1),
+    "ppo, another weight": PPO(value_coefficient=2.0),
+    "ppo, schedules": PPO(clip=FALLING, entropy_coefficient=FALLING),
+    "ppo, target": PPO(target_kl=0.05, normalize_advantages=False),
 }
 
 
@@ -78,18 +78,9 @@ def kinks(algorithm: A3C | PPO, outputs: NetworkOutputs, batch: BatchArrays, pro
     """The distances from the places at which the loss has no derivative."""
     if isinstance(algorithm, A3C):
         return np.ones(1)
-    now, before, values, old, targets = wide(
-        outputs.log_probs, batch.log_probs, outputs.values, batch.values, batch.targets
-    )
-    distances = [np.abs(np.exp(now - before) - 1) - value(algorithm.clip, progress)]
-    if algorithm.value_clip is not None:
-        bound = value(algorithm.value_clip, progress)
-        clipped = old + np.clip(values - old, -bound, bound)
-        distances.append(np.abs(values - old) - bound)
-        equal = clipped == values
-        distances.append(np.where(equal, 1.0, np.abs(values - targets) - np.abs(clipped - targets)))
-    every: Wide = np.abs(np.concatenate([each.ravel() for each in distances]))
-    return every
+    now, before = wide(outputs.log_probs, batch.log_probs)
+    distances: Wide = np.abs(np.abs(np.exp(now - before) - 1) - value(algorithm.clip, progress))
+    return distances
 
 
 def formula(
@@ -99,9 +90,7 @@ def formula(
     log_probs, entropy, values = outputs
     rows = np.ones(batch.shape, np.bool_) if batch.mask is None else batch.mask != 0
     count = max(int(rows.sum()), 1)
-    old_log_probs, old_values, advantages, targets = wide(
-        batch.log_probs, batch.values, batch.advantages, batch.targets
-    )
+    old_log_probs, advantages, targets = wide(batch.log_probs, batch.advantages, batch.targets)
     if algorithm.normalize_advantages and rows.any():
         advantages = (advantages - advantages[rows].mean()) / (advantages[rows].std() + 1e-8)
     gains, errors, more = log_probs * advantages, (targets - values) ** 2, {}
@@ -109,9 +98,6 @@ def formula(
         ratios, epsilon = np.exp(log_probs - old_log_probs), value(algorithm.clip, progress)
         gains = np.minimum(ratios * advantages, np.clip(ratios, 1 - epsilon, 1 + epsilon) * advantages)
         more = {"approx_kl": ratios - 1 - np.log(ratios), "clip_fraction": np.abs(ratios - 1) > epsilon}
-        if algorithm.value_clip is not None:
-            bound = value(algorithm.value_clip, progress)
-            errors = np.maximum(errors, (targets - old_values - np.clip(values - old_values, -bound, bound)) ** 2)
     parts = {"policy_loss": -gains, "value_loss": 0.5 * errors, "entropy": entropy} | more
     metrics = {name: float(part[rows].sum()) / count for name, part in parts.items()}
     loss = metrics["policy_loss"] + algorithm.value_coefficient * metrics["value_loss"]

@@ -101,8 +101,9 @@ class TestActingAndLearning:
 def make_actor(count: int, vectorized: bool, **kwargs: Any) -> tuple[ActorCritic, Actor]:
     """A network, and an actor with it in scripted environments."""
     network = build()
-    env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
-    return network, Actor(env, network, np.random.default_rng(0), rollout_length=7, gamma=0.9)
+    game = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized)
+    env = game.make(count, list(range(count)))
+    return network, Actor(env, network, np.random.default_rng(0), game, rollout_length=7, gamma=0.9)
 
 
 class TestTheNextValueOfARow:

@@ -14,7 +14,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.networks import EncoderNetwork, Mlp, ModuleSpec, Network
 
 PLUGINS = ["scripted", "user_modules"]
-EVERY = {"init", "init_std", "initial_std", "kernels", "policy_gain", "shared", "state_dependent_std"}
+EVERY = {"init", "init_std", "initial_std", "policy_gain", "shared", "state_dependent_std"}
 EVERY |= {"distribution", "squash_mean", "softplus_std", "clip_actions"}
 LSTM = "a3c_exp.networks.Lstm"
 
@@ -70,7 +70,6 @@ def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
         ("Residual", {"shared": True, "critic_width": 3}, "critic_width", "shared=true"),
         ("Residual", {"policy_gain": 0}, "policy_gain", "> 0"),
         ("Residual", {"init": "best"}, "init", "'orthogonal'"),
-        ("Residual", {"kernels": "numpy"}, "kernels", "Residual is none of the layers"),
         ("Gru", {"action_space": 3}, "action_space", "by the environment's spaces"),
         ("Gru", {"shared": True}, "shared", "Allowed: width"),
         ("FaultyWhole", {}, "fault", "must be given"),

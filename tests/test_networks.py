@@ -14,7 +14,7 @@ from learning import compare_gradients
 from nets import make_network
 from runs import train
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils import parametrize, prune
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError
@@ -165,15 +165,8 @@ def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     torch.testing.assert_close(weight @ weight.T, torch.eye(4), atol=1e-5, rtol=0)
 
 
-class WeightNorm(nn.Sequential):
-    """A layer whose weight is computed from a direction and a norm."""
-
-    def __init__(self, inputs: int) -> None:
-        super().__init__(parametrizations.weight_norm(nn.Linear(inputs, 50)), nn.Tanh())
-
-
 class Unknown(nn.Module):
-    """Weights that a scheme cannot draw: no right inverse, computed by a hook, and a layer of another kind."""
+    """Weights that a scheme cannot draw: computed by a parametrization or by a hook, and a layer of another kind."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -186,16 +179,6 @@ class Unknown(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.norm(self.tanh(x) + self.masked(x) + self.bilinear(x, x) + self.known(x))
-
-
-def test_a_scheme_draws_the_weights_that_a_parametrization_computes() -> None:
-    network: Any = make_network(WeightNorm, OBSERVATIONS, init="normal", init_std=5.0)
-    layer = network.actor_encoder[0]
-    assert layer.weight.std().item() == pytest.approx(5, rel=0.2)
-    assert not layer.bias.any() and not network.warnings
-    torch.testing.assert_close(
-        layer.parametrizations.weight.original0.detach(), layer.weight.detach().norm(dim=1, keepdim=True)
-    )
 
 
 def test_layers_that_a_scheme_does_not_draw_are_named() -> None:

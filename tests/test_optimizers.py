@@ -263,30 +263,22 @@ def test_adams_longest_possible_steps_are_not_taken_for_torn_state(betas: tuple[
     np.testing.assert_allclose(ours, parameters, rtol=1e-3)
 
 
-# -- rates and clipping, for all parameters and for groups -----------------------------------------------------------
+# -- rates of groups, and clipping ------------------------------------------------------------------------------------
 
 NINE = np.zeros(9, np.float32)
 SLICES = {"encoder": slice(0, 4), "actor": slice(4, 6), "critic": slice(6, 9)}
 
 
-def sgd(max_grad_norm: float | None = None, **param_groups: ParamGroup) -> SGD:
-    return SGD(learning_rate=0.1, max_grad_norm=max_grad_norm, param_groups=param_groups)
+def sgd(**param_groups: ParamGroup) -> SGD:
+    return SGD(learning_rate=0.1, param_groups=param_groups)
 
 
 def test_a_group_has_its_own_rate_which_follows_the_schedule_too() -> None:
-    assert rates(sgd(critic=ParamGroup(max_grad_norm=1.0)), SLICES, NINE, 0.5) == 0.05
+    assert rates(sgd(critic=ParamGroup()), SLICES, NINE, 0.5) == 0.05
     rate = rates(sgd(actor=ParamGroup(learning_rate=0.0), critic=ParamGroup(learning_rate=1.0)), SLICES, NINE, 0.5)
     np.testing.assert_allclose(rate, [0.05] * 4 + [0.0] * 2 + [0.5] * 3)
     optimizer = SGD(learning_rate=0.1, staleness_power=1.0, param_groups={"critic": ParamGroup(learning_rate=1.0)})
     np.testing.assert_allclose(rates(optimizer, SLICES, NINE, 0.5, staleness=5), [0.01] * 6 + [0.1] * 3)
-
-
-def a_gradient() -> Floats:
-    """Norms: encoder 6, actor 2 sqrt 2, critic 3 sqrt 3; together sqrt(36 + 8 + 27)."""
-    return np.array([3, 3, 3, 3, 2, 2, 3, 3, 3], np.float32)
-
-
-WHOLE_NORM = math.sqrt(71)
 
 
 @pytest.mark.parametrize("limit", [0.5, 1e9])
@@ -296,36 +288,23 @@ def test_clipping_is_torchs(limit: float) -> None:
     parameter = torch.zeros(SIZE, requires_grad=True)
     parameter.grad = torch.from_numpy(gradient.copy())
     norm = torch.nn.utils.clip_grad_norm_([parameter], limit)
-    assert clip(gradient, sgd(max_grad_norm=limit), {}) == pytest.approx(norm.item(), rel=1e-5)
+    assert clip(gradient, limit) == pytest.approx(norm.item(), rel=1e-5)
     np.testing.assert_allclose(gradient, parameter.grad.numpy(), rtol=1e-5)
 
 
-def test_a_group_with_its_own_norm_is_clipped_alone_and_the_rest_as_one() -> None:
-    """encoder and critic, on both sides of the actor, have the norm sqrt(36 + 27) together."""
-    gradient = a_gradient()
-    norm = clip(gradient, sgd(max_grad_norm=0.5, actor=ParamGroup(max_grad_norm=1.0)), SLICES)
-    assert norm == pytest.approx(WHOLE_NORM)
-    actor, rest = gradient[4:6], np.delete(gradient, [4, 5])
-    np.testing.assert_allclose(actor, [math.sqrt(0.5)] * 2, rtol=1e-6)
-    np.testing.assert_allclose(rest, np.full(7, 3 * 0.5 / math.sqrt(63)), rtol=1e-6)
-
-
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
-@pytest.mark.parametrize("param_groups", [{}, {"actor": ParamGroup(max_grad_norm=1.0)}], ids=["one norm", "groups"])
-def test_a_gradient_that_is_not_finite_has_such_a_norm_and_is_left(
-    bad: float, param_groups: dict[str, ParamGroup]
-) -> None:
-    gradient = a_gradient()
+def test_a_gradient_that_is_not_finite_has_such_a_norm_and_is_left(bad: float) -> None:
+    gradient = np.full(9, 3, np.float32)
     gradient[5] = bad
     before = gradient.copy()
-    assert not math.isfinite(clip(gradient, sgd(max_grad_norm=0.5, **param_groups), SLICES))
+    assert not math.isfinite(clip(gradient, 0.5))
     np.testing.assert_array_equal(gradient, before)
 
 
 def test_large_numbers_are_not_taken_for_infinite() -> None:
     """Their squares overflow in single precision."""
     gradient = np.full(4, 1e30, np.float32)
-    assert clip(gradient, sgd(max_grad_norm=1.0), SLICES) == pytest.approx(2e30)
+    assert clip(gradient, 1.0) == pytest.approx(2e30)
     np.testing.assert_allclose(gradient, 0.5)
 
 

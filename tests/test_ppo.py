@@ -75,7 +75,6 @@ V_TRACE = "a3c_exp.returns.VTrace"
     ("settings", "key", "word"),
     [
         ({"minibatch_size": 5}, "algorithm.minibatch_size", "a divisor of rollout_length x envs_per_worker"),
-        ({"accumulate_rollouts": 2}, "accumulate_rollouts", "must be 1"),
         ({"epsilon": 0.3}, "epsilon", "must be 0"),
         ({"returns": V_TRACE}, "returns", "gae"),
         ({"critic_returns": {"_target_": V_TRACE}}, "critic_returns", "gae"),

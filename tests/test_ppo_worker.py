@@ -137,7 +137,7 @@ def test_one_rollout_that_cannot_be_learned_from_is_one_however_many_minibatches
     store, (worker,) = make_workers(ppo_config(epochs=15))
     rollout = worker._actor.collect(START)
     huge = replace(rollout, rewards=np.full_like(rollout.rewards, 1e38))
-    events = [step for step in worker._learner.learn([huge], START) if isinstance(step, Event)]
+    events = [step for step in worker._learner.learn(huge, START) if isinstance(step, Event)]
     assert sum(event.counts["rejected"] for event in events) == len(events) > MAX_CONSECUTIVE_NONFINITE
     assert store.version == 0 and np.isfinite(store.state()["parameters"]).all()
 

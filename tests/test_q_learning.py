@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from nets import VECTORS, normal
+from nets import VECTORS, by_torch, normal
 from refusals import Refuses, refused
 from runs import BANDIT, CORRIDOR, QUICK, config, drain, latest, train, train_config
 from runs import make_store as store_of
@@ -67,7 +67,7 @@ def test_an_update_is_minus_the_gradient_of_the_papers_loss(name: str, envs: int
         store.initialize(start)
         snapshot = learner.pull()
         rollouts.append(actor.collect(snapshot))
-        list(learner.learn([rollouts[-1]], snapshot))
+        list(learner.learn(rollouts[-1], snapshot))
         learner.pull()
         changes.append(learner.network.vector - start)
     for change, rollout, following in zip(changes, rollouts, rollouts[1:], strict=False):
@@ -228,14 +228,14 @@ def test_a_run_in_two_parts_equals_the_run_in_one(tmp_path: Path) -> None:
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
-def make_q_network(kernels: str) -> ActorCritic:
+def make_q_network() -> ActorCritic:
     """Values of three actions, by two layers."""
-    network = network_of(Mlp, {"hidden_sizes": (8,), "init": "orthogonal", "kernels": kernels})
+    network = network_of(Mlp, {"hidden_sizes": (8,), "init": "orthogonal"})
     return network.build(VECTORS, Discrete(3), np.random.default_rng(1), action_values=True)
 
 
 def test_kernels_and_torch_compute_the_same_and_no_gradient_reaches_the_target_network() -> None:
-    numpy_network, torch_network = make_q_network("numpy"), make_q_network("torch")
+    numpy_network, torch_network = make_q_network(), by_torch(make_q_network())
     torch_network.vector[:] = numpy_network.vector[:] = normal(len(numpy_network.vector))
     rows, actions, weights = normal(3, 2, 4, seed=1), np.array([[0, 2], [1, 1], [2, 0]]), normal(3, 2, seed=2)
     for network in (numpy_network, torch_network):
@@ -252,7 +252,7 @@ def test_kernels_and_torch_compute_the_same_and_no_gradient_reaches_the_target_n
 
 
 def test_the_target_network_begins_as_a_copy() -> None:
-    network = make_q_network("auto")
+    network = make_q_network()
     online, target = (network.vector[network.param_slices[name]] for name in ("online", "target"))
     np.testing.assert_array_equal(online, target)
     assert isinstance(network, QNetwork) and online.any()

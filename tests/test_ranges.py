@@ -27,18 +27,17 @@ NEEDED: dict[Any, dict[str, Any]] = {
     EncoderNetwork: {"encoder": ModuleSpec(Mlp)},
 }
 WRONG: dict[Any, dict[str, list[Any]]] = {
-    A3C: {"value_coefficient": [-0.5], "entropy_coefficient": [math.nan], "reduction": ["max"]},
+    A3C: {"value_coefficient": [-0.5], "entropy_coefficient": [math.nan]},
     PPO: {
         "clip": [0.0, 1.0, Linear(start=1.0)],
         "epochs": [0],
         "minibatch_size": [0],
         "target_kl": [-1.0],
-        "value_clip": [0.0, Linear(end=-1.0)],
     },
     SGD: {"learning_rate": [0, math.nan], "max_grad_norm": [0], "staleness_power": [-1.0], "momentum": [1.0]},
     RMSProp: {"decay": [1.0], "epsilon": [0.0], "initial_mean_square": [-1.0], "momentum": [-0.1]},
     Adam: {"betas": [(0.9, 1.0)], "epsilon": [-1e-8], "weight_decay": [-0.1, math.inf]},
-    ParamGroup: {"learning_rate": [-1.0], "max_grad_norm": [-1.0]},
+    ParamGroup: {"learning_rate": [-1.0]},
     NStep: {"n": [0]},
     NStepZero: {"n": [0]},
     GAE: {"lambda_": [1.5, math.nan]},

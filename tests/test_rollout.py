@@ -11,7 +11,12 @@ from runs import SCRIPTED
 from scripted import Changed, Scripted
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.core.normalization import NormalizedObservations, Normalizer, RunningStats
+from a3c_exp.core.normalization import (
+    NormalizedObservations,
+    Normalizer,
+    measure_stats,
+    stats_width,
+)
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym, Step
@@ -31,12 +36,11 @@ def policy() -> FixedPolicy:
 
 
 def make_actor(count: int = 1, length: Any = 4, *, vectorized: bool = False, **kwargs: Any) -> Actor:
-    """An actor in scripted environments. kwargs: of the actor where it has such a setting, else of the environments."""
-    settings: dict[str, Any] = {
-        name: kwargs.pop(name) for name in ("gamma", "reward_scale", "reward_clip") if name in kwargs
-    }
-    env = Gym(id=SCRIPTED, vectorized=vectorized, kwargs=kwargs).make(count, list(range(count)))
-    return Actor(env, policy(), np.random.default_rng(0), rollout_length=length, **{"gamma": 0.5} | settings)
+    """An actor in scripted environments. kwargs: of the component where it has such a setting, else of Scripted."""
+    rewards: dict[str, Any] = {name: kwargs.pop(name) for name in ("reward_scale", "reward_clip") if name in kwargs}
+    game = Gym(id=SCRIPTED, vectorized=vectorized, kwargs=kwargs, **rewards)
+    env = game.make(count, list(range(count)))
+    return Actor(env, policy(), np.random.default_rng(0), game, rollout_length=length, gamma=0.5)
 
 
 def collect(actor: Actor, steps: int = 0, normalizer: Normalizer | None = None) -> Rollout:
@@ -114,18 +118,18 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts() -> None:
 
 
 def make_normalizer(rewards: RewardNormalization = False, row: Array | None = None) -> Normalizer:
-    row = np.zeros(RunningStats.width((4,), True, rewards)) if row is None else row
+    row = np.zeros(stats_width((4,), True, rewards)) if row is None else row
     return Normalizer.from_row(row, NormalizedObservations(True, (4,)), rewards)
 
 
 def test_a_rollout_is_normalized_with_one_set_of_statistics_bootstraps_included() -> None:
     rng = np.random.default_rng(0)
-    scaling = make_normalizer(row=RunningStats.of(rng.normal(3, 2, (100, 4)), None).row)
+    scaling = make_normalizer(row=measure_stats(rng.normal(3, 2, (100, 4)), None))
     rollout = collect(make_actor(length=4, lengths=(2,), count=2, ends=("truncated",)), normalizer=scaling)
     plain = collect(make_actor(length=4, lengths=(2,), count=2, ends=("truncated",)))
     np.testing.assert_allclose(rollout.observations, scaling.observations(plain.observations), rtol=1e-6)
     assert rollout.stats is not None
-    np.testing.assert_allclose(rollout.stats.row, RunningStats.of(plain.observations.reshape(-1, 4), None).row)
+    np.testing.assert_allclose(rollout.stats, measure_stats(plain.observations.reshape(-1, 4), None))
     last = np.array([[[0, 0, 2, 0]]], np.float32)  # the final observation of environment 0's first episode
     expected = value(scaling.observations(last)[0])
     np.testing.assert_allclose(rollout.next_values[1, 0], expected, rtol=1e-5)
@@ -133,21 +137,21 @@ def test_a_rollout_is_normalized_with_one_set_of_statistics_bootstraps_included(
 
 def test_where_rewards_alone_are_normalized_observations_are_not_measured() -> None:
     """Those of pictures would be thousands of numbers a rollout, which nothing uses."""
-    scaling = Normalizer.from_row(np.zeros(RunningStats.width((4,), False, True)), NormalizedObservations(), True)
+    scaling = Normalizer.from_row(np.zeros(stats_width((4,), False, True)), NormalizedObservations(), True)
     rollout = collect(make_actor(length=4, lengths=(9,), count=2), normalizer=scaling)
     assert rollout.stats is not None
-    assert (len(rollout.stats.row), rollout.stats.row[-3]) == (4, 8)
+    assert (len(rollout.stats), rollout.stats[-3]) == (4, 8)
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
-    actor = make_actor(length=3, lengths=(9,), gamma=0.5)
+    actor = make_actor(length=3, lengths=(9,))
     first = collect(actor, normalizer=make_normalizer(rewards=True))
     assert first.stats is not None
     r = np.array([Scripted.reward(0, t + 1, int(a)) for t, a in enumerate(first.actions[:, 0])])
     running = np.array([r[0], r[1] + 0.5 * r[0], r[2] + 0.5 * (r[1] + 0.5 * r[0])])
-    np.testing.assert_allclose(first.stats.row[-3:], [3, running.mean(), 3 * running.var()])
+    np.testing.assert_allclose(first.stats[-3:], [3, running.mean(), 3 * running.var()])
     np.testing.assert_allclose(first.rewards[:, 0], r / running.std(), rtol=1e-5)  # by its own: there were none before
-    second = collect(actor, normalizer=make_normalizer(rewards=True, row=first.stats.row))
+    second = collect(actor, normalizer=make_normalizer(rewards=True, row=first.stats))
     raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([0, 1, 0])])
     np.testing.assert_allclose(second.rewards[:, 0], raw / running.std(), rtol=1e-5)
 
@@ -158,9 +162,9 @@ def test_centered_rewards_have_their_own_mean_and_deviation() -> None:
     first = collect(actor, normalizer=make_normalizer(rewards="centered"))
     assert first.stats is not None
     r = np.array([Scripted.reward(0, t + 1, int(a)) for t, a in enumerate(first.actions[:, 0])])
-    np.testing.assert_allclose(first.stats.row[-3:], [3, r.mean(), 3 * r.var()])
+    np.testing.assert_allclose(first.stats[-3:], [3, r.mean(), 3 * r.var()])
     np.testing.assert_allclose(first.rewards[:, 0], (r - r.mean()) / r.std(), rtol=1e-5)
-    second = collect(actor, normalizer=make_normalizer(rewards="centered", row=first.stats.row))
+    second = collect(actor, normalizer=make_normalizer(rewards="centered", row=first.stats))
     raw = np.array([Scripted.reward(0, t + 4, a) for t, a in enumerate([0, 1, 0])])
     np.testing.assert_allclose(second.rewards[:, 0], (raw - r.mean()) / r.std(), rtol=1e-5)
 
@@ -174,21 +178,14 @@ def test_a_lost_life_ends_the_learned_episode_and_not_the_reported_one() -> None
         np.add(ended, step.episode_over, out=ended)
         return step._replace(life_lost=life_lost)
 
-    lives: Any = Changed(Gym(id=SCRIPTED, kwargs={"lengths": (3,)}).make(2, [0, 0]), lose_a_life)
-    rollout = collect(Actor(lives, policy(), np.random.default_rng(0), rollout_length=14, gamma=0.5))
+    game = Gym(id=SCRIPTED, kwargs={"lengths": (3,)})
+    lives: Any = Changed(game.make(2, [0, 0]), lose_a_life)
+    rollout = collect(Actor(lives, policy(), np.random.default_rng(0), game, rollout_length=14, gamma=0.5))
     for env in range(2):
         assert np.flatnonzero(rollout.terminated[:6, env]).tolist() == [2, 5]
         assert not rollout.next_values[rollout.terminated[:, env], env].any()
     assert set(rollout.episodes.lengths.tolist()) == {6}
     assert rollout.episodes.returns[0] == rollout.rewards[:6, 0].sum()
-
-
-def test_rollouts_collected_with_one_pull_are_dated_one_after_another() -> None:
-    rollouts = make_actor(count=2, length=4, lengths=(3, 9)).collect_several(Snapshot(7, 1000, None), 0.0, 3)
-    assert [rollout.version for rollout in rollouts] == [7] * 3
-    assert [rollout.observations[0, 1, 2] for rollout in rollouts] == [0, 4, 8]
-    ends = np.concatenate([rollout.episodes.end_steps for rollout in rollouts])
-    assert ends.tolist() == [1000 + 2 * row for row in (3, 9, 12, 12)]
 
 
 def test_the_clip_of_rewards_follows_its_schedule() -> None:

@@ -10,7 +10,7 @@ import pytest
 from stores import make_store, ones, pull, push
 
 from a3c_exp.core.counters import pack_rng
-from a3c_exp.core.normalization import NormalizedObservations, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, measure_stats
 from a3c_exp.core.store import SharedStore
 
 
@@ -54,13 +54,13 @@ class TestAQuorum:
         snapshots = [pull(store, worker) for worker in range(3)]
         first, second = (push(store, worker, ones(), snapshots[worker]) for worker in range(2))
         assert second.done() and first.done()
-        stats, rng = RunningStats.of(np.ones((5, 3), np.float32), None), np.random.default_rng(7)
+        stats, rng = measure_stats(np.ones((5, 3), np.float32), None), np.random.default_rng(7)
         late = push(store, 2, ones(100), snapshots[2], steps=5, stats=stats, rng=rng)
         assert late.done(), "without waiting for another round"
         event = late.event
         assert (event.counts.get("late_gradients", 0), event.updates, event.staleness, event.steps) == (1, 0, {}, 5)
         counted = store.counters.stats()
-        assert store.steps == 7 and counted is not None and counted.row[0] == 5
+        assert store.steps == 7 and counted is not None and counted[0] == 5
         np.testing.assert_array_equal(store.counters.rng_state(2), pack_rng(rng))
         assert store.counters.gradients[:3].tolist() == [1, 1, 0]
         push(store, 0, ones())

@@ -11,7 +11,7 @@ import pytest
 from stores import SIZE, make_spec, make_store, ones, pull, push
 
 from a3c_exp.core import seeding
-from a3c_exp.core.normalization import NormalizedObservations, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, measure_stats
 from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import Adam
 
@@ -43,7 +43,7 @@ def test_a_pull_and_a_peek_bring_the_same_snapshot(locked: bool) -> None:
     store = make_store(locked=locked, **BOTH)
     observations = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
     for worker, part in enumerate(np.split(observations, [20, 50])):
-        push(store, worker, ones(), steps=len(part), stats=RunningStats.of(part, np.zeros(1)))
+        push(store, worker, ones(), steps=len(part), stats=measure_stats(part, np.zeros(1)))
     into = np.empty(SIZE, np.float32)
     pulled, peeked = store.pull(1, into), store.peek()
     np.testing.assert_array_equal(into, -ones(3))
@@ -115,7 +115,7 @@ def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, wo
     store, rng = make_store(**settings), np.random.default_rng(5)
     for worker in (0, 1, 2, 1):
         gradient = rng.standard_normal(SIZE).astype(np.float32)
-        stats = RunningStats.of(rng.standard_normal((10, 2)), None)
+        stats = measure_stats(rng.standard_normal((10, 2)), None)
         push(store, worker, gradient, steps=10, stats=stats, rng=rng)
     other = make_store(**settings, workers=workers)
     other.restore(store.state())
@@ -137,7 +137,7 @@ def test_the_state_of_another_network_or_optimizer_is_refused() -> None:
     other = SharedStore(make_spec(size=7, param_slices={"actor": slice(0, 7)}))
     with pytest.raises(ValueError, match="shapes"):
         other.restore(make_store().state())
-    with pytest.raises(ValueError, match="6 parameters, this one 7"):
+    with pytest.raises(ValueError, match="broadcast"):
         other.start_from(make_store().state())
     with pytest.raises(ValueError, match="shapes"):
         make_store(optimizer=Adam(learning_rate=0.1)).restore(make_store().state())
@@ -147,7 +147,7 @@ def test_a_start_from_another_run_takes_its_observation_statistics_and_not_its_r
     """Returns depend on rewards and discount, which may differ here."""
     first, second = make_store(**BOTH), make_store(**BOTH)
     observations, returns = np.array([[3.0, 5.0], [5.0, 9.0]]), np.array([1000.0, -1000.0])
-    push(first, 0, ones(), steps=2, stats=RunningStats.of(observations, returns))
+    push(first, 0, ones(), steps=2, stats=measure_stats(observations, returns))
     second.start_from(first.state())
     np.testing.assert_array_equal(second.state()["parameters"], -ones())
     assert (second.version, second.steps) == (0, 0)
@@ -167,8 +167,8 @@ def test_statistics_read_half_written_are_hardly_wrong() -> None:
     before, after = stores
     for observations in np.split(rng.normal(100, 1, (2000, 2)), 100):
         for store in stores:
-            store.counters.count(0, 20, RunningStats.of(observations, None))
-    after.counters.count(0, 20, RunningStats.of(rng.normal(100, 1, (20, 2)), None))
+            store.counters.count(0, 20, measure_stats(observations, None))
+    after.counters.count(0, 20, measure_stats(rng.normal(100, 1, (20, 2)), None))
     old, new = before.state(), after.state()
     for written in range(1, len(new["stats"])):
         torn = np.concatenate([new["stats"][:written], old["stats"][written:]])

@@ -110,21 +110,6 @@ class TestTheLoop:
 
 
 class TestTheGradient:
-    def test_accumulated_rollouts_add_up(self) -> None:
-        """Two pushes of a rollout each, and one push of two, from the same parameters with the same random numbers."""
-        settings: dict[str, Any] = {"env__kwargs": {"length": 3}, "optimizer": sgd(1e-4)}
-        store, (worker,) = by_descent(**settings)
-        before = store.state()["parameters"]
-        events = (step for step in worker.run() if isinstance(step, Event))
-        next(events)
-        next(events)
-        apart = store.state()["parameters"] - before
-        store, (worker,) = by_descent(accumulate_rollouts=2, **settings)
-        event = next_event(worker.run())
-        together = store.state()["parameters"] - before
-        assert (event.steps, event.updates, store.version) == (32, 1, 1)
-        assert np.linalg.norm(together - apart) < 0.02 * np.linalg.norm(apart)
-
     def test_the_critic_may_learn_from_another_estimator_than_the_actor(self) -> None:
         settings: dict[str, Any] = {"env": CORRIDOR, "returns__n": 1, "network__shared": False, "rollout_length": 8}
         one, _, critic = first_update(**settings)

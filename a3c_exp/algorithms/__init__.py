@@ -2,7 +2,7 @@
 
 from a3c_exp.algorithms.a3c import A3C
 from a3c_exp.algorithms.algorithm import Algorithm, Metrics, MinibatchAlgorithm
-from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, explained_variance, mean_value
+from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, explained_variance
 from a3c_exp.algorithms.ppo import PPO
 from a3c_exp.algorithms.q_learning import NStepQ, OneStepQ, Sarsa
 
@@ -19,5 +19,4 @@ __all__ = [
     "PolicyOutputs",
     "Sarsa",
     "explained_variance",
-    "mean_value",
 ]

@@ -11,7 +11,6 @@ from a3c_exp.algorithms.algorithm import Algorithm, LossGradient, Metrics
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, broadcast, dot, masked, masked_advantages, total
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.ranges import Finite, NotNegative
-from a3c_exp.errors import require
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, value
 
@@ -37,10 +36,6 @@ class A3C(Algorithm):
     entropy_coefficient: Finite | Schedule = 0.01
     normalize_advantages: bool = False
     reduction: Literal["mean", "sum"] = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy."""

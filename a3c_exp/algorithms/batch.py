@@ -259,11 +259,6 @@ def explained_variance(values: Floats, targets: Floats, mask: Array | None = Non
     return 1 - _squared_deviations(errors) / variance if variance > 0 else math.nan
 
 
-def mean_value(values: Floats, mask: Floats | None = None) -> float:
-    """The mean of V over the transitions [T, B], float32; 0 if there are none. mask: as `explained_variance` has it."""
-    return total(values, mask) / count_of(values, mask)
-
-
 def _squared_deviations(x: Array) -> float:
     """Sum of squared deviations from the mean; 0 for an empty array. (`var` takes longer at this size.)"""
     deviations = x - np.add.reduce(x) / max(x.size, 1)

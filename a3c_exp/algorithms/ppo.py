@@ -42,9 +42,6 @@ class PPO(MinibatchAlgorithm):
         exceed the size. For a network with a recurrent state a minibatch is the whole sequences of some environments.
     target_kl: learn no more from a rollout once a minibatch finds its policy farther than this from the one that acted
         (`approx_kl`, in nats). That minibatch is the last; null: never.
-    value_clip: the critic gains nothing by moving V(s_t) farther than this from what it was in the rollout: the greater
-        of the errors of V(s_t) and of V(s_t) clipped to that range counts. Not in the paper, but in its authors' code.
-        A number > 0, a schedule, or null.
     value_coefficient, entropy_coefficient: c_v and c_e, as for A3C.
     normalize_advantages: mean 0 and standard deviation 1 in each minibatch. From one of a single transition the actor
         then learns nothing.
@@ -54,7 +51,6 @@ class PPO(MinibatchAlgorithm):
     epochs: Annotated[int, whole(1, MAX_EPOCHS)] = 4
     minibatch_size: Count | None = 64
     target_kl: Positive | None = None
-    value_clip: NotNegative | Schedule | None = None
     value_coefficient: NotNegative = 0.5
     entropy_coefficient: Finite | Schedule = 0.0
     normalize_advantages: bool = True
@@ -63,7 +59,6 @@ class PPO(MinibatchAlgorithm):
         super().__post_init__()
         # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that lets nothing through.
         require(self.clip != 0, "clip", self.clip, "a number between 0 and 1, or a schedule")
-        require(self.value_clip != 0, "value_clip", self.value_clip, "a number > 0, a schedule, or null")
 
     def check_rollout(self, count: int, length: int) -> None:
         """Raise ConfigError where the minibatches do not divide a rollout, or cut its sequences."""
@@ -91,7 +86,7 @@ class PPO(MinibatchAlgorithm):
         advantages = batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
         clipped_ratio = policy.ratio.clamp(1 - epsilon, 1 + epsilon)
         policy_losses = -torch.minimum(policy.ratio * advantages, clipped_ratio * advantages)
-        value_losses = 0.5 * self._squared_errors(policy, batch, progress)
+        value_losses = 0.5 * (batch.targets - policy.values) ** 2
         entropy_coefficient = value(self.entropy_coefficient, progress)
         losses = policy_losses + self.value_coefficient * value_losses - entropy_coefficient * policy.entropy
         return batch.mean(losses), {
@@ -101,15 +96,6 @@ class PPO(MinibatchAlgorithm):
             "approx_kl": policy.approx_kl,
             "clip_fraction": (policy.ratio - 1).abs() > epsilon,
         }
-
-    def _squared_errors(self, policy: PolicyOutputs, batch: Batch, progress: float) -> Tensor:
-        """The critic's squared errors [T, B], clipped if `value_clip` says so."""
-        squares = (policy.values - batch.targets) ** 2
-        if self.value_clip is None:
-            return squares
-        bound = value(self.value_clip, progress)
-        clipped = batch.values + (policy.values - batch.values).clamp(-bound, bound)
-        return torch.maximum(squares, (clipped - batch.targets) ** 2)
 
     def closed_form(self, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> LossGradient:
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
@@ -126,29 +112,17 @@ class PPO(MinibatchAlgorithm):
         unclipped = clipped_log_ratios == log_ratios
         with np.errstate(over="ignore"):
             ratios, weighted = np.exp(log_ratios), np.exp(clipped_log_ratios) * advantages
-        squares, grad_values = self._squares(outputs.values, batch, progress)
+        errors: Floats = masked(outputs.values - batch.targets, mask)
 
         grad = OutputGradients(
             log_probs=np.where(unclipped, weighted * (-1 / count), np.float32(0)),
             entropy=broadcast(-value(self.entropy_coefficient, progress) / count, outputs.entropy, mask),
-            values=grad_values * (self.value_coefficient / count),
+            values=errors * (self.value_coefficient / count),
         )
         return grad, {
             "policy_loss": -float(weighted.sum()) / count,
-            "value_loss": 0.5 * squares / count,
+            "value_loss": 0.5 * dot(errors, errors) / count,
             "entropy": total(outputs.entropy, mask) / count,
             "approx_kl": total(ratios - 1 - log_ratios, mask) / count,
             "clip_fraction": total(np.abs(ratios - 1) > epsilon, mask) / count,
         }
-
-    def _squares(self, values: Floats, batch: BatchArrays, progress: float) -> tuple[float, Floats]:
-        """The sum of the critic's squared errors over the transitions, and half its derivative by the values."""
-        errors = masked(values - batch.targets, batch.mask)
-        if self.value_clip is None:
-            return dot(errors, errors), errors
-        bound = value(self.value_clip, progress)
-        moved = values - batch.values
-        clipped = masked(batch.values + moved.clip(-bound, bound) - batch.targets, batch.mask)
-        larger = clipped * clipped > errors * errors
-        counted = np.where(larger, clipped, errors)
-        return dot(counted, counted), np.where(larger & (np.abs(moved) > bound), np.float32(0), counted)

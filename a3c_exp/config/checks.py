@@ -16,7 +16,7 @@ from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.normalization import NormalizedObservations, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, has_observations
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
@@ -27,7 +27,7 @@ from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
 from a3c_exp.run.run_folder import best_checkpoint
 from a3c_exp.run.saved_state import load_state
 
-INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision", "kernels")
+INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision")
 """Settings of a network that do not change what given parameters mean."""
 
 
@@ -79,12 +79,10 @@ def check_returns(key: str, returns: Returns) -> None:
 def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm, estimators: Mapping[str, Returns]) -> None:
     """Raise ConfigError for settings that do not fit several passes over a rollout. estimators: by their keys."""
     name = type(algorithm).__name__
-    rollouts, epsilon = experiment.accumulate_rollouts, experiment.epsilon
-    require(rollouts == 1, "accumulate_rollouts", rollouts, f"1 with {name}: use longer rollouts instead")
     # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good actions would be
     # beyond the clip range, where they teach nothing, and the divergence would be beyond any target.
     allowed = f"0 with {name}, which stays close to the policy that acted: algorithm.entropy_coefficient explores"
-    require(epsilon == 0, "epsilon", epsilon, allowed)
+    require(experiment.epsilon == 0, "epsilon", experiment.epsilon, allowed)
     for key, returns in estimators.items():
         allowed = f"one that leaves it to {name} to weigh old actions: gae, for one"
         require(not returns.off_policy, key, type(returns).__name__, allowed)
@@ -183,6 +181,6 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     network.check_constants(state["store"], folder)
     wanted = ours.get(NORMALIZATION) or False
     measured = wanted is True or wanted == "shared"
-    if (theirs.get(NORMALIZATION) or False) != wanted or RunningStats.has_observations(stats) != measured:
+    if (theirs.get(NORMALIZATION) or False) != wanted or has_observations(stats) != measured:
         problem = f"must be a run with {NORMALIZATION}={str(wanted).lower()}, as this one has"
         raise FolderError(folder, problem)

@@ -10,6 +10,8 @@ from a3c_exp.common.trust import PACKAGE
 from a3c_exp.errors import ConfigError
 
 REMOVED: dict[str, object] = {
+    "accumulate_rollouts": 1,
+    "algorithm.value_clip": None,
     "backend.local_epochs": False,
     "backend.placement": "spread",
     "backend.wire_dtype": "float32",
@@ -19,6 +21,8 @@ REMOVED: dict[str, object] = {
     "network.critic_channels_last": None,
     "network.encoder.channels_last": "auto",
     "network.head_bias": True,
+    "network.kernels": "auto",
+    "network.encoder.kernels": "auto",
     "network.encoder.head_bias": True,
 }
 """Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration with another value is

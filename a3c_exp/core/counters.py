@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, ArraySpecs
-from a3c_exp.core.normalization import RunningStats
+from a3c_exp.core.normalization import Stats, merge_stats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
 GRADIENTS, STEPS, STATS_COPY, RNG_COPY, HEARTBEAT, EPISODES = range(6)
@@ -57,7 +57,7 @@ class WorkerCounters:
 
     @staticmethod
     def specs(workers: int, stats_width: int, actors: int) -> ArraySpecs:
-        """Shapes and types of the arrays. stats_width: length of a row of `RunningStats`. actors: workers that act."""
+        """Shapes and types of the arrays. stats_width: length of a row of `Stats`. actors: workers that act."""
         return {
             "clock": ((ROW_WIDTH,), np.dtype(np.int64)),
             "multipliers": ((2,), np.dtype(np.float64)),
@@ -68,11 +68,11 @@ class WorkerCounters:
 
     # -- written by the worker of a row -------------------------------------------------------------------------------
 
-    def count(self, worker: int, steps: int, stats: RunningStats | None = None) -> None:
+    def count(self, worker: int, steps: int, stats: Stats | None = None) -> None:
         """Count a worker's environment steps, and merge what it measured of observations and returns."""
         if stats is not None:
-            before = RunningStats(self._stats[self._rows[worker, STATS_COPY], worker])
-            self._write(self._stats, STATS_COPY, worker, stats.merge(before).row)
+            before = self._stats[self._rows[worker, STATS_COPY], worker]
+            self._write(self._stats, STATS_COPY, worker, merge_stats([stats, before]))
         self.steps_by_worker[worker] += steps
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
@@ -112,9 +112,9 @@ class WorkerCounters:
         started = int(self._clock[STARTED])
         return (time.monotonic_ns() - started) / 1e9 if started else 0.0
 
-    def stats(self) -> RunningStats | None:
-        """The statistics of all workers merged; None if nothing is normalized."""
-        return RunningStats.merge_all(self._active(self._stats, STATS_COPY)) if self._stats.size else None
+    def stats(self) -> Stats:
+        """The statistics of all workers merged; of no length if nothing is normalized."""
+        return merge_stats(self._active(self._stats, STATS_COPY)) if self._stats.size else np.zeros(0)
 
     def _write(self, copies: Array, column: int, worker: int, row: Array) -> None:
         """Write a worker's row into the copy that is not active, then make it active."""
@@ -137,7 +137,7 @@ class WorkerCounters:
             "steps": self.steps,
             "multipliers": self._multipliers.copy(),
             "worker_episodes": self.episodes.copy(),
-            "stats": RunningStats.merge_all(self._active(self._stats, STATS_COPY)).row,
+            "stats": self.stats(),
             "rng_states": self._active(self._rng_states, RNG_COPY),
         }
 

@@ -4,7 +4,6 @@ to blame."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,32 +23,29 @@ _HINT = "A smaller learning rate, optimizer.max_grad_norm or smaller rewards (en
 
 
 @np.errstate(all="ignore")
-def explain_divergence(network: ActorCritic, batches: Sequence[BatchArrays]) -> str:
+def explain_divergence(network: ActorCritic, batch: BatchArrays) -> str:
     """Two sentences: the first array that is not finite with its largest value, and what to do.
 
-    network: bound, with the refused gradient. batches: those that the gradient is of.
+    network: bound, with the refused gradient. batch: the one that the gradient is of.
     """
     for name, remedy in _REMEDIES.items():
-        largest = _largest(_column(batches, name))
+        largest = _largest(_column(batch, name))
         if not largest < TOO_LARGE:  # NaN is not either
             what = "too large to learn from" if math.isfinite(largest) else "not finite"
             return f"The environment's {name} are {what} (largest {largest:.2g}). {remedy}"
     slices = network.param_slices.items()
     arrays: dict[str, Vector] = {f"parameters of {group}": network.vector[place] for group, place in slices}
-    arrays |= {name: _column(batches, name) for name in ("log_probs", "values", "advantages", "targets")}
+    arrays |= {name: _column(batch, name) for name in ("log_probs", "values", "advantages", "targets")}
     arrays |= {f"gradient of {group}": network.gradient[place] for group, place in slices}
     sizes = {name: _largest(array) for name, array in arrays.items()}
     name = next((name for name, size in sizes.items() if not math.isfinite(size)), max(sizes, key=sizes.__getitem__))
     return f"Not finite: {name} (largest {sizes[name]:.2g}). {_HINT}"
 
 
-def _column(batches: Sequence[BatchArrays], name: str) -> Array:
-    """The numbers of one field of all transitions, [N]."""
-    parts = []
-    for batch in batches:
-        array: Array = getattr(batch, name)
-        parts.append((array if batch.mask is None else array[batch.mask != 0]).ravel())
-    return np.concatenate(parts)
+def _column(batch: BatchArrays, name: str) -> Array:
+    """One field of all transitions, [N, ...]."""
+    array: Array = getattr(batch, name)
+    return array if batch.mask is None else array[batch.mask != 0]
 
 
 def _largest(numbers: Vector) -> float:

@@ -23,7 +23,8 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
-from a3c_exp.optimizers import Optimizer, TorchOptimizer
+from a3c_exp.networks.inputs import PICTURE, observation_form
+from a3c_exp.optimizers import Optimizer, RMSProp, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule
 
@@ -31,8 +32,8 @@ RMSPROP_WARNING = "RMSProp from a mean square of 0 may kill convolutions in its 
 TORCH_WARNING = "has no guard against workers that write over one another, which may cost the run: lock=true has one"
 CROSSING = "results of {} before the end of an episode change with rewards after it (meant? across_episodes = True)"
 SMALL_FACTOR = 0.01
-# Of workers, of the environments of each, and of rollouts that are added up; of steps of a rollout; of episodes of an
-# evaluation. A larger number is taken for a typing error: it would fill the memory, or have no end.
+# Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation. A larger number is
+# taken for a typing error: it would fill the memory, or have no end.
 Multiple = Annotated[int, whole(1, 2**16)]
 MAX_LENGTH, MAX_EPISODES = 2**20, 1_000_000
 # Episodes of a mean return: they are kept in memory, and in each checkpoint.
@@ -114,7 +115,6 @@ class Experiment(Checked):
         run at once.
     envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al. 2016.
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
-    accumulate_rollouts: rollouts whose gradients are added up, not averaged, before a push.
     gamma: discount per step.
     epsilon: probability of a uniformly random action in place of the policy's. Discrete actions only. May be a
         schedule, also one that workers sample from: `EpsilonByWorker`.
@@ -145,7 +145,6 @@ class Experiment(Checked):
     workers: Multiple | Literal["auto"] = "auto"
     envs_per_worker: Multiple
     rollout_length: Annotated[int, whole(1, MAX_LENGTH)] | Literal["episode"]
-    accumulate_rollouts: Multiple = 1
     gamma: Share
     epsilon: Share | Schedule = 0.0
     total_steps: Count
@@ -196,19 +195,20 @@ class Experiment(Checked):
         """Settings that run but are probably not meant, one line each."""
         found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
         for name, returns in (("returns", self.returns), ("critic_returns", self.critic_returns)):
-            if returns is not None and self.rollout_length != "episode":
-                found[name] = returns.warning(self.rollout_length)
             if returns is not None and not returns.across_episodes and crosses_episodes(returns):
                 found[name] = CROSSING.format(type(returns).__name__)
         if (most := max(self.schedule(tenths / 10) for tenths in range(11))) < SMALL_FACTOR:
             found["schedule"] = f"the learning rate is multiplied by at most {most:.1g}: progress goes from 0 to 1"
-        if self.network.takes_pictures and self.optimizer.has_large_first_step:
+        optimizer = self.optimizer
+        # Then its first steps are of several rates, however small the gradients are.
+        large = isinstance(optimizer, RMSProp) and optimizer.initial_mean_square == 0 and optimizer.epsilon < 1e-3
+        if large and observation_form(self.network.module_class) == PICTURE:
             found["optimizer"] = RMSPROP_WARNING
-        if isinstance(self.optimizer, TorchOptimizer) and self.update == "async" and not self.lock:
+        if isinstance(optimizer, TorchOptimizer) and self.update == "async" and not self.lock:
             found["optimizer"] = TORCH_WARNING
-        if self.update == "sync" and self.optimizer.staleness_power:
+        if self.update == "sync" and optimizer.staleness_power:
             found["optimizer.staleness_power"] = "has no effect with update=sync: no gradient of a round is stale"
-        if self.optimizer_state == "per_worker" and not self.optimizer.state_rows:
+        if self.optimizer_state == "per_worker" and not optimizer.state_rows:
             found["optimizer_state"] = "per_worker has no effect: this optimizer keeps no statistics"
         if self.stop.window != Stop.window and self.stop.mean_return is None and self.stop.worker_return is None:
             found["stop.window"] = "has no effect without stop.mean_return or stop.worker_return"

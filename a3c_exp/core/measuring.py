@@ -16,7 +16,6 @@ import numpy as np
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event, Span
-from a3c_exp.optimizers import euclidean_norm
 
 PARTS = ("environment", "acting", "returns", "gradient", "push", "waiting")
 """Where a worker's time goes. Waiting is what is left: for its turn, for a round, for predictors or rollouts."""
@@ -79,18 +78,6 @@ class Stopwatch:
         self._spans = []
 
 
-class _TimedStore:
-    """A store whose calls by one worker are timed; others may use it too."""
-
-    def __init__(self, store: Any, watch: Stopwatch) -> None:
-        self._store, self.push, self.pull = store, store.push, store.pull
-        watch.time(self, "push", "push")
-        watch.time(self, "pull", "push")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
 def measure_actor(measures: Collection[str], actor: Any) -> Stopwatch | None:
     """Let an `Actor` measure its time; None if that is not asked for."""
     if "time" not in measures:
@@ -106,18 +93,20 @@ def measure_learner(measures: Collection[str], learner: Any, watch: Stopwatch | 
     prepare = learner._prepare_push
     if "time" in measures:
         watch = Stopwatch() if watch is None else watch
-        learner.store = _TimedStore(learner.store, watch)
+        watch.time(learner, "_copy_parameters", "push")
+        watch.time(learner, "_hand_over", "push")
         learner.learn = partial(watch.outputs, learner.learn)
         watch.time(learner, "_estimate", "returns")
 
     def prepare_push(snapshot: Any, event: Event, *arguments: Any) -> Any:
-        network, norm = learner.network, euclidean_norm([learner.network.gradient])
+        network = learner.network
         if "gradients" in measures and learner._prepared % GRADIENTS_EVERY == 0:
             parts = {name: network.gradient[part] for name, part in network.param_slices.items()}
             event.gradients = {name: _some(part) for name, part in parts.items() if len(part)}
         push = prepare(snapshot, event, *arguments)
-        if "gradients" in measures and math.isfinite(norm):
-            event.add({"clipped": float(euclidean_norm([network.gradient]) < norm * (1 - 1e-5))})
+        if "gradients" in measures and "grad_norm" in event.metrics:  # not if it was refused
+            longest = learner.experiment.optimizer.max_grad_norm or math.inf
+            event.add({"clipped": float(event.metrics["grad_norm"].mean > longest)})
         if watch is not None:
             watch.report(event)
         return push

@@ -1,7 +1,7 @@
 """Running statistics of observations and of returns or rewards, to which many workers add.
 
 A worker pulls one `Normalizer` and uses it for a whole rollout: acting, bootstrapping and learning see the same
-scaling. What it measures travels back with its push as `RunningStats`.
+scaling. What it measures travels back with its push as `Stats`.
 
 Images of bytes stay bytes, a quarter of the memory, until the network scales their pixels.
 """
@@ -9,6 +9,7 @@ Images of bytes stay bytes, a quarter of the memory, until the network scales th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,58 +30,48 @@ BRIGHTEST = 255.0  # of bytes
 CONSTANT = 1e-20  # a smaller share of the squared mean is no variance: the rounding error of float64 is 1e-32 of it
 
 
-@dataclass(frozen=True, slots=True)
-class RunningStats:
-    """Count, mean and sum of squared deviations of raw observations and of discounted returns, as one row.
+Stats = NDArray[np.float64]
+"""Count, mean and sum of squared deviations of raw observations and of discounted returns, as one row.
 
-    With `normalize_rewards=centered` rewards stand in the place of returns.
+[1 + 2 * size + 3]: the count of observations, their means, their sums of squared deviations; then count, mean and sum
+of squared deviations of the returns, all 0 if returns are not measured. size: numbers of an observation, 0 if
+observations are not measured. With `normalize_rewards=centered` rewards stand in the place of returns.
 
-    Sums of squares would be shorter, but they lose what varies little around a large mean. A reader that meets a row
-    half written also does little wrong: the two halves are from close points in time, and so are their scales.
+Sums of squares would be shorter, but they lose what varies little around a large mean. A reader that meets a row half
+written also does little wrong: the two halves are from close points in time, and so are their scales.
+"""
 
-    row: float64 [1 + 2 * size + 3]: count of observations, their means, their sums of squared deviations; then count,
-        mean and sum of squared deviations of the returns, all 0 if returns are not measured. size: numbers of an
-        observation, 0 if observations are not measured.
+
+def stats_width(shape: tuple[int, ...], observations: bool, rewards: RewardNormalization) -> int:
+    """Length of a row for observations of this shape; 0 if neither observations nor rewards are normalized."""
+    if not (observations or rewards):
+        return 0
+    return 1 + 2 * _size(shape, observations) + 3
+
+
+def has_observations(stats: Stats) -> bool:
+    """Return whether a row has statistics of observations."""
+    return len(stats) > stats_width((), False, True)
+
+
+def measure_stats(observations: Array | None, returns: Array | None) -> Stats:
+    """Statistics of observations [N, ...] and returns [N]. N may be 0; None stands for what is not normalized.
+
+    All numbers are finite, as an `Actor` makes sure: one that is not would spoil the means for good.
     """
+    head, tail = np.zeros(1), np.zeros(3)
+    if observations is not None:
+        # Not -1 for the width: it would be undefined for no observations.
+        head = _measured(observations.reshape(len(observations), _size(observations.shape[1:])))
+    if returns is not None:
+        tail = _measured(returns[:, None])
+    return np.concatenate([head, tail])
 
-    row: NDArray[np.float64]
 
-    @staticmethod
-    def width(shape: tuple[int, ...], observations: bool, rewards: RewardNormalization) -> int:
-        """Length of a row for observations of this shape; 0 if neither observations nor rewards are normalized."""
-        if not (observations or rewards):
-            return 0
-        return 1 + 2 * _size(shape, observations) + 3
-
-    @staticmethod
-    def has_observations(row: NDArray[np.float64]) -> bool:
-        """Return whether a row has statistics of observations."""
-        return len(row) > RunningStats.width((), False, True)
-
-    @classmethod
-    def of(cls, observations: Array | None, returns: Array | None) -> RunningStats:
-        """Statistics of observations [N, ...] and returns [N]. N may be 0; None stands for what is not normalized.
-
-        A row with a non-finite number is left out: it would spoil the means for good.
-        """
-        head, tail = np.zeros(1), np.zeros(3)
-        if observations is not None:
-            # Not -1 for the width: it would be undefined for no observations.
-            head = _measured(observations.reshape(len(observations), _size(observations.shape[1:])))
-        if returns is not None:
-            tail = _measured(returns[:, None])
-        return cls(np.concatenate([head, tail]))
-
-    def merge(self, other: RunningStats | None) -> RunningStats:
-        """The statistics of both."""
-        return self if other is None else RunningStats.merge_all(np.stack([self.row, other.row]))
-
-    @classmethod
-    def merge_all(cls, rows: NDArray[np.float64]) -> RunningStats:
-        """The statistics of all rows [N, width]; the width is 0 if nothing is normalized."""
-        if not rows.size:
-            return cls(np.zeros(0))
-        return cls(np.concatenate([_joined(rows[:, :-3]), _joined(rows[:, -3:])]))
+def merge_stats(rows: Sequence[Stats] | Array) -> Stats:
+    """The statistics of all rows, [N, width]."""
+    together = np.asarray(rows)
+    return np.concatenate([_joined(together[:, :-3]), _joined(together[:, -3:])])
 
 
 def are_pictures(space: Box) -> bool:
@@ -173,9 +164,7 @@ class Normalizer:
     is_measured: bool = True
 
     @classmethod
-    def from_row(
-        cls, row: NDArray[np.float64], form: NormalizedObservations, rewards: RewardNormalization
-    ) -> Normalizer:
+    def from_row(cls, row: Stats, form: NormalizedObservations, rewards: RewardNormalization) -> Normalizer:
         """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
         mean = inverse_std = None
         if form.measured:
@@ -217,7 +206,7 @@ class Normalizer:
         steps = slice(middle, middle + 1) if self.by_network else slice(None)
         return raw[steps][valid[steps]].reshape(-1, *self.mean.shape)
 
-    def rewards(self, rewards: NDArray[np.float32], measured: RunningStats) -> NDArray[np.float32]:
+    def rewards(self, rewards: NDArray[np.float32], measured: Stats) -> NDArray[np.float32]:
         """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10.
 
         Where rewards are centered their own mean is subtracted first, and the deviation is their own.
@@ -230,7 +219,7 @@ class Normalizer:
             return rewards
         scale, mean = self.reward_scale, self.reward_mean
         if math.isnan(scale):
-            scale, mean = _reward_scale(measured.row), None if mean is None else measured.row[-2]
+            scale, mean = _reward_scale(measured), None if mean is None else measured[-2]
         if mean is not None:
             rewards = rewards - np.float32(mean)
         return (rewards * np.float32(1.0 if math.isnan(scale) else scale)).clip(-CLIP, CLIP)
@@ -241,20 +230,14 @@ def _size(shape: tuple[int, ...], measured: bool = True) -> int:
 
 
 def _measured(rows: Array) -> NDArray[np.float64]:
-    """Count, means and sums of squared deviations of the finite rows of [N, size]: [1 + 2 * size]."""
+    """Count, means and sums of squared deviations of rows [N, size]: [1 + 2 * size]."""
     if rows.dtype == np.uint8 and rows.shape[1] == 1:  # all pixels together: there are half a million
         counts, levels = np.bincount(rows[:, 0], minlength=256), np.arange(256.0)
         mean = counts @ levels / max(len(rows), 1)
         return np.array([len(rows), mean, counts @ np.square(levels - mean)])
     numbers = rows.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # of rows that are left out below
-        mean = numbers.sum(0) / max(len(numbers), 1)
-        squares = np.square(numbers - mean).sum(0)
-        if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
-            numbers = numbers[np.isfinite(np.square(numbers)).all(1)]
-            mean = numbers.sum(0) / max(len(numbers), 1)
-            squares = np.square(numbers - mean).sum(0)
-    return np.concatenate([[len(numbers)], mean, squares])
+    mean = numbers.sum(0) / max(len(numbers), 1)
+    return np.concatenate([[len(numbers)], mean, np.square(numbers - mean).sum(0)])
 
 
 def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -271,8 +254,8 @@ def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([[count], mean, (squares + counts * np.square(means - mean)).sum(0)])
 
 
-def _reward_scale(row: NDArray[np.float64]) -> float:
-    """1 / the standard deviation of the discounted returns in a row of `RunningStats`; NaN without two of them."""
+def _reward_scale(row: Stats) -> float:
+    """1 / the standard deviation of the discounted returns in a row of `Stats`; NaN without two of them."""
     return math.nan if row[-3] < 2 else float(1 / _mean_and_std(row[-3], row[-2:-1], row[-1:])[1][0])
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, Vector, block_size
 from a3c_exp.core.counters import WorkerCounters
-from a3c_exp.core.normalization import NormalizedObservations, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, stats_width
 from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.envs.batch import RewardNormalization
 from a3c_exp.optimizers import Optimizer, rates
@@ -70,7 +70,7 @@ class StoreSpec:
     def arrays(self) -> ArraySpecs:
         """Shape and type of every array in the block, in order."""
         form = self.observations
-        width = RunningStats.width(form.shape, form.measured, self.normalize_rewards)
+        width = stats_width(form.shape, form.measured, self.normalize_rewards)
         states = self.workers if self.optimizer_state_per_worker else 1
         return {
             "store_flags": ((FLAGS,), np.dtype(np.int64)),
@@ -197,9 +197,3 @@ class SharedParameters:
         self._flags[VERSION] = state["version"]
         if self.spec.target_every is not None:
             self._flags[REFRESHES] = state["steps"] // self.spec.target_every
-
-    def take(self, parameters: Floats) -> None:
-        """Start with another run's parameters. Raises ValueError if they are of another network."""
-        if parameters.shape != (self.spec.size,):
-            raise ValueError(f"it has {parameters.size} parameters, this one {self.spec.size}")
-        self._vectors[:] = parameters

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Bools, Floats
-from a3c_exp.schedules import Schedule, value
+from a3c_exp.envs import Environment
+from a3c_exp.schedules import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardShaping:
-    """The rewards of training, clip(scale * r), with r + terminal for r in a step that ends an episode by death.
+def shaped_rewards(settings: Environment, rewards: Floats, terminated: Bools, valid: Bools, progress: float) -> Floats:
+    """The rewards [T, B] of the environments as training sees them; the array itself if nothing changes them.
 
-    scale, clip, terminal: `reward_scale`, `reward_clip` and `terminal_reward` of `Environment`.
+    They are clip(scale * r), with r + terminal for r in a step that ends an episode by death.
     """
-
-    scale: float
-    clip: float | Schedule | None
-    terminal: float | None
-
-    def __call__(self, rewards: Floats, terminated: Bools, valid: Bools, progress: float) -> Floats:
-        """The rewards [T, B] of the environments as training sees them; the array itself if nothing changes them."""
-        if self.terminal is not None:
-            rewards = np.where(terminated & valid, rewards + np.float32(self.terminal), rewards)
-        scaled: Floats = rewards if self.scale == 1 else np.float32(self.scale) * rewards
-        if self.clip is None:
-            return scaled
-        clip = value(self.clip, progress)
-        return scaled.clip(-clip, clip)
+    if settings.terminal_reward is not None:
+        rewards = np.where(terminated & valid, rewards + np.float32(settings.terminal_reward), rewards)
+    scaled: Floats = rewards if settings.reward_scale == 1 else np.float32(settings.reward_scale) * rewards
+    if settings.reward_clip is None:
+        return scaled
+    clip = value(settings.reward_clip, progress)
+    return scaled.clip(-clip, clip)
 
 
 class DiscountedRewards:

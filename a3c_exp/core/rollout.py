@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
@@ -14,10 +13,10 @@ from a3c_exp.common.arrays import Array, Bools, Floats, all_finite
 from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.heartbeat import STEPPING, Heartbeat
-from a3c_exp.core.normalization import Normalizer, RunningStats
-from a3c_exp.core.rewards import DiscountedRewards, RewardShaping
+from a3c_exp.core.normalization import Normalizer, Stats, measure_stats, merge_stats
+from a3c_exp.core.rewards import DiscountedRewards, shaped_rewards
 from a3c_exp.core.store import Snapshot
-from a3c_exp.envs import EnvBatch, EnvError, Step
+from a3c_exp.envs import EnvBatch, EnvError, Environment, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
 from a3c_exp.networks.distributions import Distribution, Greedy, SingleChoice
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
@@ -47,7 +46,7 @@ class Rollout(Trajectory):
     state: Array | None
     episodes: Episodes
     transitions: int
-    stats: RunningStats | None
+    stats: Stats | None
 
     @property
     def recurrent_input(self) -> RecurrentInput | None:
@@ -67,19 +66,8 @@ def episode_boundaries(of: Step | Rollout) -> Bools:
     return of.terminated | of.truncated | ~of.valid
 
 
-def merge_stats(rollouts: Sequence[Rollout]) -> RunningStats | None:
-    """The statistics of all rollouts as one; None if nothing is normalized."""
-    stats = [rollout.stats for rollout in rollouts if rollout.stats is not None]
-    return functools.reduce(RunningStats.merge, stats) if stats else None
-
-
-def merge_episodes(rollouts: Sequence[Rollout]) -> Episodes:
-    """The episodes that ended in any of the rollouts."""
-    return functools.reduce(Episodes.merge, (rollout.episodes for rollout in rollouts))
-
-
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Rollouts side by side, as one of all their environments, with a version for each step.
+    """Rollouts side by side, as one of all their environments, with a version for each step and without the episodes.
 
     A shorter one is filled up with rows of zeros, which are no transitions. Only a rollout whose episode has ended is
     shorter, so nothing reaches from the filling into rows that are transitions.
@@ -90,19 +78,18 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     length = max(len(rollout.rewards) for rollout in rollouts)
     columns = {name: _side_by_side([getattr(rollout, name) for rollout in rollouts], length) for name in STEP_FIELDS}
     states = [rollout.state for rollout in rollouts if rollout.state is not None]
+    stats = [rollout.stats for rollout in rollouts if rollout.stats is not None]
     return Rollout(
         **columns,
         state=np.concatenate(states) if states else None,
-        episodes=merge_episodes(rollouts),
+        episodes=Episodes(),  # whoever collected them reports these
         transitions=sum(rollout.transitions for rollout in rollouts),
-        stats=merge_stats(rollouts),
+        stats=merge_stats(stats) if stats else None,
     )
 
 
 def _side_by_side(parts: Sequence[Array], length: int) -> Array:
     """Concatenate arrays [T, B, ...] of any T along their second axis, filled up with zeros to `length`."""
-    if all(len(part) == length for part in parts):
-        return np.concatenate(parts, axis=1)
     out = np.zeros((length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype)
     end = 0
     for part in parts:
@@ -135,49 +122,42 @@ _Choice = tuple[Array, Floats, Floats, Array | None]
 _Row = tuple[Array, Floats, Floats, Array | None, Step]
 
 
+@dataclass(eq=False)
 class Actor:
     """A worker's environments, and what must outlive a rollout: observations, running returns, recurrent state.
 
     env: K environments, which `reset` has not been called on. network: where actions come from. rng: draws them.
+    settings: of rewards, of time limits and of `info`: see `Environment`. Reported returns are of raw rewards.
     rollout_length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends
         where an episode does, so it never spans two episodes (Mnih et al. 2016, algorithm S3).
-    reward_scale, reward_clip, terminal_reward: see `RewardShaping`. Reported returns are those of the raw rewards.
-    time_limit_is_terminal: a truncated episode becomes a terminated one, whose last state has the value 0. After the
-        last row the next state is valued as ever.
     epsilon: probability of a uniformly random action, for a single choice only. Log-probabilities are those of the
         mixture, since that is what acted.
+    heartbeat: beats with each step.
     value_of_action: V(s_t) is replaced by Q^-(s_t, a_t) of the action that is taken in s_t, for Sarsa. So the first
         action of a rollout is chosen at the end of the one before, whose last target needs it. At a time limit no
         action is taken: there the network's V(s) stays.
-    heartbeat: beats with each step.
-    info_keys: see `Environment`.
 
     Raises EnvError where an environment goes wrong.
     """
 
-    def __init__(
-        self, env: EnvBatch, network: PolicyNetwork, rng: np.random.Generator, *,
-        rollout_length: int | Literal["episode"], gamma: float, reward_scale: float = 1.0,
-        reward_clip: float | Schedule | None = None, terminal_reward: float | None = None,
-        time_limit_is_terminal: bool = False, epsilon: float | Schedule = 0.0,
-        heartbeat: Heartbeat | None = None, info_keys: Sequence[str] | None = None, value_of_action: bool = False,
-    ) -> None:  # fmt: skip
-        self._heartbeat = Heartbeat() if heartbeat is None else heartbeat
-        self.env = env
-        self.rng = rng
-        self._network = network
-        self._length = None if rollout_length == "episode" else rollout_length
-        self._shape_rewards = RewardShaping(scale=reward_scale, clip=reward_clip, terminal=terminal_reward)
-        self._time_limit_is_terminal = time_limit_is_terminal
-        self._epsilon = epsilon
-        self._value_of_action = value_of_action
+    env: EnvBatch
+    network: PolicyNetwork
+    rng: np.random.Generator
+    settings: Environment
+    rollout_length: int | Literal["episode"]
+    gamma: float
+    epsilon: float | Schedule = 0.0
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    value_of_action: bool = False
+
+    def __post_init__(self) -> None:
         self._next_choice: _Choice | None = None
-        self._single = env.count == 1
-        self._state = network.initial_state(env.count)
-        self._observations = env.reset()
-        self._episodes = RunningEpisodes(env.count)
-        self._info_numbers = InfoNumbers(info_keys)
-        self._discounted = DiscountedRewards(env.count, gamma)
+        self._single = self.env.count == 1
+        self._state = self.network.initial_state(self.env.count)
+        self._observations = self.env.reset()
+        self._episodes = RunningEpisodes(self.env.count)
+        self._info_numbers = InfoNumbers(self.settings.info_keys)
+        self._discounted = DiscountedRewards(self.env.count, self.gamma)
 
     def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:
         """Step the environments until the rollout is full.
@@ -186,7 +166,7 @@ class Actor:
         """
         normalizer = snapshot.normalizer
         first, first_state = self._observations, self._state
-        epsilon = self._epsilon
+        epsilon = self.epsilon
         if isinstance(epsilon, EpsilonByWorker):
             epsilon = epsilon.sample(progress, self.rng)
         rows = self._interact(snapshot, value(epsilon, progress))
@@ -198,7 +178,7 @@ class Actor:
         valid = _stack([step.valid for step in steps])
         self._require_finite(raw, rewards)
 
-        if self._time_limit_is_terminal:
+        if self.settings.time_limit_is_terminal:
             terminated, truncated = terminated | truncated, np.zeros_like(truncated)
         next_values = self._next_values(values, terminated, truncated, rows, normalizer)
         ended = episode_over = terminated | truncated
@@ -207,7 +187,7 @@ class Actor:
         episodes = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
         if len(episodes) and (self._info_numbers.keys or any(step.final_info for step in steps)):
             self._add_numbers(episodes, steps, episode_over)
-        learned_rewards, stats = self._shape_rewards(rewards, terminated, valid, progress), None
+        learned_rewards, stats = shaped_rewards(self.settings, rewards, terminated, valid, progress), None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards, stats)
@@ -226,25 +206,18 @@ class Actor:
         episodes.numbers = number_columns([self._info_numbers.of(info) for info in infos])
         episodes.left_out = self._info_numbers.warning()
 
-    def collect_several(self, snapshot: Snapshot, progress: float, count: int) -> list[Rollout]:
-        """Collect so many rollouts with one pull. `end_steps` of later ones include the steps of earlier ones."""
-        rollouts: list[Rollout] = []
-        for _ in range(count):
-            rollouts.append(self.collect(snapshot, progress))
-            snapshot = snapshot._replace(steps=snapshot.steps + rollouts[-1].transitions)
-        return rollouts
-
     def _interact(self, snapshot: Snapshot, epsilon: float) -> list[_Row]:
         """Act and step until the rollout is full."""
-        network, env, rng, length, normalizer = self._network, self.env, self.rng, self._length, snapshot.normalizer
+        network, env, rng, normalizer = self.network, self.env, self.rng, snapshot.normalizer
+        length = None if self.rollout_length == "episode" else self.rollout_length
         distribution = network.distribution
-        self._heartbeat.begin(STEPPING)
-        beat = self._heartbeat.beat
+        self.heartbeat.begin(STEPPING)
+        beat = self.heartbeat.beat
         observations, state = self._observations, self._state
         rows: list[_Row] = []
         chosen = self._next_choice
         self._next_choice = None
-        values_actions = self._value_of_action
+        values_actions = self.value_of_action
         last = None if values_actions else length
         while len(rows) != last:
             if chosen is None:
@@ -310,20 +283,20 @@ class Actor:
             if self._state is not None:
                 after = [row[env : env + 1] for t, env in cut if (row := states[t]) is not None]
                 state = _concat([self._state, *after] if bootstraps_end else after)
-            found = self._network.values(raw if normalizer is None else normalizer.observations(raw), state)
+            found = self.network.values(raw if normalizer is None else normalizer.observations(raw), state)
             if bootstraps_end:
                 next_values[-1], found = found[: self.env.count], found[self.env.count :]
             next_values[times, envs] = found
         next_values[terminated] = 0.0
         return next_values
 
-    def _measure(self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools) -> RunningStats:
+    def _measure(self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools) -> Stats:
         """Statistics of what is normalized, over the rows that are transitions."""
         observations = normalizer.part_to_measure(raw, valid)
         if normalizer.reward_scale is None:
-            return RunningStats.of(observations, None)
+            return measure_stats(observations, None)
         measured = rewards if normalizer.reward_mean is not None else self._discounted.add(rewards, ended)
-        return RunningStats.of(observations, measured[valid])
+        return measure_stats(observations, measured[valid])
 
 
 def _concat(rows: Sequence[Array]) -> Array:

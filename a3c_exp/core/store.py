@@ -19,7 +19,7 @@ from a3c_exp.common.arrays import Floats, Vector, arrays_in
 from a3c_exp.core.counters import Multipliers, WorkerCounters, unpack_rng
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import Heartbeat
-from a3c_exp.core.normalization import Normalizer, RunningStats
+from a3c_exp.core.normalization import Normalizer, Stats
 from a3c_exp.core.parameters import Lock, SharedParameters, StoreSpec
 from a3c_exp.core.rounds import SynchronousRounds
 
@@ -57,7 +57,7 @@ class Push:
     snapshot: Snapshot
     event: Event
     weight: int
-    stats: RunningStats | None
+    stats: Stats | None
     rng: np.random.Generator
 
 
@@ -236,9 +236,7 @@ class SharedStore:
     def normalizer(self) -> Normalizer | None:
         """The statistics of all workers as they are now; None if nothing is normalized."""
         stats = self.counters.stats()
-        if stats is None:
-            return None
-        return Normalizer.from_row(stats.row, self.spec.observations, self.spec.normalize_rewards)
+        return Normalizer.from_row(stats, self.spec.observations, self.spec.normalize_rewards) if len(stats) else None
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
@@ -287,7 +285,9 @@ class SharedStore:
             self.rounds.reset()
 
     def start_from(self, state: Mapping[str, Any]) -> None:
-        """Take another run's parameters, and its observation statistics if both runs have some. Raises ValueError."""
-        self.parameters.take(state["parameters"])
-        if "stats" in state:
-            self.counters.take_observation_stats(state["stats"])
+        """Begin with another run's parameters, and its observation statistics if both runs have some.
+
+        Raises ValueError if they are of another network.
+        """
+        self.parameters.initialize(state["parameters"])
+        self.counters.take_observation_stats(state["stats"])

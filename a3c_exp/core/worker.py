@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import numpy as np
 
-from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance, mean_value
+from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance
+from a3c_exp.algorithms.batch import count_of, total
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import explain_divergence
@@ -18,8 +19,8 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.measuring import measure_actor, measure_learner
-from a3c_exp.core.normalization import RunningStats
-from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout, merge_episodes, merge_stats
+from a3c_exp.core.normalization import Stats
+from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch, close_within, on_progress
@@ -75,13 +76,12 @@ class Worker:
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
                 return
-            progress = progress_of(snapshot.steps, total_steps)
-            rollouts = actor.collect_several(snapshot, progress, experiment.accumulate_rollouts)
+            rollout = actor.collect(snapshot, progress_of(snapshot.steps, total_steps))
             if experiment.returns.off_policy:  # V-trace learns with newer parameters than those that acted
                 yield YieldPoint.BEFORE_PULL
                 snapshot = learner.pull()
-            event = Event(self._index, left=rules.add(merge_episodes(rollouts)))
-            yield from learner.learn(rollouts, snapshot, event)
+            event = Event(self._index, left=rules.add(rollout.episodes))
+            yield from learner.learn(rollout, snapshot, event)
             if event.left:
                 return
 
@@ -118,14 +118,18 @@ class Learner:
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
-        snapshot = self.store.pull(self.worker, self.network.vector)
+        snapshot = self._copy_parameters()
         if snapshot.normalizer is not None:
             snapshot.normalizer.scale_pixels(self.network)
         return snapshot
 
-    def learn(
-        self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event | None = None
-    ) -> Iterator[Event | YieldPoint]:
+    def _copy_parameters(self) -> Snapshot:
+        return self.store.pull(self.worker, self.network.vector)
+
+    def _hand_over(self, push: Push) -> Callable[[], bool]:
+        return self.store.push(self.worker, push)
+
+    def learn(self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None) -> Iterator[Event | YieldPoint]:
         """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each minibatch.
 
         snapshot: the pull that the gradient is based on. event: to be reported; a new one if there is none yet.
@@ -134,13 +138,13 @@ class Learner:
         store, algorithm = self.store, self.experiment.algorithm
         minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
         event = Event(self.worker) if event is None else event
-        event.steps = sum(rollout.transitions for rollout in rollouts)
-        event.episodes = merge_episodes(rollouts)
+        event.steps = rollout.transitions
+        event.episodes = rollout.episodes
         if minibatches is None:
-            pushes = self._gradient(rollouts, snapshot, event)
+            pushes = self._gradient(rollout, snapshot, event)
         else:
             yield YieldPoint.BEFORE_PULL
-            pushes = self._minibatch_gradients(rollouts, event, minibatches)
+            pushes = self._minibatch_gradients(rollout, event, minibatches)
         pushed = rejected = 0
         for push in pushes:
             pushed, rejected = pushed + 1, rejected + push.event.counts["rejected"]
@@ -153,24 +157,19 @@ class Learner:
                 self.heartbeat.beat()
                 yield YieldPoint.WAITING
 
-    def _gradient(self, rollouts: Sequence[Rollout], snapshot: Snapshot, event: Event) -> Iterator[Push]:
-        """One push: the gradients of all rollouts added up."""
+    def _gradient(self, rollout: Rollout, snapshot: Snapshot, event: Event) -> Iterator[Push]:
+        """One push, of the gradient of the whole rollout."""
         self.network.zero_grad()
-        batches = []
-        for rollout in rollouts:
-            if rollout.transitions:
-                batch, metrics = self._add_gradient(rollout, snapshot)
-                event.add(metrics | _critic_metrics(batch))
-                batches.append(batch)
+        batch = None
+        if rollout.transitions:
+            batch, metrics = self._add_gradient(rollout, snapshot)
+            event.add(metrics | _critic_metrics(batch))
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(event.steps, 1) if self.experiment.algorithm.reduction == "sum" else event.steps
-        yield self._prepare_push(snapshot, event, weight, merge_stats(rollouts), batches)
+        yield self._prepare_push(snapshot, event, weight, rollout.stats, batch)
 
-    def _minibatch_gradients(
-        self, rollouts: Sequence[Rollout], event: Event, algorithm: MinibatchAlgorithm
-    ) -> Iterator[Push]:
+    def _minibatch_gradients(self, rollout: Rollout, event: Event, algorithm: MinibatchAlgorithm) -> Iterator[Push]:
         """A pull and a push for each minibatch. What was collected is counted with the first push."""
-        (rollout,) = rollouts
         stats = rollout.stats
         batch = _ignore_nonfinite(self._batch)(rollout)
         extra = _critic_metrics(batch)
@@ -180,11 +179,11 @@ class Learner:
         for columns in algorithm.minibatches(count, length, self.rng):
             minibatch = batch.take(columns)
             # Pixels stay scaled as they were when the rollout was taken up: another scale would change pi / mu.
-            snapshot = self.store.pull(self.worker, self.network.vector)
+            snapshot = self._copy_parameters()
             self.network.zero_grad()
             _, metrics = self._add_gradient(minibatch, snapshot)
             event.add(metrics | extra)
-            yield self._prepare_push(snapshot, event, minibatch.transitions, stats, [minibatch])
+            yield self._prepare_push(snapshot, event, minibatch.transitions, stats, minibatch)
             if self.store.stopped or algorithm.should_stop_early(metrics):
                 return
             event, stats, extra = Event(self.worker), None, {}
@@ -227,22 +226,23 @@ class Learner:
         return returns(rollout, self.experiment.gamma)
 
     def _prepare_push(
-        self, snapshot: Snapshot, event: Event, weight: int, stats: RunningStats | None, batches: Sequence[BatchArrays]
+        self, snapshot: Snapshot, event: Event, weight: int, stats: Stats | None, batch: BatchArrays | None
     ) -> Push:
-        """Clip the gradient; leave it out if it is not finite or of no transition. batches: those that it is of."""
+        """Clip the gradient; leave it out if it is not finite or of no transition. batch: None if there is none."""
         experiment, network = self.experiment, self.network
-        norm = clip(network.gradient, experiment.optimizer, network.param_slices)
+        norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
         rate = experiment.optimizer.learning_rate * experiment.schedule(progress) * snapshot.multipliers.learning_rate
         event.add({"grad_norm": norm, "learning_rate": rate})
         if self._prepared % PARAMETER_NORM_EVERY == 0:
-            event.add({"parameter_norm": euclidean_norm([network.vector])})
+            event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
         is_finite = math.isfinite(norm)
         if not is_finite:
             event.counts["rejected"] += 1
             event.metrics.clear()
-            explanation = explain_divergence(network, batches)
+            assert batch is not None  # without one the gradient is 0
+            explanation = explain_divergence(network, batch)
             if not self._explanation:
                 refused = f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite was refused."
                 event.explanation = f"{refused} {explanation}"
@@ -253,7 +253,7 @@ class Learner:
 
     def _push(self, push: Push) -> Iterator[Event | YieldPoint]:
         """Push, wait where a synchronous round waits for others, and report."""
-        done = self.store.push(self.worker, push)
+        done = self._hand_over(push)
         while not done() and not self.store.stopped:
             self.heartbeat.beat()
             yield YieldPoint.WAITING
@@ -276,7 +276,7 @@ def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
     values, mask = batch.values, batch.mask
     return {
         "explained_variance": explained_variance(values, batch.targets, mask),
-        "mean_value": mean_value(values, mask),
+        "mean_value": total(values, mask) / count_of(values, mask),
     }
 
 
@@ -296,9 +296,6 @@ def make_actor(
     on_progress(heartbeat.beat)
     env = env_settings.make(count, seeds)
     return Actor(
-        env, make_network(env), rng, rollout_length=experiment.rollout_length, gamma=experiment.gamma,
-        reward_scale=env_settings.reward_scale, reward_clip=env_settings.reward_clip,
-        terminal_reward=env_settings.terminal_reward, time_limit_is_terminal=env_settings.time_limit_is_terminal,
-        epsilon=experiment.epsilon, heartbeat=heartbeat, info_keys=env_settings.info_keys,
-        value_of_action=experiment.algorithm.value_of_action,
+        env, make_network(env), rng, env_settings, experiment.rollout_length, experiment.gamma, experiment.epsilon,
+        heartbeat, experiment.algorithm.value_of_action,
     )  # fmt: skip

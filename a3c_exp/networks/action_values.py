@@ -10,20 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.errors import ConfigError
 from a3c_exp.networks.actor_critic import (
     ActorCritic,
-    Kernels,
     NetworkOutputs,
     OutputGradients,
     Runtime,
     TrainOutputs,
     UnrollOutputs,
 )
-from a3c_exp.networks.composed import encoder_part
+from a3c_exp.networks.composed import describe, encoder_part
 from a3c_exp.networks.distributions import Greedy
 from a3c_exp.networks.inputs import ObservationInput
-from a3c_exp.networks.kernels import find_obstacle
 from a3c_exp.networks.recurrent import RecurrentInput
 
 
@@ -44,6 +41,7 @@ class QNetwork(ActorCritic):
     ) -> None:
         super().__init__(distribution, None)
         self.observation_input = observation_input
+        self.encoders = (encoder,)
         self.online = nn.Sequential(encoder, last)
         self.target = copy.deepcopy(self.online)
         for network in (self.online, self.target):
@@ -60,7 +58,7 @@ class QNetwork(ActorCritic):
     def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
         """Q(s, .) alone: [T B, A], and its largest numbers in the place of values."""
         action_values = self.online(self.observation_input.prepare(observations.flatten(0, 1)))
-        return UnrollOutputs(action_values, action_values.detach().amax(1), None)
+        return action_values, action_values.detach().amax(1), None
 
     def evaluate(
         self, observations: Array, actions: Array, recurrent_input: RecurrentInput | None = None
@@ -80,21 +78,15 @@ class QNetwork(ActorCritic):
         nothing = np.zeros(shape, np.float32)
         return NetworkOutputs(nothing, nothing, action_values[rows, taken].reshape(shape)), add_gradient
 
-    def make_runtime(self, kernels: Kernels) -> Runtime:
-        obstacle = "" if kernels == "torch" else find_obstacle(self.online, self.observation_input.axes)
-        if obstacle is None:
-            return QKernels(self)
-        if kernels == "numpy":
-            raise ConfigError("network.kernels", kernels, f"must be auto or torch: {obstacle}")
-        return super().make_runtime(kernels)
+    def make_runtime(self) -> Runtime:
+        return QRuntime(self)
 
 
-class QKernels:
-    """Computes a `QNetwork` of known layers by kernels."""
-
-    description = "kernels: numpy"
+class QRuntime:
+    """Computes a `QNetwork` by kernels, or both of its networks by torch."""
 
     def __init__(self, network: QNetwork) -> None:
+        self.description = describe(network.observation_input, network.online)
         self._online = encoder_part(network.online, network.observation_input)
         self._target = encoder_part(network.target, network.observation_input)
 
@@ -103,10 +95,6 @@ class QKernels:
         parameters = np.concatenate([self._online.act_forward(observations), target_values], axis=1)
         return parameters, target_values.max(1), None
 
-    def values(self, observations: Array, state: Array | None) -> Array:
-        largest: Floats = self._target.act_forward(observations).max(1)
-        return largest
-
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         """See `QNetwork.unroll`."""
         action_values, add_gradient = self._online.train_forward(observations.reshape(-1, *observations.shape[2:]))
@@ -114,4 +102,4 @@ class QKernels:
         def backward(grad_action_values: Floats, grad_values: Floats, grad_features: Floats | None) -> None:
             add_gradient(grad_action_values)
 
-        return TrainOutputs(action_values, action_values.max(1), None, backward)
+        return action_values, action_values.max(1), None, backward

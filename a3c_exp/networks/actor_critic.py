@@ -7,7 +7,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -20,8 +20,6 @@ from a3c_exp.networks.distributions import FORBIDDEN, Distribution
 from a3c_exp.networks.inputs import ObservationInput
 from a3c_exp.networks.kernels import array_of
 from a3c_exp.networks.recurrent import RecurrentInput
-
-Kernels = Literal["auto", "numpy", "torch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +48,12 @@ class OutputGradients(NetworkOutputs):
     __slots__ = ()
 
 
-class UnrollOutputs(NamedTuple):
-    """Outputs for a rollout in torch: parameters [T B, P], values [T B], and features [T, B, F] if there are any."""
+UnrollOutputs = tuple[Tensor, Tensor, Tensor | None]
+"""Outputs for a rollout in torch: parameters [T B, P], values [T B], and features [T, B, F] if there are any."""
 
-    parameters: Tensor
-    values: Tensor
-    features: Tensor | None
-
-
-class TrainOutputs(NamedTuple):
-    """The same as arrays, and the function that adds the gradient of all parameters, given a loss's derivatives by
-    parameters [T B, P], values [T B] and, if the loss uses them, features [T, B, F]. It may be called once."""
-
-    parameters: Floats
-    values: Floats
-    features: Floats | None
-    backward: Callable[[Floats, Floats, Floats | None], None]
+TrainOutputs = tuple[Floats, Floats, Floats | None, Callable[[Floats, Floats, Floats | None], None]]
+"""The same as arrays, and the function that adds the gradient of all parameters, given a loss's derivatives by
+parameters [T B, P], values [T B] and, if the loss uses them, features [T, B, F]. It may be called once."""
 
 
 class Runtime(Protocol):
@@ -78,9 +66,6 @@ class Runtime(Protocol):
 
     def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
         """See `ActorCritic.act_forward`."""
-
-    def values(self, observations: Array, state: Array | None) -> Array:
-        """See `ActorCritic.values`."""
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         """observations [T, B, ...] -> see `TrainOutputs`."""
@@ -95,7 +80,7 @@ class ActorCritic(nn.Module, ABC):
     `unbound_copy` can.
     With GA3C on a GPU, `move_to` replaces both by tensors there.
 
-    observation_input: the form in which its modules take observations.
+    observation_input: the form in which its modules take observations. encoders: from these to features, if it has any.
     distribution: of the actions. param_slices: where each parameter group lies in the vector.
     loss_module: a module of the loss's own, whose parameters are the group `loss`; None if the loss has none.
     action_mask: the columns of observations that say which actions are allowed; None: all are.
@@ -106,6 +91,7 @@ class ActorCritic(nn.Module, ABC):
     """
 
     observation_input: ObservationInput
+    encoders: tuple[nn.Module, ...] = ()
     action_mask: slice | None = None
     warnings: tuple[str, ...] = ()
     state_size: int = 0
@@ -186,12 +172,12 @@ class ActorCritic(nn.Module, ABC):
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def make_runtime(self, kernels: Kernels) -> Runtime:
-        """The runtime of this network, once it is bound. Raises ConfigError if the kernels cannot run it."""
+    def make_runtime(self) -> Runtime:
+        """The runtime of this network, once it is bound."""
         return TorchRuntime(self)
 
-    def bind(self, kernels: Kernels = "auto") -> None:
-        """Move the parameters into one vector. kernels: see `networks.components.ComposedNetwork`.
+    def bind(self) -> None:
+        """Move the parameters into one vector.
 
         Raises ConfigError for parameters that are not float32 or that two groups share.
         """
@@ -216,7 +202,7 @@ class ActorCritic(nn.Module, ABC):
             place.copy_(parameter.detach())
         self._ordered = ordered
         place_parameters(ordered, vector, torch.from_numpy(self.gradient))
-        self.runtime = self.make_runtime(kernels)
+        self.runtime = self.make_runtime()
 
     def move_to(self, vector: Tensor, gradient: Tensor, runtime: Runtime) -> None:
         """Replace a bound network's vectors [P] by tensors on a device, whose numbers its parameters then have.
@@ -236,7 +222,7 @@ class ActorCritic(nn.Module, ABC):
 
     def values(self, observations: Array, state: Array | None = None) -> Array:
         """V(s) for observations [N, ...]: float32 [N]."""
-        return self.runtime.values(observations, state)
+        return self.act_forward(observations, state)[1]
 
     def evaluate(
         self, observations: Array, actions: Array, recurrent_input: RecurrentInput | None = None
@@ -306,27 +292,23 @@ class TorchRuntime:
             parameters, values, after = self._network(self._tensor(observations), before)
         return array_of(parameters), array_of(values), None if after is None else array_of(after)
 
-    def values(self, observations: Array, state: Array | None) -> Array:
-        return self.act_forward(observations, state)[1]
-
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         state = boundaries = None
         if recurrent_input is not None:
             state = self._tensor(recurrent_input.state)
             boundaries = self._tensor(recurrent_input.episode_boundaries)
-        outputs = self._network.unroll(self._tensor(observations), state, boundaries)
+        parameters, values, features = self._network.unroll(self._tensor(observations), state, boundaries)
 
         def backward(grad_parameters: Floats, grad_values: Floats, grad_features: Floats | None) -> None:
-            pairs = [(outputs.parameters, grad_parameters), (outputs.values, grad_values)]
-            if grad_features is not None and outputs.features is not None:
-                pairs.append((outputs.features, grad_features))
+            pairs = [(parameters, grad_parameters), (values, grad_values)]
+            if grad_features is not None and features is not None:
+                pairs.append((features, grad_features))
             # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in each process.
             terms = [(tensor * self._tensor(grad)).sum() for tensor, grad in pairs if tensor.requires_grad]
             if terms:
                 torch.autograd.backward(torch.stack(terms).sum())
 
-        features = None if outputs.features is None else array_of(outputs.features)
-        return TrainOutputs(array_of(outputs.parameters), array_of(outputs.values), features, backward)
+        return array_of(parameters), array_of(values), None if features is None else array_of(features), backward
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -20,7 +20,7 @@ from a3c_exp.common.ranges import Checked, Positive, whole, within
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, refused, require, under
 from a3c_exp.networks.action_values import QNetwork
-from a3c_exp.networks.actor_critic import ActorCritic, Kernels
+from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.distributions import (
     Beta,
@@ -33,7 +33,7 @@ from a3c_exp.networks.distributions import (
 )
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
-from a3c_exp.networks.inputs import PICTURE, ObservationInput, injected_names, observation_form, sample_observations
+from a3c_exp.networks.inputs import ObservationInput, injected_names, sample_observations
 from a3c_exp.networks.mlp import MAX_WIDTH, Mlp
 from a3c_exp.networks.recurrent import LstmCore
 
@@ -76,21 +76,14 @@ class Network(Checked, ABC):
     """A component that builds an `ActorCritic`.
 
     nameable: whether a configuration may name the class itself. Those that stand for a module are named by the module.
-    kernels: what computes the network: see `ComposedNetwork`.
     """
 
     nameable: ClassVar[bool] = True
-    kernels: Kernels = "auto"
 
     @property
     @abstractmethod
     def module_class(self) -> type[nn.Module]:
         """The class of the module that takes the observations."""
-
-    @property
-    def takes_pictures(self) -> bool:
-        """Return whether the network is one for images."""
-        return observation_form(self.module_class) == PICTURE
 
     def build(
         self,
@@ -115,8 +108,9 @@ class Network(Checked, ABC):
                 network: ActorCritic = self.make_action_values(observations, actions, rng)
             else:
                 network = self.make(observations, actions, rng, build_loss)
+        network.warnings = tuple(dict.fromkeys(f"network: {each}" for each in network.warnings))
         network.action_mask = _action_mask(observations, network.distribution)
-        network.bind(self.kernels)
+        network.bind()
         return network
 
     @abstractmethod
@@ -143,8 +137,6 @@ class ComposedNetwork(Network):
     state_dependent_std: for continuous actions, whether the network or a free parameter gives the standard deviation.
     initial_std: the standard deviation at the start, as a share of half the action range; of a Beta at most 0.5.
     squash_mean, softplus_std, clip_actions: see `Gaussian`.
-    kernels: 'auto': numpy kernels for what they can run, torch for the rest; 'numpy': refuse what kernels cannot run;
-        'torch': torch for everything.
     """
 
     init: Initialization | None = None
@@ -156,7 +148,6 @@ class ComposedNetwork(Network):
     squash_mean: bool = False
     softplus_std: bool = False
     clip_actions: bool = False
-    kernels: Kernels = "auto"
 
     @property
     @abstractmethod
@@ -193,7 +184,7 @@ class ComposedNetwork(Network):
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
         network = EncoderActorCritic(encoders, observation_input, core, head, value, distribution, loss_module)
-        network.warnings = _network_warnings(warnings)
+        network.warnings = tuple(warnings)
         return network
 
     def _idle_settings(self, distribution: Distribution) -> list[str]:
@@ -285,7 +276,7 @@ class EncoderNetwork(ComposedNetwork):
         warnings = self._idle_settings(distribution) + self.draw_encoders([encoder], generator)
         Initializer(self.init or "orthogonal", self.init_std, generator).draw(last, self.policy_gain)
         network = QNetwork(encoder, last, observation_input, distribution)
-        network.warnings = _network_warnings(warnings)
+        network.warnings = tuple(warnings)
         return network
 
 
@@ -331,7 +322,7 @@ class Lstm(ComposedNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeNetwork(Network):
-    """A whole actor-critic of the user's own. module: see `networks.whole.WholeActorCritic`."""
+    """A whole actor-critic of the user's own. module: see `networks.composed.WholeActorCritic`."""
 
     nameable: ClassVar[bool] = False
 
@@ -369,10 +360,6 @@ def _action_mask(observations: Box, distribution: Distribution) -> slice | None:
     return columns
 
 
-def _network_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(f"network: {warning}" for warning in warnings))
-
-
 def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, ObservationInput]:
     """An encoder, whose width is found by one pass, and the form of its observations.
 
@@ -402,17 +389,11 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             each.training = training
 
 
-def run_module(module: nn.Module, inputs: torch.Tensor, name: str) -> Any:
+def run_module(module: nn.Module, inputs: Any, name: str) -> Any:
     """The module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
-    with (
-        refused("network", name, f"its forward failed for observations {_shapes(inputs)}"),
-        warnings.catch_warnings(),
-    ):
+    shapes = (
+        {key: tuple(part.shape) for key, part in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
+    )
+    with refused("network", name, f"its forward failed for observations {shapes}"), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # lazy modules announce themselves
         return module(inputs)
-
-
-def _shapes(inputs: Any) -> object:
-    parts = inputs if isinstance(inputs, dict) else {"": inputs}
-    shapes = {name: tuple(part.shape) for name, part in parts.items()}
-    return shapes if isinstance(inputs, dict) else shapes[""]

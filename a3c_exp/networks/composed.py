@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError, refused
-from a3c_exp.networks.actor_critic import ActorCritic, Kernels, Runtime, TrainOutputs, UnrollOutputs
+from a3c_exp.networks.actor_critic import ActorCritic, Runtime, TrainOutputs, UnrollOutputs
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.inputs import ObservationInput
@@ -37,6 +37,7 @@ class EncoderActorCritic(ActorCritic):
     ) -> None:
         super().__init__(distribution, loss_module)
         self.shared = encoders[0] is encoders[1]
+        self.encoders = encoders
         self.actor_encoder, self.critic_encoder = encoders
         self.core = core
         self.head = head
@@ -74,16 +75,10 @@ class EncoderActorCritic(ActorCritic):
             (features,) = _unrolled(self.core, features.reshape(length, count, -1), state, boundaries)
         critic_features = features if self.shared else self.critic_encoder(inputs)
         by_time = features.reshape(length, count, -1)
-        return UnrollOutputs(self.masked(self.head(features), flat), self.value(critic_features)[:, 0], by_time)
+        return self.masked(self.head(features), flat), self.value(critic_features)[:, 0], by_time
 
-    def make_runtime(self, kernels: Kernels) -> Runtime:
-        if kernels == "torch":
-            return super().make_runtime(kernels)
-        axes = self.observation_input.axes
-        obstacle = find_obstacle(self.actor_encoder, axes) or find_obstacle(self.critic_encoder, axes)
-        if kernels == "numpy" and obstacle is not None:
-            raise ConfigError("network.kernels", kernels, f"must be auto or torch: {obstacle}")
-        return PartRuntime(self, obstacle)
+    def make_runtime(self) -> Runtime:
+        return PartRuntime(self)
 
 
 class WholeActorCritic(ActorCritic):
@@ -122,9 +117,9 @@ class WholeActorCritic(ActorCritic):
     def unroll(self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None) -> UnrollOutputs:
         if not self.recurrent:
             parameters, values, _ = self(observations.flatten(0, 1))
-            return UnrollOutputs(parameters, values, None)
-        parameters, values = _unrolled(self, observations, state, boundaries)
-        return UnrollOutputs(parameters, values, None)
+        else:
+            parameters, values = _unrolled(self, observations, state, boundaries)
+        return parameters, values, None
 
 
 def _unrolled(step: nn.Module, rows: Tensor, state: Tensor | None, boundaries: Tensor | None) -> Iterator[Tensor]:
@@ -139,13 +134,10 @@ def _unrolled(step: nn.Module, rows: Tensor, state: Tensor | None, boundaries: T
 
 
 class PartRuntime:
-    """Computes an `EncoderActorCritic` part by part: by kernels, and by torch the encoders that kernels cannot run.
+    """Computes an `EncoderActorCritic` part by part: by kernels, and by torch the encoders that kernels cannot run."""
 
-    obstacle: the reason why they cannot run an encoder; None if they run both.
-    """
-
-    def __init__(self, network: EncoderActorCritic, obstacle: str | None) -> None:
-        self.description = "kernels: numpy" + (f", but torch for an encoder ({obstacle})" if obstacle else "")
+    def __init__(self, network: EncoderActorCritic) -> None:
+        self.description = describe(network.observation_input, network.actor_encoder, network.critic_encoder)
         self._masked = network.masked
         self._shared = network.shared
         self._actor = self._critic = encoder_part(network.actor_encoder, network.observation_input)
@@ -163,13 +155,6 @@ class PartRuntime:
         critic_features = features if self._shared else self._critic.act_forward(observations)
         parameters = self._masked(self._head.act_forward(features), observations)
         return parameters, self._value.act_forward(critic_features)[:, 0], state
-
-    def values(self, observations: Array, state: Array | None) -> Array:
-        features = self._critic.act_forward(observations)
-        if self._core is not None:
-            assert state is not None
-            features, _ = self._core.act_forward(features, state)
-        return self._value.act_forward(features)[:, 0]
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         length, count = observations.shape[:2]
@@ -196,7 +181,7 @@ class PartRuntime:
             encoder_backward(grad_features)
 
         values = self._value.act_forward(critic_features)[:, 0]
-        return TrainOutputs(self._masked(self._head.act_forward(features), flat), values, by_time, backward)
+        return self._masked(self._head.act_forward(features), flat), values, by_time, backward
 
 
 class _TorchEncoder:
@@ -220,6 +205,13 @@ class _TorchEncoder:
                 torch.autograd.backward((features * torch.from_numpy(grad)).sum())
 
         return features.detach().numpy(), backward
+
+
+def describe(observation_input: ObservationInput, *encoders: nn.Module) -> str:
+    """A line for the log: whether kernels run all encoders, or why not."""
+    obstacles = (find_obstacle(encoder, observation_input.axes) for encoder in encoders)
+    obstacle = next(filter(None, obstacles), None)
+    return "kernels: numpy" + (f", but torch for an encoder ({obstacle})" if obstacle else "")
 
 
 def encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> SequenceKernel | _TorchEncoder:

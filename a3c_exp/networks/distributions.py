@@ -11,14 +11,12 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -35,9 +33,6 @@ Evaluated = tuple[Array, Array, Callable[[Array, Array], Array]]
 
 FORBIDDEN = np.float32(-1e9)
 """The logit of a forbidden action: finite, since 0 times infinity is not 0."""
-
-# Environments for which a choice is searched for in plain numbers, in up to half the time.
-FEW = 8
 
 # Sums over more choices are made in float64: in float32 the entropy of 10,000 is wrong by a thousandth.
 MANY = 128
@@ -134,7 +129,7 @@ class Greedy(SingleChoice):
 
     def target_values(self, parameters: Array, actions: Array) -> Array:
         """Q^-(s, a) of actions [N]: float32 [N]."""
-        values: Array = parameters[_rows(len(actions)), self._choices + actions]
+        values: Array = parameters[np.arange(len(actions)), self._choices + actions]
         return values
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
@@ -492,13 +487,8 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
     shifted -= np.maximum.reduce(shifted, 0)
     sums = np.add.accumulate(np.exp(shifted), 0, np.float64 if len(shifted) > MANY else None)
     total, uniform = sums[-1], rng.random(len(logits))
-    choices: Array
-    if len(logits) <= FEW:
-        columns, last = zip(sums.T.tolist(), uniform.tolist(), strict=True), len(sums) - 1
-        choices = np.array([bisect_right(column, number * column[last], 0, last) for column, number in columns])
-    else:
-        choices = np.add.reduce(sums[:-1] <= uniform * total, 0)
-    return choices, shifted[choices, _rows(len(choices))] - np.log(total).astype(logits.dtype, copy=False)
+    choices: Array = np.add.reduce(sums[:-1] <= uniform * total, 0)
+    return choices, shifted[choices, np.arange(len(choices))] - np.log(total).astype(logits.dtype, copy=False)
 
 
 def _sample_one_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -522,11 +512,6 @@ def _sum(numbers: Array) -> Array:
     many = len(numbers) > MANY
     total: Array = np.add.reduce(numbers, 0, np.float64 if many else None)
     return total.astype(numbers.dtype) if many else total
-
-
-@functools.cache
-def _rows(count: int) -> NDArray[np.intp]:
-    return np.arange(count)
 
 
 def _evaluate_choice(logits: Array, actions: Array) -> Evaluated:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
+from torch.nn.utils.parametrize import ParametrizationList
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers whose weights, [outputs, inputs, ...], a scheme knows."""
@@ -61,26 +61,19 @@ class Initializer:
         return kept
 
     def draw(self, layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, gain: float = 1.0) -> bool:
-        """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be set.
-
-        Those of a parametrized layer are set through its parametrization: a weight norm gets the norm of what is drawn.
-        """
+        """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be set, since a hook
+        or a parametrization computes them before each forward pass."""
         if self.generator is None:
             return True
-        if not is_parametrized(layer) and not isinstance(layer.weight, nn.Parameter):
-            return False  # a hook computes them before each forward pass
+        if not isinstance(layer.weight, nn.Parameter):
+            return False
         with torch.no_grad():
-            weight = torch.empty_like(layer.weight)
-            self._draw_weight(weight, gain, self.generator)
-            try:
-                _set(layer, "weight", weight)
-            except (NotImplementedError, RuntimeError, ValueError):  # no right inverse, or not of this weight
-                return False
+            self._draw_weight(layer.weight, gain, self.generator)
             if layer.bias is not None and self.scheme != "default":
-                _set(layer, "bias", torch.zeros_like(layer.bias))
+                layer.bias.zero_()
             elif layer.bias is not None:
                 bound = 1 / math.sqrt(layer.weight[0].numel())
-                _set(layer, "bias", torch.empty_like(layer.bias).uniform_(-bound, bound, generator=self.generator))
+                layer.bias.uniform_(-bound, bound, generator=self.generator)
         return True
 
     def _draw_weight(self, weight: Tensor, gain: float, generator: torch.Generator) -> None:
@@ -97,11 +90,3 @@ class Initializer:
             weight.normal_(0.0, self.std, generator=generator)
         else:
             nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
-
-
-def _set(layer: nn.Module, name: str, numbers: Tensor) -> None:
-    """Set a parameter, or those from which it is computed."""
-    if is_parametrized(layer, name):
-        setattr(layer, name, numbers)
-    else:
-        getattr(layer, name).copy_(numbers)

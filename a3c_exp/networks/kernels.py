@@ -62,16 +62,14 @@ def _times_tanh_slope(grad: Floats, _: Floats, y: Floats) -> None:
     grad -= y
 
 
-def _silu(x: Floats) -> Floats:
-    with np.errstate(over="ignore"):  # far below 0, where the result is 0
-        y: Floats = x / (1 + np.exp(-x))
-    return y
+def _sigmoid(x: Floats) -> Floats:
+    sigmoid: Floats = 0.5 * np.tanh(0.5 * x) + 0.5  # nothing overflows
+    return sigmoid
 
 
-def _times_silu_slope(grad: Floats, x: Floats, y: Floats) -> None:
-    with np.errstate(over="ignore"):
-        sigmoid: Floats = np.reciprocal(1 + np.exp(-x))
-    grad *= sigmoid + y * (1 - sigmoid)
+def _silu_slope(x: Floats, y: Floats) -> Floats:
+    sigmoid = _sigmoid(x)
+    return sigmoid + y * (1 - sigmoid)
 
 
 def _leaky_relu(layer: nn.LeakyReLU) -> Activation:
@@ -101,7 +99,7 @@ ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
     nn.ReLU6: lambda _: Activation(lambda x: np.clip(x, 0, 6, out=x), _times(lambda _, y: (y > 0) & (y < 6))),
     nn.LeakyReLU: _leaky_relu,
     nn.ELU: _elu,
-    nn.SiLU: lambda _: Activation(_silu, _times_silu_slope),
+    nn.SiLU: lambda _: Activation(lambda x: x * _sigmoid(x), _times(_silu_slope)),
 }
 """The activations with a kernel."""
 
@@ -175,43 +173,30 @@ class ActivationKernel(Kernel):
 
 
 class LayerNormKernel(Kernel):
-    """Layer normalization of each row (Ba et al. 2016, arXiv 1607.06450, equation 4)."""
+    """Layer normalization of each row (Ba et al. 2016, arXiv 1607.06450, equation 4): torch's operations, no graph."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
-        width = layer.normalized_shape
-        weight = nn.Parameter(torch.ones(width)) if layer.weight is None else layer.weight
-        bias = nn.Parameter(torch.zeros(width)) if layer.bias is None else layer.bias
-        self._weight = array_of(weight)
-        self._weight_gradient = gradient_of(weight)
-        self._bias = array_of(bias)
-        self._bias_gradient = gradient_of(bias)
+        self._shape = layer.normalized_shape
         self._epsilon = layer.eps
+        given = [layer.weight, layer.bias]
+        self._parameters = [None if each is None else each.detach() for each in given]
+        self._gradients = [None if each is None else gradient_of(each) for each in given]
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        normalized = x - _row_means(x)
-        scale = 1 / np.sqrt(_row_means(normalized * normalized) + self._epsilon)
-        normalized *= scale
-        y: Floats = normalized * self._weight
-        y += self._bias
-        return y, (normalized, scale)
+        rows, (weight, bias) = torch.from_numpy(x), self._parameters
+        y, *scales = torch.native_layer_norm(rows, self._shape, weight, bias, self._epsilon)
+        return y.numpy(), (rows, scales)
 
     def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
-        normalized, scale = saved
-        self._bias_gradient += np.add.reduce(grad, 0)
-        self._weight_gradient += np.add.reduce(grad * normalized, 0)
-        grad *= self._weight
-        normalized *= _row_means(grad * normalized)
-        grad -= _row_means(grad)
-        grad -= normalized
-        grad *= scale
-        return grad
-
-
-def _row_means(x: Floats) -> Floats:
-    """[N, F] -> [N, 1]."""
-    means: Floats = np.add.reduce(x, 1, keepdims=True)  # in a third of the time of `mean`
-    means /= x.shape[1]
-    return means
+        rows, scales = saved
+        wanted = [True, *(each is not None for each in self._gradients)]
+        by_input, *by_parameters = torch.ops.aten.native_layer_norm_backward(
+            torch.from_numpy(grad), rows, self._shape, *scales, *self._parameters, wanted
+        )
+        for gradient, found in zip(self._gradients, by_parameters, strict=True):
+            if gradient is not None:
+                gradient += found.numpy()
+        return array_of(by_input)
 
 
 def _as_floats(x: Array) -> Floats:

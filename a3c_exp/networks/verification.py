@@ -11,10 +11,9 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.components import evaluation_mode, run_module, seeded_construction
-from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
+from a3c_exp.networks.composed import WholeActorCritic
 from a3c_exp.networks.inputs import sample_observations
 
 TOLERANCE = 1e-4
@@ -33,12 +32,7 @@ def verify(network: ActorCritic, space: Box) -> None:
     observations = torch.from_numpy(sample_observations(space, 3))
     if isinstance(network, WholeActorCritic):
         _verify_module(network.module, observations, network, functools.partial(_whole_outputs, network))
-    encoders: tuple[nn.Module, ...] = ()
-    if isinstance(network, EncoderActorCritic):
-        encoders = network.actor_encoder, network.critic_encoder
-    elif isinstance(network, QNetwork):
-        encoders = (network.online[0],)
-    for encoder in dict.fromkeys(encoders):
+    for encoder in dict.fromkeys(network.encoders):
         _verify_module(encoder, observations, network, functools.partial(_features, network, encoder))
 
 

@@ -81,9 +81,6 @@ class Ga3c(RestartSettings, Backend):
         maximum, envs = self.prediction_batch.maximum, experiment.envs_per_worker
         allowed = f"at least envs_per_worker={envs}: a request holds the observations of all of an agent's environments"
         require(maximum >= envs, "backend.prediction_batch.maximum", maximum, allowed)
-        accumulated = experiment.accumulate_rollouts
-        allowed = "1 with backend=ga3c: backend.training_batch is how much is learned from at once"
-        require(accumulated == 1, "accumulate_rollouts", accumulated, allowed)
 
     def warning(self, experiment: Experiment) -> str | None:
         """A warning if agents cannot fill a training batch without waiting for each update."""

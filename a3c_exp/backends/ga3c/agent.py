@@ -97,7 +97,7 @@ class RemoteNetwork:
         if rollout.state is not None:
             arrays["state"][slot] = rollout.state
         if rollout.stats is not None:
-            arrays["stats"][slot] = rollout.stats.row
+            arrays["stats"][slot] = rollout.stats
         self._buffers.send(self._buffers.finished, slot)
 
     def _wait_for_notification(self) -> None:

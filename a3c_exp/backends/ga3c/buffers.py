@@ -27,7 +27,7 @@ from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import ArraySpecs, Floats, arrays_in, block_size
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.normalization import NormalizedObservations, RunningStats
+from a3c_exp.core.normalization import NormalizedObservations, stats_width
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
@@ -105,7 +105,7 @@ class BufferSpec(NamedTuple):
         distribution, _, state = network.act_forward(np.zeros((1, *space.shape), dtype), network.initial_state(1))
         actions, _ = network.distribution.sample(distribution, np.random.default_rng(0))
         state_size = 0 if state is None else state.shape[1]
-        stats_width = RunningStats.width(normalized.shape, normalized.measured, settings.normalize_rewards)
+        width = stats_width(normalized.shape, normalized.measured, settings.normalize_rewards)
         floats, integers = np.dtype(np.float32), np.dtype(np.int64)
         requests: ArraySpecs = {
             "status": ((1,), np.dtype(np.int8)),
@@ -125,7 +125,7 @@ class BufferSpec(NamedTuple):
             "version": (rows, integers),
             "length": ((slots,), integers),
             "state": ((slots, envs, state_size), floats),
-            "stats": ((slots, stats_width), np.dtype(np.float64)),
+            "stats": ((slots, width), np.dtype(np.float64)),
         }
         return cls(envs, slots, state_size, requests, rollouts)
 
@@ -200,7 +200,7 @@ class AgentBuffers:
             state=self.rollouts["state"][slot] if self.spec.state_size else None,
             episodes=Episodes(),  # the agent reports them
             transitions=int(np.count_nonzero(columns["valid"])),
-            stats=RunningStats(stats[slot].copy()) if stats.size else None,
+            stats=stats[slot].copy() if stats.size else None,
         )
 
 

@@ -132,7 +132,7 @@ class Services:
                 }
             )
             # Staleness counts from the oldest parameters that acted.
-            for step in learner.learn([rollout], snapshot._replace(version=oldest), event):
+            for step in learner.learn(rollout, snapshot._replace(version=oldest), event):
                 if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
                     return
                 yield step
