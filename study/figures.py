@@ -58,6 +58,7 @@ class Panel:
     command: str
     asked: bool = False
     values: Sequence[Any] | None = None
+    series: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
     """All points of a panel. machine: of a figure that is timed."""
     table = "_".join(part for part in (figure.name, machine, panel.name) if part)
     common, found = tuple(panel.command.split()), []
-    for series, overrides in figure.series.items():
+    for series, overrides in (panel.series or figure.series).items():
         for value in panel.values or figure.values:
             own = (*overrides.split(), *([] if value is None else [f"{figure.axis}={value}"]))
             name = "_".join([table, *map(_file_name, own)])
