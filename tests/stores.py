@@ -41,6 +41,12 @@ def pull(store: Store, worker: int = 0) -> Snapshot:
     return store.pull(worker, np.empty(SIZE, np.float32))
 
 
+def waits(store: SharedStore, worker: int) -> bool:
+    """Whether a worker that has finished its rollout must wait for others before it pulls again."""
+    assert store.rounds is not None
+    return store.rounds.turn_in_progress(worker)
+
+
 class Pushed(NamedTuple):
     """A push that a store has taken. done: tells whether its worker may go on; then its event is complete."""
 

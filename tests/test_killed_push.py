@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from killing import killed_at_line
-from stores import SIZE, make_spec, ones, pull, push
+from stores import SIZE, make_spec, ones, pull, push, waits
 
 from a3c_exp.backends.processes.resources import shared_store
 from a3c_exp.core import store as store_module
@@ -94,22 +94,22 @@ def test_a_turn_ends_once_whoever_is_killed_while_ending_it() -> None:
     def case() -> tuple[SharedStore, Callable[[], object]]:
         store = make(synchronous=True, quorum=2)
         store.finish_rollout(0)
-        assert store.round_in_progress(0)
+        assert waits(store, 0)
 
         def finish() -> None:
             store.finish_rollout(1)
-            store.round_in_progress(1)
+            waits(store, 1)
 
         return store, finish
 
     goes_on = set()
     for store in every_line(case):
-        goes_on.add(not store.round_in_progress(0))
+        goes_on.add(not waits(store, 0))
         store.leave(1)
         store.join(1)
         assert not push(store, 1, ones()).done(), "the replacement takes part in rounds"
         store.finish_rollout(2)
-        assert not store.round_in_progress(0)
+        assert not waits(store, 0)
     assert goes_on == {False, True}
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
-from stores import make_store, ones, pull, push
+from stores import make_store, ones, pull, push, waits
 
 from a3c_exp.core.counters import pack_rng
 from a3c_exp.core.normalization import NormalizedObservations, measure_stats
-from a3c_exp.core.store import SharedStore
 
 
 class TestPushesIntoRounds:
@@ -88,7 +86,7 @@ class TestAQuorum:
         store.join(1)
         store.join(0)  # without effect on one that takes part
         assert not push(store, 0, ones()).done()
-        assert not store.round_in_progress(1), "it has finished as many rollouts as the others"
+        assert not waits(store, 1), "it has finished as many rollouts as the others"
 
     def test_whoever_waits_closes_the_round_of_one_that_has_died_in_it(self) -> None:
         store = make_store(synchronous=True, quorum=2)
@@ -110,12 +108,12 @@ class TestAQuorum:
         store = make_store(synchronous=True, quorum=1, workers=2)
         push(store, 0, ones())
         store.finish_rollout(0)
-        assert not store.round_in_progress(0)
+        assert not waits(store, 0)
         store.restore(store.state())
         assert pull(store).rounds == 0
         assert not push(store, 1, ones()).event.counts.get("late_gradients", 0)
         store.finish_rollout(1)
-        assert not store.round_in_progress(1)
+        assert not waits(store, 1)
 
 
 class TestTurnsWithAQuorum:
@@ -124,24 +122,24 @@ class TestTurnsWithAQuorum:
     def test_end_once_a_quorum_has_finished(self) -> None:
         store = make_store(synchronous=True, quorum=2)
         store.finish_rollout(0)
-        assert store.round_in_progress(0)
+        assert waits(store, 0)
         store.finish_rollout(1)
-        assert not store.round_in_progress(0) and not store.round_in_progress(1)
+        assert not waits(store, 0) and not waits(store, 1)
         store.finish_rollout(0)
-        assert store.round_in_progress(0), "the next turn"
+        assert waits(store, 0), "the next turn"
         store.finish_rollout(2)
-        assert not store.round_in_progress(2), "the slow one counts in the turn in which it has finished"
-        assert not store.round_in_progress(0)
+        assert not waits(store, 2), "the slow one counts in the turn in which it has finished"
+        assert not waits(store, 0)
 
     @pytest.mark.parametrize("quorum", [None, 2])
     def test_do_not_wait_for_those_that_have_left(self, quorum: int | None) -> None:
         store = make_store(synchronous=True, quorum=quorum)
         store.finish_rollout(0)
         store.leave(1)
-        assert store.round_in_progress(0)
+        assert waits(store, 0)
         store.leave(2)
         store.finish_rollout(2)
-        assert not store.round_in_progress(0)
+        assert not waits(store, 0)
         assert push(store, 0, ones()).done()
 
     def test_a_replacement_of_one_that_died_at_its_end_takes_part_in_rounds(self) -> None:
@@ -149,9 +147,9 @@ class TestTurnsWithAQuorum:
         store.finish_rollout(0)
         store.leave(0)
         store.join(0)
-        assert not store.round_in_progress(0)
+        assert not waits(store, 0)
         store.finish_rollout(1)
-        assert store.round_in_progress(1), "the dead one's end does not count"
+        assert waits(store, 1), "the dead one's end does not count"
         waiting = push(store, 2, ones())
         assert not waiting.done()
         assert push(store, 0, ones()).done() and waiting.done()
@@ -173,8 +171,7 @@ class TestTurnsWithAQuorum:
                     case "push":
                         waits[worker] = push(store, worker, ones(), snapshots[worker]).done
                     case "finish":
-                        store.finish_rollout(worker)
-                        waits[worker] = partial(_goes_on, store, worker)
+                        waits[worker] = store.finish_rollout(worker)
                     case "die":
                         victim = int(rng.integers(workers))
                         waits.pop(victim, None)
@@ -182,7 +179,3 @@ class TestTurnsWithAQuorum:
                         store.join(victim)
                         snapshots[victim] = pull(store, victim)
                 snapshots[worker] = pull(store, worker) if rng.random() < 0.8 else snapshots[worker]
-
-
-def _goes_on(store: SharedStore, worker: int) -> bool:
-    return not store.round_in_progress(worker)

@@ -12,7 +12,6 @@ from a3c_exp.backends.supervision import MaxRestarts, Restarts, run_worker
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, RunContext
-from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import YieldPoint
@@ -30,9 +29,6 @@ class Serial(MaxRestarts, Backend):
     """
 
     deterministic: ClassVar[bool] = True
-
-    def store(self, spec: StoreSpec) -> SharedStore:
-        return SharedStore(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         rng = seeding.generator(context.experiment.seed, Role.SCHEDULER, resumed=context.resumed)

@@ -14,7 +14,6 @@ from a3c_exp.backends.processes.resources import allow_files
 from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, run_worker
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
-from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 
 
@@ -32,9 +31,6 @@ class Threads(RestartSettings, Backend):
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError if so many workers may not have a pipe each."""
         allow_files(experiment.worker_count, each=2)
-
-    def store(self, spec: StoreSpec) -> SharedStore:
-        return SharedStore(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         threads = (

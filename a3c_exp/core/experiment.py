@@ -254,9 +254,9 @@ class Backend(ABC):
         """A sentence about settings that are probably not meant; None if there are none."""
         return None
 
-    @abstractmethod
     def store(self, spec: StoreSpec) -> SharedStore:
-        """A new store where this backend's workers can reach it."""
+        """A new store where this backend's workers can reach it: by default in the memory of this process."""
+        return SharedStore(spec)
 
     @abstractmethod
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:

@@ -95,11 +95,11 @@ class Store(Protocol):
         called until it says so. Then the event is complete.
         """
 
-    def finish_rollout(self, worker: int) -> None:
-        """Say that no more gradients of the rollout will come: rounds go on without this worker."""
+    def finish_rollout(self, worker: int) -> Callable[[], bool]:
+        """Say that no more gradients of the rollout will come: rounds go on without this worker.
 
-    def round_in_progress(self, worker: int) -> bool:
-        """Return whether a worker that has finished its rollout must wait for others before it pulls again."""
+        Returns what tells, as that of `push`, whether it may pull again.
+        """
 
     def leave(self, worker: int) -> None:
         """Say that the worker has ended: no other waits for it any more."""
@@ -200,12 +200,12 @@ class SharedStore:
             push.event.staleness[0] += 1
         return True
 
-    def finish_rollout(self, worker: int) -> None:
-        if self.rounds is not None:
-            self.rounds.finish_rollout(worker)
-
-    def round_in_progress(self, worker: int) -> bool:
-        return self.rounds is not None and self.rounds.turn_in_progress(worker)
+    def finish_rollout(self, worker: int) -> Callable[[], bool]:
+        rounds = self.rounds
+        if rounds is None:
+            return at_once
+        rounds.finish_rollout(worker)
+        return lambda: not rounds.turn_in_progress(worker)
 
     def leave(self, worker: int) -> None:
         if self.rounds is not None:

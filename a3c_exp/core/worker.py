@@ -135,7 +135,7 @@ class Learner:
         snapshot: the pull that the gradient is based on. event: to be reported; a new one if there is none yet.
         """
         self.heartbeat.begin(LEARNING)
-        store, algorithm = self.store, self.experiment.algorithm
+        algorithm = self.experiment.algorithm
         minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
         event = Event(self.worker) if event is None else event
         event.steps = rollout.transitions
@@ -152,10 +152,7 @@ class Learner:
             yield from self._push(push)
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
-            store.finish_rollout(self.worker)
-            while store.round_in_progress(self.worker) and not store.stopped:
-                self.heartbeat.beat()
-                yield YieldPoint.WAITING
+            yield from self._wait(self.store.finish_rollout(self.worker))
 
     def _gradient(self, rollout: Rollout, snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push, of the gradient of the whole rollout."""
@@ -252,13 +249,16 @@ class Learner:
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self.rng)
 
     def _push(self, push: Push) -> Iterator[Event | YieldPoint]:
-        """Push, wait where a synchronous round waits for others, and report."""
-        done = self._hand_over(push)
+        """Push, wait, and report."""
+        yield from self._wait(self._hand_over(push))
+        self.heartbeat.beat()
+        yield push.event
+
+    def _wait(self, done: Callable[[], bool]) -> Iterator[YieldPoint]:
+        """Wait where a synchronous round waits for others."""
         while not done() and not self.store.stopped:
             self.heartbeat.beat()
             yield YieldPoint.WAITING
-        self.heartbeat.beat()
-        yield push.event
 
     def _check_divergence(self, *, all_rejected: bool) -> None:
         """Count a rollout. Raises RunError after too many in a row of which all gradients were rejected."""

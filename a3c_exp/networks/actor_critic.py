@@ -140,7 +140,8 @@ class ActorCritic(nn.Module, ABC):
     def scales_pixels(self) -> bool:
         """Return whether `observation_input` or the encoder scales images: not if they are taken as they are."""
         form = self.observation_input
-        return form.pixels is not None and any(map(form.is_scaled_by, self.modules()))
+        scaling = (getattr(module, "pixels", None) for module in self.modules())
+        return form.pixels is not None and (not form.raw or any(each is form.pixels for each in scaling))
 
     def normalize_pixels(self, mean: Floats, inverse_std: Floats) -> None:
         """Scale images by a mean and the inverse of a standard deviation from now on: see `PixelScaling.normalize`.

@@ -189,10 +189,6 @@ class ObservationInput:
         if self.raw and hasattr(module, "pixels"):
             module.pixels = self.pixels  # type: ignore[assignment]
 
-    def is_scaled_by(self, module: nn.Module) -> bool:
-        """Return whether images have been scaled when a module has seen them: by this input, or by the module."""
-        return not self.raw or getattr(module, "pixels", None) is self.pixels
-
     def prepare(self, observations: Tensor) -> Tensor:
         """Observations [N, ...] as the module takes them: float32, or images as they are with `raw_images`; parts
         in a dictionary, see `_space_of`."""

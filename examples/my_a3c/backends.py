@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, RunContext
-from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker
 
@@ -17,9 +16,6 @@ class InTurn(Backend):
     i others, so its gradients are always i updates stale."""
 
     deterministic: ClassVar[bool] = True
-
-    def store(self, spec: StoreSpec) -> SharedStore:
-        return SharedStore(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         workers: list[Worker] = []

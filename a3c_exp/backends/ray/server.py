@@ -99,9 +99,9 @@ class ParameterServer:
 
     async def finish_rollout(self, worker: int) -> Reply:
         """Take a worker out of rounds until the others' rollouts are over, and wait for that."""
-        self._store.finish_rollout(worker)
+        done = self._store.finish_rollout(worker)
         self._notify()
-        await self._until(lambda: not self._store.round_in_progress(worker))
+        await self._until(done)
         return self._reply()
 
     def _reply(self) -> Reply:

@@ -138,15 +138,15 @@ class RemoteStore:
         self._send(calls)
         return at_once
 
-    def finish_rollout(self, worker: int) -> None:
-        """In synchronous rounds, tell the servers that no more gradients of the rollout will come."""
+    def finish_rollout(self, worker: int) -> Callable[[], bool]:
+        """In synchronous rounds, tell the servers that no more gradients of the rollout will come.
+
+        The reply comes when the others have finished, and `pull` waits for it.
+        """
         if self._synchronous:
             self._receive_all()  # since a short message may overtake one with a gradient
             self._send(self._call_all("finish_rollout", worker))
-
-    def round_in_progress(self, worker: int) -> bool:
-        """Always False: the reply to `finish_rollout` comes when the others have finished, and `pull` waits for it."""
-        return False
+        return at_once
 
     def leave(self, worker: int) -> None:
         """Wait for the replies to all messages, and leave the run."""
