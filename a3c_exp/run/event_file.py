@@ -6,13 +6,13 @@ installed). They also write from a thread, which notices a full disk late and le
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import socket
 import struct
 import textwrap
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
-from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 from a3c_exp.common.settings import flatten
@@ -31,27 +30,6 @@ from a3c_exp.run.run_folder import EVENTS, config_text
 BINS = 64  # of histograms
 
 _STAMP = re.compile(r"[0-9]{10}(?=\.)")
-
-DASHBOARD: dict[str, dict[str, list[str]]] = {
-    "Learning": {
-        "Reward": ["^rollout/ep_rew_mean$", "^eval/mean_reward$"],
-        "Losses": ["^train/policy_loss$", "^train/value_loss$"],
-        "Entropy": ["^train/entropy$"],
-    },
-    "Health": {
-        "Explained variance": ["^train/explained_variance$"],
-        "Mean value": ["^train/mean_value$"],
-        "Gradient norm": ["^train/grad_norm$"],
-        "Parameter norm": ["^train/parameter_norm$"],
-        "Learning rate": ["^train/learning_rate$"],
-    },
-    "Asynchrony and speed": {
-        "Staleness": ["^async/staleness_mean$", "^async/staleness_max$"],
-        "Steps per second": ["^time/steps_per_second$"],
-        "Episode length": ["^rollout/ep_len_mean$", "^eval/mean_ep_length$"],
-    },
-}
-"""The custom scalars dashboard: categories, their charts, and regular expressions of the curves in each chart."""
 
 
 class EventFile(Appender):
@@ -126,32 +104,23 @@ def record(data: bytes) -> bytes:
 
 
 def header(config: Mapping[str, Any]) -> summary_pb2.Summary:
-    """The configuration as a text, the dashboard of the curves, and the configuration as hyperparameters.
+    """The configuration as a text, and as hyperparameters.
 
-    The last are a row of the HParams dashboard, whose metrics are the run's curves.
+    These are a row of the HParams dashboard, whose metrics are the run's curves.
     """
     code = textwrap.indent(config_text(config).rstrip(), "    ", lambda _: True)  # indented: verbatim in Markdown
-    layout = layout_pb2.Layout()
-    for title, charts in DASHBOARD.items():
-        category = layout.category.add(title=title)
-        for name, tags in charts.items():
-            category.chart.add(title=name, multiline={"tag": tags})
     info = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
     for name, value in hparams(config).items():
         kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
         setattr(info.hparams[name], f"{kind}_value", value)
-    return summary_pb2.Summary(
-        value=[
-            _text("config", code),
-            _value("custom_scalars__config__", "custom_scalars", tensor=_string(layout.SerializeToString())),
-            _session("session_start_info", session_start_info=info),
-        ]
-    )
+    session = _session("session_start_info", session_start_info=info)
+    return summary_pb2.Summary(value=[_text("config", code), session])
 
 
 def _text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
     """A text for the text dashboard."""
-    return _value(tag, "text", tensor=_string(markdown.encode()))
+    string = {"dtype": types_pb2.DT_STRING, "string_val": [markdown.encode()], "tensor_shape": {}}
+    return _value(tag, "text", tensor=string)
 
 
 def _histogram(tag: str, numbers: NDArray[np.float64]) -> summary_pb2.Summary.Value:
@@ -168,27 +137,15 @@ def _histogram(tag: str, numbers: NDArray[np.float64]) -> summary_pb2.Summary.Va
 
 def _image(tag: str, pixels: NDArray[np.uint8]) -> summary_pb2.Summary.Value:
     """An image [height, width, 3] for the image dashboard: width, height, PNG."""
+    from PIL import Image  # TensorBoard needs Pillow, and few runs have images
+
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, "PNG")
     height, width, _ = pixels.shape
-    strings = [str(width).encode(), str(height).encode(), png(pixels)]
+    strings = [str(width).encode(), str(height).encode(), png.getvalue()]
     shape = {"dim": [{"size": len(strings)}]}
     tensor = {"dtype": types_pb2.DT_STRING, "string_val": strings, "tensor_shape": shape}
     return _value(tag, "images", tensor=tensor)
-
-
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """An image, uint8 [height, width, 3], as a PNG (ISO/IEC 15948). A library for this takes long to import."""
-    height, width, _ = pixels.shape
-    rows = np.pad(pixels.reshape(height, -1), ((0, 0), (1, 0)))  # in front of each row a 0: no filter
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits a channel, RGB
-    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]
-    parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
-def _string(value: bytes) -> dict[str, Any]:
-    return {"dtype": types_pb2.DT_STRING, "string_val": [value], "tensor_shape": {}}
 
 
 def _session(tag: str, **content: Any) -> summary_pb2.Summary.Value:
