@@ -110,6 +110,6 @@ def load(folder: str | Path, plugins: Sequence[str] = (), trust: Sequence[str] =
         list is not used. trust: settings of that configuration that may write files or connect, by their keys: those
         of a folder count for nothing else. Raises ConfigError.
     """
-    from a3c_exp.cli.evaluate import load_run
+    from a3c_exp.evaluate import load_run
 
     return load_run(Path(folder), plugins=plugins, trust=trust).policy

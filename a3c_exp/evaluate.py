@@ -1,10 +1,205 @@
-"""`python -m a3c_exp.evaluate <run folder>`: see a3c_exp.cli.evaluate."""
+"""Evaluate the policy of a run, or of every run of a sweep: on the command line, as a video, or loaded into other
+programs.
+
+python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from a3c_exp.cli.evaluate import main
+from a3c_exp.cli.startup import folder_command
+from a3c_exp.common.estimates import student_half_width
+from a3c_exp.common.ranges import Checked, Count, Whole
+from a3c_exp.common.reading import expanded, parse_key_values
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.saved import read_config
+from a3c_exp.config.schema import build
+from a3c_exp.core import seeding
+from a3c_exp.core.cpu import one_thread
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.seeding import Role
+from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
+from a3c_exp.report.runs import run_folders
+from a3c_exp.run import markdown
+from a3c_exp.run.console import LiveLineHandler
+from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
+from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
+from a3c_exp.run.saved_state import STATE_ERRORS, load_state
+
+SHOWN_STEPS = 50
+"""Steps of the environments between two moments at which a terminal shows how far an evaluation is."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The policy of a checkpoint, and the experiment that trained it. steps: of training."""
+
+    policy: Policy
+    experiment: Experiment
+    steps: int
+    checkpoint: Path
+
+
+def load_run(
+    folder: str | Path,
+    which: Literal["best", "latest"] | int | None = None,
+    plugins: Sequence[str] = (),
+    trust: Sequence[str] = (),
+) -> Loaded:
+    """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
+
+    which: a number is the steps of training of a numbered checkpoint.
+
+    plugins: as in training; those in the folder's configuration do not count. trust: settings of that configuration
+    that may write files or connect. Raises ConfigError.
+    """
+    folder = expanded(folder)
+    with named("run"):
+        config = read_config(folder, plugins)
+    experiment = load_experiment(config, to_train=False, trusted=trust)
+    path = best_checkpoint(folder)
+    if which is not None:
+        path = path.with_name(f"{which}.ckpt" if isinstance(which, str) else f"step_{which}.ckpt")
+    if isinstance(which, int):
+        steps = sorted(numbered_checkpoints(folder).values())
+        require(which in steps, "checkpoint", which, f"best, latest or one of {steps}")
+    with named("checkpoint"):
+        state = load_state(path)
+    try:
+        return Loaded(Policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
+    except STATE_ERRORS as error:
+        raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Checked):
+    """Evaluate the policy of a run; of a sweep's folder, of each run in it, in one table.
+
+    episodes: number of episodes (default 100).
+    max_steps: an episode of so many steps is cut, and counts as it is (default: eval.max_steps of the run).
+    checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of a run without
+        evaluations).
+    greedy: the most likely actions (true, the default), or sampled ones (false).
+    seed: of the environments and of sampling (default 0).
+    video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder (default false).
+    render: `human` opens a window (default null).
+    plugins: as in training (default []).
+    trust: settings of the run's folder that may write files or connect, such as env.wrappers (default []).
+    """
+
+    episodes: Count = 100
+    max_steps: Count | None = None
+    checkpoint: Literal["best", "latest"] | int | None = None
+    greedy: bool = True
+    seed: Whole = 0
+    video: bool = False
+    render: Literal["human"] | None = None
+    plugins: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(not (self.video and self.render), "video", self.video, "false where render=human")
+
+
+def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisodes:
+    """Play a run's policy with these options. A terminal shows how far it is. Raises ConfigError."""
+    render_mode = "rgb_array" if options.video else options.render
+    count = 1 if render_mode else min(options.episodes, BATCH)
+    if options.video:
+        with named("video"):
+            check_links(folder, VIDEOS)
+    seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
+    recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
+    loaded.policy.seed(options.seed)
+    with under("env"):
+        env = loaded.experiment.eval_env.make(count, seeds, render_mode)
+    terminal = LiveLineHandler(sys.stderr)
+
+    def show(ended: int, steps: int) -> bool:
+        if terminal.live and steps % SHOWN_STEPS == 0:
+            terminal.show(f"{ended} of {options.episodes} episodes, step {steps:,}")
+        return True
+
+    most = loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
+    try:
+        episodes = evaluate_policy(
+            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=show, on_step=recorder
+        )
+    finally:
+        terminal.clear()
+        env.close()
+    if recorder is not None:
+        print(printable(f"video: {recorder.write().path}"))
+    return episodes
+
+
+def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
+    """What is reported about episodes, as texts: of the mean return with its 95 % interval (Student's t)."""
+    returns, several = episodes.returns, len(episodes) > 1
+    interval = f" +- {student_half_width(returns):.3g}" if several else ""
+    return {
+        "episodes": str(len(episodes)),
+        "mean return": f"{returns.mean():.6g}{interval}",
+        "standard deviation": f"{returns.std(ddof=1):.3g}" if several else "-",
+        "lowest": f"{returns.min():.6g}",
+        "highest": f"{returns.max():.6g}",
+        "mean length": f"{episodes.lengths.mean():.6g}",
+        "cut by max_steps": str(episodes.cut),
+        "own numbers": ", ".join(f"{name} {mean:.6g}" for name, mean in episodes.means().items()) or "-",
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    return folder_command("evaluate", Options, _command, arguments)
+
+
+def _command(folder: Path, settings: Sequence[str]) -> int:
+    options = build(parse_key_values(settings), Options)
+    if not (folder / CONFIG_FILE).exists() and (runs := run_folders(folder)):
+        return _evaluate_sweep(folder, runs, options)
+    loaded, episodes = _play(folder, options)
+    print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
+    print("returns:", *(f"{value:.6g}" for value in episodes.returns))  # in the order in which episodes ended
+    for name, value in statistics(episodes).items():
+        print(f"{name}: {value}")
+    return 0
+
+
+def _play(run: Path, options: Options) -> tuple[Loaded, PlayedEpisodes]:
+    with one_thread():
+        loaded = load_run(run, options.checkpoint, options.plugins, options.trust)
+        return loaded, evaluate_run(loaded, run, options)
+
+
+def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
+    """Print a table with a row for each run as soon as it has been evaluated, then which could not be evaluated.
+
+    Returns 1 if there are such runs.
+    """
+    failures: list[str] = []
+    columns: list[str] = []
+    for run in runs:
+        try:
+            loaded, episodes = _play(run, options)
+        except (ConfigError, RunError) as error:
+            failures.append(f"not evaluated: {run}: {' '.join(str(error).split())}")
+            continue
+        name = printable(str(run.relative_to(folder.resolve())))
+        found = {"run": name, "policy": loaded.checkpoint.name, "steps": f"{loaded.steps:,}", **statistics(episodes)}
+        if not columns:
+            columns = list(found)
+            print(markdown.table(columns))
+        print(markdown.row(list(found.values())), flush=True)
+    for failure in failures:
+        print(printable(f"a3c_exp: {failure}"), file=sys.stderr)
+    return int(bool(failures))
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -27,8 +27,8 @@ from typing import Any
 import yaml
 
 import a3c_exp
+from a3c_exp import evaluate
 from a3c_exp.__main__ import main as train_command
-from a3c_exp.cli import evaluate
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, to_container
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten

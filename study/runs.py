@@ -77,8 +77,8 @@ class Training:
         self, folder: Path, seed: int, checkpoint: Literal["best", "latest"], *, greedy: bool = True
     ) -> Floats:
         """Returns of fresh episodes with the policy of a checkpoint."""
-        from a3c_exp.cli.evaluate import Options, evaluate_run, load_run
         from a3c_exp.core.cpu import one_thread
+        from a3c_exp.evaluate import Options, evaluate_run, load_run
 
         episodes, first = EPISODES if greedy else self.drawn, FIRST_EVALUATION_SEED + seed
         options = Options(episodes=episodes, checkpoint=checkpoint, greedy=greedy, seed=first)

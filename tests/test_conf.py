@@ -13,7 +13,6 @@ import yaml
 import a3c_exp
 from a3c_exp import compose
 from a3c_exp.backends.processes import Processes
-from a3c_exp.cli.evaluate import load_run
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
@@ -21,6 +20,7 @@ from a3c_exp.config.removed import without_removed
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs.packages import PACKAGES
+from a3c_exp.evaluate import load_run
 from a3c_exp.returns import GAE
 
 ROOT = Path(__file__).parents[1]

@@ -17,10 +17,10 @@ from runs import QUICK, put
 import a3c_exp
 import a3c_exp.__main__ as program
 from a3c_exp import compose
-from a3c_exp.cli.evaluate import main as evaluate
 from a3c_exp.config import removed
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
+from a3c_exp.evaluate import main as evaluate
 from a3c_exp.report.__main__ import main as report
 from a3c_exp.report.runs import find_runs
 from a3c_exp.run import checkpoint

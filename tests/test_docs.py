@@ -28,9 +28,9 @@ import yaml
 from runs import summary
 
 import a3c_exp
+from a3c_exp import evaluate
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
-from a3c_exp.cli import evaluate
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.cli.program import command as program_command
 from a3c_exp.config.builder import load_experiment

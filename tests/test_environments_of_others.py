@@ -23,11 +23,11 @@ from scripted import Bandit
 
 import a3c_exp
 import a3c_exp.__main__ as program
-from a3c_exp.cli.evaluate import load_run
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.trust import is_plain
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.envs import Gym
+from a3c_exp.evaluate import load_run
 from a3c_exp.returns import Returns, Trajectory
 from a3c_exp.schedules import Schedule
 

@@ -19,7 +19,7 @@ from runs import CORRIDOR, SCRIPTED, TARGET, latest, train
 from scripted import Echo
 
 import a3c_exp
-from a3c_exp.cli import evaluate
+from a3c_exp import evaluate
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError

@@ -22,8 +22,8 @@ from runs import SCRIPTED, put, train
 from tensorboard.plugin_util import markdown_to_safe_html
 
 import a3c_exp
+from a3c_exp import evaluate
 from a3c_exp.__main__ import main
-from a3c_exp.cli import evaluate
 from a3c_exp.common.trust import is_plain
 from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError, exit_code

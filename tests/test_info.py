@@ -14,7 +14,7 @@ from refusals import refused
 from runs import SCRIPTED, config, episode_table, latest, told, train, train_config
 from scripted import Scripted, vector
 
-from a3c_exp.cli import evaluate
+from a3c_exp import evaluate
 from a3c_exp.core.events import MOST_NAMES, Episodes, Event
 from a3c_exp.envs import EnvBatch, Gym, SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.info import InfoNumbers, final_infos, number_columns

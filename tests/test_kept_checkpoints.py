@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from runs import SCRIPTED, config, latest, same, train, train_config
 
-from a3c_exp.cli import evaluate
+from a3c_exp import evaluate
 from a3c_exp.cli.existing import clear
 from a3c_exp.run import checkpoint as checkpoint_format
 from a3c_exp.run.files import copy_as, size_of

@@ -17,8 +17,8 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, latest, train
 
-from a3c_exp.cli.evaluate import load_run
 from a3c_exp.common.arrays import Array
+from a3c_exp.evaluate import load_run
 from a3c_exp.run.trainer import Run
 
 ADAM = {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 3e-2}

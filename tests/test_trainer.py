@@ -23,8 +23,8 @@ from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, latest, same, train
 from scripted import Answer, Bandit
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from a3c_exp import evaluate
 from a3c_exp.backends.serial import Serial
-from a3c_exp.cli import evaluate
 from a3c_exp.config.builder import load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.core import seeding

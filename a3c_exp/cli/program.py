@@ -19,7 +19,7 @@ from a3c_exp.errors import ConfigError, did_you_mean, exit_code
 
 COMMANDS = {
     "train": "a3c_exp.__main__",
-    "evaluate": "a3c_exp.cli.evaluate",
+    "evaluate": "a3c_exp.evaluate",
     "report": "a3c_exp.report.__main__",
     "export": "a3c_exp.export.__main__",
 }

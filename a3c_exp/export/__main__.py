@@ -50,8 +50,8 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     if missing:
         raise ConfigError("file", str(path), f"needs {', '.join(missing)}: pip install 'a3c-exp[onnx]'")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
-    from a3c_exp.cli.evaluate import load_run
     from a3c_exp.core.cpu import one_thread
+    from a3c_exp.evaluate import load_run
     from a3c_exp.export.onnx_file import write_policy
     from a3c_exp.run.run_folder import check_links
 

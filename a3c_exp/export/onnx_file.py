@@ -19,7 +19,6 @@ from gymnasium.spaces import Box
 from onnx import ModelProto, helper
 from torch import Tensor, nn
 
-from a3c_exp.cli.evaluate import Loaded
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.normalization import CLIP
@@ -28,6 +27,7 @@ from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs import EnvBatch
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, RunError, one_line
+from a3c_exp.evaluate import Loaded
 from a3c_exp.networks.recurrent import reset_state
 from a3c_exp.run.files import write_bytes
 from a3c_exp.run.policy import REPLAY, Policy
