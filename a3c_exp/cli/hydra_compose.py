@@ -132,7 +132,7 @@ def compose_node(hydra: Any, overrides: Sequence[str], files: Files | None = Non
 
 def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]]) -> Iterator[DictConfig]:
     """The configuration of each job of a sweep: that of `compose_node`, with its number. Raises ConfigError."""
-    files = Files(hydra, reuse=True)
+    files = Files(hydra)
     first: DictConfig | None = None
     for number, job in enumerate(jobs):
         node = compose_node(hydra, job, files=files)
@@ -145,15 +145,11 @@ def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]]) -> Iterator[DictConf
 
 
 class Files:
-    """The configuration files: which groups and options there are, and what Hydra composes of them.
+    """The configuration files: which groups and options there are, and what Hydra composes of them."""
 
-    reuse: whether the same choices come again and again, as in the jobs of a sweep.
-    """
-
-    def __init__(self, hydra: Any, *, reuse: bool = False) -> None:
+    def __init__(self, hydra: Any) -> None:
         self._hydra = hydra
         self._loader = hydra.config_loader
-        self._reuse = reuse
         self._composed: dict[tuple[str | None, ...], DictConfig] = {}
 
     def is_group(self, key: str) -> bool:
@@ -173,8 +169,7 @@ class Files:
             node = self._compose(choices)
         except COMPLAINTS as complaint:
             raise self._blame(choices, complaint) from complaint
-        if self._reuse:
-            self._composed[key] = copy.deepcopy(node)
+        self._composed[key] = copy.deepcopy(node)
         return node
 
     def _compose(self, choices: Iterable[Override]) -> DictConfig:
