@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 import a3c_exp
 from a3c_exp.errors import one_line
 from a3c_exp.run import markdown
-from a3c_exp.run.files import bytes_text
+from a3c_exp.run.files import amount
 from a3c_exp.run.metrics import SECONDS, STEP, read_points
 from bench.processes import PROC, tree
 from bench.runs import ENDLESS, memory, running
@@ -146,7 +146,7 @@ def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterato
     """The lines on memory, descriptors and threads."""
     before, after = first_and_last([sample.memory for sample in samples])
     grown = f"memory grew by {after / before - 1:.1%}" if after > before * (1 + MEMORY_GROWTH) else ""
-    first, last = bytes_text(round(before)), f"{bytes_text(round(after))} ({after / before - 1:+.2%})"
+    first, last = f"{amount(before)}B", f"{amount(after)}B ({after / before - 1:+.2%})"
     yield Line(what=f"{label}: memory", minutes=minutes, before=first, after=last, problem=grown)
     for name in ("descriptors", "threads"):
         before, after = first_and_last([getattr(sample, name) for sample in samples])

@@ -22,7 +22,7 @@ import pytest
 
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.run.console import LiveLineHandler, duration, run_log
-from a3c_exp.run.files import amount, bytes_text
+from a3c_exp.run.files import amount
 from a3c_exp.run.progress import ProgressLine
 from a3c_exp.run.statistics import RunStatistics
 
@@ -111,7 +111,6 @@ def test_the_time_left_is_until_the_first_of_the_runs_ends(max_seconds: float | 
 def test_amounts_and_durations_are_read_at_a_glance() -> None:
     amounts = {0: "0", 999: "999", 1234: "1.23k", 99_999: "100k", 999_999: "1M", 2 * 10**9: "2G"}
     assert {number: amount(number) for number in amounts} == amounts
-    assert [bytes_text(size) for size in (0, 950, 34_500_000)] == ["0 B", "950 B", "34.5 MB"]
     assert [duration(seconds) for seconds in (6.2, 59.5, 3723)] == ["0:07", "1:00", "1:02:03"]
 
 

@@ -12,7 +12,6 @@ from runs import SCRIPTED, config, latest, same, train, train_config
 from a3c_exp import evaluate
 from a3c_exp.cli.existing import clear
 from a3c_exp.run import checkpoint as checkpoint_format
-from a3c_exp.run.files import copy_as, size_of
 
 
 @pytest.mark.parametrize(
@@ -59,12 +58,6 @@ def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
     run = train(tmp_path, SCRIPTED, checkpoint={"every": 8, "keep": "none"}, **faulty)
     assert run.exit_code == 1
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"latest.ckpt"}
-
-
-def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"three")
-    copy_as(tmp_path / "file", tmp_path / "copy")
-    assert size_of(tmp_path) == len("three")
 
 
 # Numbered ones: which there are, and that whatever reads or deletes checkpoints knows them.

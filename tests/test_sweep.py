@@ -135,7 +135,7 @@ def test_a_sweep_says_what_starts_ends_and_fails(
     assert "algorithm=a3c: begins" in lines
     assert [line for line in lines if re.match(r"1 of 2, \d+:\d\d left: algorithm=.*FailingA3C.*: failed$", line)]
     assert [line for line in lines if re.match(r"2 of 2: algorithm=a3c: finished.* after \d+ steps", line)]
-    assert re.match(r"1 of 2 runs have finished; folder holds \d+ kB", lines[-3])
+    assert re.match(r"1 of 2 runs have finished, in folder", lines[-3])
     assert re.match(r"failed: folder/algorithm-FailingA3C\S*: failed.*: RuntimeError: scripted to fail", lines[-2])
     assert lines[-1].endswith("-m a3c_exp.report folder")
     failed, ended = runs(here / "folder")

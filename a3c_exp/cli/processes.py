@@ -24,7 +24,7 @@ from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say
 from a3c_exp.report.ranking import rank, table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
-from a3c_exp.run.files import FolderLockedError, bytes_text, exclusive_folder, size_of
+from a3c_exp.run.files import FolderLockedError, exclusive_folder
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.outcome import next_commands, outcome, short
 from a3c_exp.run.run_folder import read_summary
@@ -184,9 +184,7 @@ class Runs:
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
         found = Counter(job.status for job in self.jobs)
-        root = self.jobs[0].folder.parent
-        size = bytes_text(size_of(root))
-        say(f"{found['ended']} of {len(self.jobs)} runs have finished; {short(root)} holds {size}")
+        say(f"{found['ended']} of {len(self.jobs)} runs have finished, in {short(self.jobs[0].folder.parent)}")
         for job in self.jobs:
             if job.status == "failed":
                 say(f"failed: {short(job.folder)}: {job.text}")

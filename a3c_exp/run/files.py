@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import shutil
-import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -271,29 +270,13 @@ def copy_as(path: Path, copy: Path) -> None:
     partial.unlink(missing_ok=True)  # two names of one file are not replaced
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all files in a folder and below. A file with several names counts once."""
-    sizes: dict[tuple[int, int], int] = {}
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # a run that goes on may have deleted it
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode):
-                sizes[status.st_dev, status.st_ino] = status.st_size
-    return sum(sizes.values())
-
-
-def amount(value: float, gap: str = "") -> str:
-    """A number with three digits: 950, 1.23k, 117k, 2.5M. gap: before the unit."""
+def amount(value: float) -> str:
+    """A number with three digits: 950, 1.23k, 117k, 2.5M."""
     units = ["", "k", "M", "G"]
     while value >= 999.5 and len(units) > 1:
         value /= 1000
         units.pop(0)
-    return f"{value:.3g}{gap}{units[0]}"
-
-
-def bytes_text(size: int) -> str:
-    """A number of bytes as text: 950 B, 1.2 MB."""
-    return f"{amount(size, ' ')}B"
+    return f"{value:.3g}{units[0]}"
 
 
 def write_bytes(path: Path, data: bytes) -> None:
