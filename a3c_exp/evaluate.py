@@ -26,10 +26,10 @@ from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
+from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
-from a3c_exp.run.saved_state import STATE_ERRORS, load_state
 
 SHOWN_STEPS = 50
 """Steps of the environments between two moments at which a terminal shows how far an evaluation is."""

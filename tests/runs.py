@@ -24,9 +24,8 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.episode_log import EpisodeTable
+from a3c_exp.run.callbacks import EpisodeTable
 from a3c_exp.run.files import RunOutput
-from a3c_exp.run.metrics import ResumePoint
 from a3c_exp.run.trainer import Run, run
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -106,11 +105,12 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def episode_table(folder: Path, resumed: ResumePoint | None = None, most: int = 10) -> EpisodeTable:
-    """The callback that writes episodes.csv, without a run."""
-    experiment = SimpleNamespace(record_episodes=most)
-    run: Any = SimpleNamespace(folder=folder, output=RunOutput(folder), experiment=experiment)
-    return EpisodeTable(run, resumed)
+def episode_table(folder: Path, episodes: int = 0, most: int = 10) -> EpisodeTable:
+    """The callback that writes episodes.csv, without a run. episodes: those that its checkpoint knows of."""
+    experiment, statistics = SimpleNamespace(record_episodes=most), SimpleNamespace(episodes=episodes)
+    output = RunOutput(folder)
+    run: Any = SimpleNamespace(folder=folder, output=output, experiment=experiment, statistics=statistics)
+    return EpisodeTable(run)
 
 
 def told(seconds: float) -> Any:

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from a3c_exp.core.events import Episodes, Event
+from a3c_exp.run.callbacks import ProgressLine
 from a3c_exp.run.console import LiveLineHandler, duration, run_log
 from a3c_exp.run.files import amount
-from a3c_exp.run.progress import ProgressLine
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")

@@ -18,7 +18,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.run import files
 from a3c_exp.run.event_file import EventFile, header, hparams
-from a3c_exp.run.metrics import PointsTable, ResumePoint, earlier_points, read_points
+from a3c_exp.run.metrics import PointsTable, earlier_points, read_points
 from a3c_exp.run.run_folder import config_text
 
 # metrics.csv.
@@ -29,8 +29,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.csv"
 
 
-def resume(path: Path, resumed: ResumePoint) -> PointsTable:
-    return PointsTable(path, earlier_points(path, resumed))
+def resume(path: Path, steps: int, seconds: float) -> PointsTable:
+    return PointsTable(path, earlier_points(path, steps, seconds))
 
 
 def test_each_point_is_a_row_at_once_and_a_new_name_a_column(path: Path) -> None:
@@ -51,7 +51,7 @@ def test_each_point_is_a_row_at_once_and_a_new_name_a_column(path: Path) -> None
 def test_a_resumed_run_goes_on_without_what_came_after_its_checkpoint(path: Path) -> None:
     """Of a kept point that is younger than the checkpoint, an evaluation's, the time is the checkpoint's."""
     path.write_text("step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n300,3.0,300,\n90,185.5,,7.0\n400,4.0,4")
-    table = resume(path, ResumePoint(200, wall_seconds=2.12349))
+    table = resume(path, 200, 2.12349)
     table.log({"step": 250, "wall_seconds": 2.5, "n": 250})
     table.close()
     assert path.read_text() == "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n90,2.123,,7.0\n250,2.5,250,\n"
@@ -69,7 +69,7 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
     with pytest.raises(UnreadableError, match="is no point"):
         read_points(path)
     with caplog.at_level(logging.WARNING, "a3c_exp"):
-        resume(path, ResumePoint(1000)).close()
+        resume(path, 1000, 9.0).close()
     assert read_points(path) == []
     assert path.with_name("metrics.csv.old").read_text() == content
     [record] = caplog.records

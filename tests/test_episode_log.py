@@ -12,7 +12,6 @@ import pytest
 from runs import config, episode_table, told, train_config
 
 from a3c_exp.core.events import Episodes
-from a3c_exp.run.metrics import ResumePoint
 
 THREE_STEPS: dict[str, Any] = {"env__kwargs": {"length": 3}}
 
@@ -75,25 +74,15 @@ class TestEpisodeLog:
         written.on_episodes(told(1.0004), 0, episodes(10, 30))
         written.on_episodes(told(1.0011), 1, episodes(20))
         written.close(True)
-        episode_table(tmp_path, ResumePoint(25, training_seconds=1.00042)).close(True)
-        assert [row["step"] for row in rows_of(path)] == ["10"]
+        episode_table(tmp_path, episodes=2).close(True)
+        assert [row["step"] for row in rows_of(path)] == ["10", "30"]
 
-    @pytest.mark.parametrize(
-        ("content", "kept"),
-        [
-            ("a,b\r1,2\r", []),
-            ("step,worker,return,length,seconds\n10,0,1,3,x\n20,0,1,3,9.0\n30,0,1,9.0\n", ["20"]),
-        ],
-    )
-    def test_a_file_that_another_program_has_changed_is_set_aside(
-        self, content: str, kept: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Rows that can be read are kept, and no file is replaced."""
-        path = tmp_path / "episodes.csv"
+    def test_a_file_of_another_program_is_set_aside(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        path, content = tmp_path / "episodes.csv", "a,b\r1,2\r"
         path.write_text(content, newline="")
         with caplog.at_level(logging.WARNING, "a3c_exp"):
-            episode_table(tmp_path, ResumePoint(1500)).close(True)
-        assert [row["step"] for row in rows_of(path)] == kept
+            episode_table(tmp_path, episodes=3).close(True)
+        assert rows_of(path) == []
         assert (tmp_path / "episodes.csv.old").read_bytes() == content.encode()
         [message] = caplog.messages
         assert "episodes.csv.old" in message

@@ -21,7 +21,7 @@ from a3c_exp.envs.info import InfoNumbers, final_infos, number_columns
 from a3c_exp.errors import FolderError
 from a3c_exp.report import __main__ as report
 from a3c_exp.run import checkpoint
-from a3c_exp.run.metrics import ResumePoint, read_points
+from a3c_exp.run.metrics import read_points
 from a3c_exp.run.statistics import RunStatistics
 
 # Every third episode has no numbers but that of its last step, and a name appears and disappears.
@@ -195,7 +195,7 @@ def test_the_first_episodes_decide_the_columns_of_the_table(tmp_path: Path, capl
     head = "step,worker,return,length,seconds,a,b\n0,0,1,7,1.000,0.5,\n1,0,1,7,1.000,,2\n"
     assert path.read_text() == f"{head}2,1,1,7,2.000,,1e-09\n"
     assert len(caplog.messages) == 1 and "late" in caplog.messages[0]
-    resumed = episode_table(tmp_path, ResumePoint(1))
+    resumed = episode_table(tmp_path, 2)
     resumed.on_episodes(told(3.0), 0, episodes({"late": 3.0, "b": 4.0}, first=5))
     resumed.close(True)
     assert path.read_text() == f"{head}5,0,1,7,3.000,,4\n"

@@ -17,8 +17,8 @@ from a3c_exp.__main__ import main
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.run import checkpoint
+from a3c_exp.run.callbacks import ProgressLine
 from a3c_exp.run.files import exclusive_folder
-from a3c_exp.run.progress import ProgressLine
 from a3c_exp.run.trainer import Run, Trainer, run
 
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}

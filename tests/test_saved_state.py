@@ -14,7 +14,7 @@ from runs import config, put, train, train_config
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.saved_state import load_latest, load_state
+from a3c_exp.run.checkpoint import load_latest, load_state
 
 RUN: dict[str, Any] = {"total_steps": 64, "env__normalize_observations": True}
 

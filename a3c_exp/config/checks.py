@@ -24,8 +24,8 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
+from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import best_checkpoint
-from a3c_exp.run.saved_state import load_state
 
 INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision")
 """Settings of a network that do not change what given parameters mean."""

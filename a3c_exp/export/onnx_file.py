@@ -31,7 +31,7 @@ from a3c_exp.evaluate import Loaded
 from a3c_exp.networks.recurrent import reset_state
 from a3c_exp.run.files import write_bytes
 from a3c_exp.run.policy import REPLAY, Policy
-from a3c_exp.run.run_folder import commit_of
+from a3c_exp.run.run_folder import read_summary
 
 OUTPUTS = ("action", "value", "parameters", "next_state")
 """Names of the file's outputs; the last only with a recurrent network."""
@@ -62,7 +62,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
         "run": folder.absolute().name,
         "checkpoint": loaded.checkpoint.name,
         "steps": str(loaded.steps),
-        "commit": commit_of(folder) or "unknown",
+        "commit": str((read_summary(folder) or {}).get("commit") or "unknown"),
     }
     try:
         data = make_model(loaded.policy, env, about).SerializeToString()

@@ -1,20 +1,90 @@
-"""The package's own callbacks for stop rules, curves and checkpoints. Others have modules of their own."""
+"""The callbacks of a run: the package's own, but for evaluations, and the list of all that are told of each moment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
-from a3c_exp.core.callback import EvalResult, Media, RunView
+from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
+from a3c_exp.core.events import Episodes
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.envs.info import EPISODE_COLUMNS
+from a3c_exp.errors import one_line, place_of
 from a3c_exp.run import checkpoint, files, run_folder
-from a3c_exp.run.callback_list import Every, Own, Training
+from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.event_file import EventFile, header
-from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, ResumePoint, earlier_points
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, LATEST, METRICS_FILE
+from a3c_exp.run.files import Appender, RunOutput, amount, log, set_aside
+from a3c_exp.run.interruption import Interruption
+from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, earlier_points
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
+from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
 LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
+LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
+"""Seconds between two progress lines on a terminal, and in the log."""
+SPEED_SECONDS = 10.0
+"""The speed is that of so many last seconds."""
+MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
+
+
+class Training(RunView, Protocol):
+    """A run as the package's own callbacks see it: the trainer, and what is one for all of them.
+
+    best_return: of all evaluations; None before the first.
+    """
+
+    experiment: Experiment
+    statistics: RunStatistics
+    clock: TrainingClock
+    output: RunOutput
+    interruption: Interruption
+    best_return: float | None
+
+    def tell(self, moment: str, *arguments: object) -> None:
+        """See `CallbackList.tell`."""
+
+    def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The content of a checkpoint, as of now. state: of the store; None: its present one."""
+
+    def write(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
+
+
+class Own(Callback):
+    """One of the package's own callbacks. Its errors are the run's."""
+
+    on_error = "raise"
+
+    def __init__(self, run: Training) -> None:
+        self._run = run
+
+    def flush(self) -> None:
+        """Write what has come in: a checkpoint is next, and a resumed run has no other record of what was before it."""
+
+    def close(self, finished: bool) -> None:
+        """Write the last of it. finished: whether the run has neither failed nor been interrupted."""
+
+
+class Every:
+    """A rule for when a task is due: a multiple of `interval` has been passed since it was last asked. None: never.
+
+    start: value from which counting begins; a multiple at `start` itself counts as done.
+    """
+
+    def __init__(self, interval: int | None, start: int = 0) -> None:
+        self._interval = interval
+        self._last = start
+
+    def __call__(self, value: int) -> bool:
+        before, self._last = self._last, value
+        return self._interval is not None and value // self._interval > before // self._interval
 
 
 class StopRules(Own):
@@ -46,17 +116,17 @@ class StopRules(Own):
 class Curves(Own):
     """Logs a point of the statistics now and then, and writes every point to metrics.csv and to TensorBoard's file.
 
-    resumed: where a resumed run continues; None for a new run. Points of later steps are void: they are dropped from
-    the table, and TensorBoard hides them, so that each curve stays one line.
+    Where a run is resumed, points of later steps are void: they are dropped from the table, and TensorBoard hides them,
+    so that each curve stays one line.
     """
 
-    def __init__(self, run: Training, resumed: ResumePoint | None) -> None:
+    def __init__(self, run: Training) -> None:
         super().__init__(run)
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
         path = run.folder / METRICS_FILE
-        self._table = PointsTable(path, earlier_points(path, resumed))
-        self._events = EventFile(run.folder, start=0 if resumed is None else resumed.steps + 1)
+        self._table = PointsTable(path, earlier_points(path, run.steps, run.statistics.seconds))
+        self._events = EventFile(run.folder, start=run.steps + 1)
         self._events.write(summary=header(run.config))
         self._by_time = every is None
         self._due = Every(every, run.statistics.steps)
@@ -94,6 +164,83 @@ class Curves(Own):
             output.write(name, self._events.success)
         output.write(name, self._events.close)
         output.write(METRICS_FILE, self._table.close)
+
+
+class EpisodeTable(Own):
+    """Writes episodes.csv with each point of the curves. It has at most `record_episodes` rows.
+
+    step: environment steps of the run, of all workers, at which the episode ended, as its worker knew them. worker: its
+    index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
+    of the episode. After them come the environment's own numbers by name, with empty cells where an episode has none.
+    The first episode decides which names have a column; a resumed run keeps those that it has.
+
+    A resumed run keeps the rows of those episodes that its checkpoint knows of.
+    """
+
+    def __init__(self, run: Training) -> None:
+        super().__init__(run)
+        path = run.folder / EPISODES_FILE
+        lines = _earlier_lines(path, run.statistics.episodes)
+        self._names = lines[0].split(",")[len(EPISODE_COLUMNS) :] if lines else None  # of the environment's own numbers
+        self._rows = max(0, len(lines) - 1)
+        self._warned = False
+        self._file = Appender(path, [f"{line}\n".encode() for line in lines])
+
+    def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
+        most = self._run.experiment.record_episodes
+        left = most - self._rows
+        if left <= 0:
+            return
+        names = self._decided(episodes)
+        columns = (episodes.end_steps[:left], episodes.returns[:left], episodes.lengths[:left])
+        numbers = (map(_cell, episodes.column(name)[:left].tolist()) for name in names)
+        rows = list(zip(*(column.tolist() for column in columns), *numbers, strict=True))
+        # One format for all rows takes half the time of one for each.
+        template = f"%d,{worker},%.10g,%d,{run.seconds:.3f}{',%s' * len(names)}\n" * len(rows)
+        self._file.add((template % tuple(cell for row in rows for cell in row)).encode())
+        self._rows += len(rows)
+        if self._rows >= most:
+            log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        self._run.output.write(EPISODES_FILE, self._file.flush)
+
+    def close(self, finished: bool) -> None:
+        """Write what has been added, at least the header."""
+        self._decided(Episodes())
+        self._run.output.write(EPISODES_FILE, self._file.close)
+
+    def _decided(self, episodes: Episodes) -> list[str]:
+        """The names of the environment's own numbers that have a column, which the first episodes decide."""
+        if self._names is None:
+            self._names = list(episodes.numbers)
+            self._file.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
+        others = [name for name in episodes.numbers if name not in self._names]
+        if others and not self._warned:
+            self._warned = True
+            log.warning("episodes.csv has no column for %s, which came later", ", ".join(others))
+        return self._names
+
+
+def _earlier_lines(path: Path, episodes: int) -> list[str]:
+    """The header of a run's table and its first rows, of so many episodes; nothing if there is no such row.
+
+    Another program's table is set aside. A last line without its end is that of a writer that was killed.
+    """
+    if not (episodes and path.exists()):
+        return []
+    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]
+    if lines and lines[0].split(",")[: len(EPISODE_COLUMNS)] == EPISODE_COLUMNS:
+        return lines[: 1 + episodes] if len(lines) > 1 else []
+    set_aside(path, "is of another program")
+    return []
+
+
+def _cell(number: float) -> str:
+    return "" if math.isnan(number) else f"{number:.10g}"
 
 
 class Checkpoints(Own):
@@ -146,3 +293,136 @@ class Checkpoints(Own):
         numbered = [path.name for path in run_folder.numbered_checkpoints(self._run.folder)]
         for name in {LATEST, BEST, *numbered[self._settings.last if LATEST in kept else 0 :]} - kept:
             (self._folder / name).unlink(missing_ok=True)
+
+
+class ProgressLine(Own):
+    """Shows how far the run is: steps, speed, mean return, best evaluation, time left.
+
+    On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, run: Training, terminal: LiveLineHandler, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        super().__init__(run)
+        self._terminal = terminal
+        self._clock = clock
+        # The limit is for this session; the seconds of the statistics include earlier ones.
+        most = run.experiment.stop.max_seconds
+        self._end = None if most is None else run.statistics.seconds + most
+        self._next = clock()
+        self._next_plain = self._next + PLAIN_SECONDS
+        self._samples: deque[tuple[float, int]] = deque()  # (time, steps) of the last seconds
+
+    def on_tick(self, run: RunView) -> None:
+        self.update()
+
+    def update(self, activity: str = "") -> None:
+        """Show the progress, if it is time for that. Cheap enough to call for every event.
+
+        activity: what training waits for, in place of the time left.
+        """
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + LIVE_SECONDS
+        line = self._line(self._speed(now), activity)
+        if self._terminal.live:
+            self._terminal.show(line)
+        if now >= self._next_plain:
+            self._next_plain = now + PLAIN_SECONDS
+            log.info(line, extra={"progress": True})
+
+    def close(self, finished: bool) -> None:
+        """Remove the live line."""
+        self._terminal.clear()
+
+    def _line(self, speed: float, activity: str) -> str:
+        """The text of the line, which fits into 80 columns without an activity."""
+        statistics, total, best = self._run.statistics, self._run.experiment.total_steps, self._run.best_return
+        mean = statistics.mean_return
+        parts = [
+            f"{amount(statistics.steps)} / {amount(total)} steps",
+            f"{amount(speed)}/s",
+            f"return {'-' if mean is None else return_text(mean)}",
+        ]
+        if activity:
+            parts.append(activity)
+        if best is not None:
+            parts.append(f"best eval {return_text(best)}")
+        ends = [] if self._end is None else [self._end - statistics.seconds]
+        if speed > 0:
+            ends.append((total - statistics.steps) / speed)
+        if ends and not activity:
+            parts.append(f"{duration(max(0.0, min(ends)))} left")
+        if rejected := statistics.counts["rejected"]:
+            parts.append(f"{rejected:,} updates rejected")
+        return " | ".join(parts)
+
+    def _speed(self, now: float) -> float:
+        """Steps per second, over the last SPEED_SECONDS; 0 while there is one sample."""
+        self._samples.append((now, self._run.statistics.steps))
+        while self._samples[0][0] < now - SPEED_SECONDS and len(self._samples) > 2:
+            self._samples.popleft()
+        (start, steps), (end, steps_now) = self._samples[0], self._samples[-1]
+        return (steps_now - steps) / (end - start) if end > start else 0.0
+
+
+class CallbackList:
+    """The package's own callbacks of a run, and after them copies of the user's, by the names of their classes."""
+
+    def __init__(self, run: RunView, own: Sequence[Callback], users: Sequence[Callback]) -> None:
+        self._run = run
+        self._users = {type(each).__name__: each for each in copy.deepcopy(tuple(users))}
+        everyone = [*own, *self._users.values()]
+        self._listeners = {moment: _listeners(everyone, moment) for moment in MOMENTS}
+        self._telling: list[Callable[..., None]] = []
+        self._failed: set[str] = set()
+
+    def tell(self, moment: str, *arguments: object) -> None:
+        """Call a moment's method of all callbacks that have one. One that logs a point while it is told of a point is
+        not told of its own."""
+        for callback, method in self._listeners[moment]:
+            if method in self._telling:
+                continue
+            self._telling.append(method)
+            try:
+                method(self._run, *arguments)
+            except Exception as error:
+                if callback.on_error == "raise":
+                    raise
+                self._warn_once(f"callback {type(callback).__name__}.{moment} failed", error)
+            finally:
+                self._telling.pop()
+
+    def state(self) -> dict[str, Any]:
+        """The states of the user's callbacks by name; one that a checkpoint cannot hold is left out."""
+        states = {}
+        for name, callback in self._users.items():
+            try:
+                state = callback.state_dict()
+                checkpoint.require_plain(state)
+            except Exception as error:
+                self._warn_once(f"checkpoints have no state of callback {name}", error)
+            else:
+                states[name] = state
+        return states
+
+    def load(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give the user's callbacks their states."""
+        for name in states.keys() & self._users.keys():
+            try:
+                self._users[name].load_state_dict(states[name])
+            except Exception as error:
+                self._warn_once(f"callback {name} begins anew, since its state does not fit it", error)
+
+    def _warn_once(self, what: str, error: Exception) -> None:
+        if what not in self._failed:
+            self._failed.add(what)
+            log.warning("%s: %s%s", what, one_line(error), place_of(error))
+
+
+def _listeners(callbacks: Sequence[Callback], moment: str) -> list[tuple[Callback, Callable[..., None]]]:
+    """The callbacks that have a method of their own for a moment, and this method."""
+    having = [each for each in callbacks if getattr(type(each), moment) is not getattr(Callback, moment)]
+    return [(each, getattr(each, moment)) for each in having]

@@ -19,7 +19,7 @@ from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError, one_line
-from a3c_exp.run.callback_list import Every, Own, Training
+from a3c_exp.run.callbacks import Every, Own, Training
 from a3c_exp.run.files import log
 from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import BEST, VIDEOS

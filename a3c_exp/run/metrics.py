@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from a3c_exp.common.reading import UnreadableError, open_regular
 from a3c_exp.run.files import Appender, set_aside
@@ -19,17 +18,6 @@ MOST_BYTES = 2**30
 
 Point = dict[str, float]
 """A point of the curves: STEP, SECONDS, and values by their names in TensorBoard."""
-
-
-class ResumePoint(NamedTuple):
-    """Where a resumed run goes on: the moment of its checkpoint.
-
-    steps: of the run. wall_seconds: since its start. training_seconds: of these, those of training.
-    """
-
-    steps: int
-    wall_seconds: float = math.inf
-    training_seconds: float = math.inf
 
 
 class PointsTable(Appender):
@@ -83,21 +71,19 @@ def read_points(path: Path) -> list[Point]:
         return []
 
 
-def earlier_points(path: Path, resumed: ResumePoint | None) -> list[Point]:
-    """The points that a run has before its first one: none of a new run, those up to the checkpoint of a resumed one.
+def earlier_points(path: Path, steps: int, seconds: float) -> list[Point]:
+    """The points of a run up to its checkpoint, of so many steps and seconds; none of a new run.
 
     A kept point may be younger than the checkpoint: that of an evaluation, or the last one before it. It gets the
     checkpoint's time, so that time never goes back. A table that another program has changed is set aside.
     """
-    if resumed is None:
-        return []
     try:
         points = read_points(path)
     except UnreadableError as error:
         set_aside(path, str(error))
         return []
-    latest = round(resumed.wall_seconds, 3)
-    return [point | {SECONDS: min(point[SECONDS], latest)} for point in points if point[STEP] <= resumed.steps]
+    latest = round(seconds, 3)
+    return [point | {SECONDS: min(point[SECONDS], latest)} for point in points if point[STEP] <= steps]
 
 
 def _points(file: IO[bytes]) -> Iterator[Point]:

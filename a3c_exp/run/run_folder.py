@@ -36,20 +36,6 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     return summary if isinstance(summary, dict) else None
 
 
-def commit_of(folder: Path) -> str | None:
-    """The commit of the program that wrote the run in `folder`; None if there is no summary, or it has none."""
-    commit = (read_summary(folder) or {}).get("commit")
-    return None if commit is None else str(commit) or None
-
-
-def written_by(folder: Path) -> str:
-    """The program that wrote the run in `folder`, for errors about one that this program cannot read."""
-    commit = commit_of(folder)
-    if commit is None:
-        return f"was written by another version of a3c_exp, of which its {SUMMARY_FILE} has no commit"
-    return f"was written by commit {commit[:7]}: use that checkout"
-
-
 EVENTS = "events.out.tfevents."
 WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, "metrics.", CHECKPOINTS, VIDEOS, EVENTS, "train.log")
 """How the names begin of all that a run writes into its folder: files that it replaces have others beside them."""

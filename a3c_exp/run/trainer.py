@@ -25,15 +25,11 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import FAILED, PREEMPTED, ConfigError, FolderError, RunError, named
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
-from a3c_exp.run.callback_list import CallbackList, Own
+from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
-from a3c_exp.run.episode_log import EpisodeTable
 from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput, log
 from a3c_exp.run.interruption import Interruption, interruptions
-from a3c_exp.run.metrics import ResumePoint
-from a3c_exp.run.progress import ProgressLine
-from a3c_exp.run.saved_state import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
@@ -103,9 +99,6 @@ def run(
             log.info(network.runtime.description, extra=ONLY_FILE)
             for warning in (*experiment.warnings, *network.warnings):
                 log.warning("%s", warning)
-            pixels = experiment.env.normalize_observations
-            if isinstance(pixels, tuple):
-                log.info("pixels: less %g, over %g", round(pixels[0]), pixels[1], extra=ONLY_FILE)
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise FolderError(folder, f"cannot be written: {error}") from error
@@ -173,8 +166,7 @@ class Trainer:
         self._deadline = math.inf  # for workers that have been asked to end
         self._error: str | None = None
         self._commit = provenance.commit()  # now: the code may change during the run
-        resumed = None if state is None else ResumePoint(self.steps, statistics.seconds, self.seconds)
-        self._add_callbacks(resumed, terminal)
+        self._add_callbacks(terminal)
         if state is not None:
             self._callbacks.load(state.get("callbacks", {}))
 
@@ -185,17 +177,17 @@ class Trainer:
             found.append(load_state(self.folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"])
         return max((each for each in found if each is not None), default=None)
 
-    def _add_callbacks(self, resumed: ResumePoint | None, terminal: LiveLineHandler) -> None:
+    def _add_callbacks(self, terminal: LiveLineHandler) -> None:
         """Make the package's own callbacks, in the order in which they are called."""
         self._rules = callbacks.StopRules(self)
-        line = ProgressLine(self, terminal)
+        line = callbacks.ProgressLine(self, terminal)
         self._evaluations = Evaluations(self, line.update)
         self._checkpoints = callbacks.Checkpoints(self)
-        self._curves = callbacks.Curves(self, resumed)
-        self._own: list[Own] = [self._rules, self._evaluations, self._checkpoints, self._curves, line]
+        self._curves = callbacks.Curves(self)
+        self._own: list[callbacks.Own] = [self._rules, self._evaluations, self._checkpoints, self._curves, line]
         if self.experiment.record_episodes:
-            self._own.append(EpisodeTable(self, resumed))
-        self._callbacks = CallbackList(self, self._own, self.experiment.callbacks)
+            self._own.append(callbacks.EpisodeTable(self))
+        self._callbacks = callbacks.CallbackList(self, self._own, self.experiment.callbacks)
 
     # What callbacks may do.
 

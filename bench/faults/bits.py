@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from a3c_exp.errors import ConfigError
+from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, numbered_checkpoints
-from a3c_exp.run.saved_state import load_state
 from bench.faults.cases import Outcome
 from bench.faults.program import BACKENDS, EVERY, Program
 from bench.fuzz import finished_run

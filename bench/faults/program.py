@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.errors import ConfigError
+from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.metrics import STEP, read_points
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, SUMMARY_FILE
-from a3c_exp.run.saved_state import load_state
 from bench.checkout import HERE
 from bench.processes import marked
 
