@@ -68,6 +68,10 @@ class Returns(Checked, ABC):
     @abstractmethod
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
 
+    def warning(self, rollout_length: int) -> str | None:
+        """A sentence about settings that do not suit rollouts of so many steps; None if there are none."""
+        return None
+
 
 def example_trajectory() -> Trajectory:
     """A trajectory of 6 steps of 2 environments: an episode terminates after step 2, another is truncated after it."""
@@ -147,6 +151,15 @@ class NStepZero(Returns):
         discounts = _discounts(trajectory, gamma)
         targets = _bootstrapped(trajectory.rewards, discounts, trajectory.next_values, self.n)
         return targets - trajectory.values, targets
+
+    def warning(self, rollout_length: int) -> str | None:
+        """Warn if n is too large for rollouts of so many steps."""
+        if self.n < rollout_length:
+            return None
+        return (
+            f"n = {self.n} reaches past every rollout of {rollout_length} steps: "
+            "no return is ever bootstrapped from the critic"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,6 +195,8 @@ class Experiment(Checked):
         """Settings that run but are probably not meant, one line each."""
         found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
         for name, returns in (("returns", self.returns), ("critic_returns", self.critic_returns)):
+            if returns is not None and self.rollout_length != "episode":
+                found[name] = returns.warning(self.rollout_length)
             if returns is not None and not returns.across_episodes and crosses_episodes(returns):
                 found[name] = CROSSING.format(type(returns).__name__)
         if (most := max(self.schedule(tenths / 10) for tenths in range(11))) < SMALL_FACTOR:
