@@ -60,6 +60,10 @@ class CachedStore(SharedStore):
                 self.restore(state | {"multipliers": self.counters.multipliers})
             else:
                 log.warning("a parameter server does not answer: its state is taken as of update %d", self.version)
+        return self.cached_state()
+
+    def cached_state(self) -> dict[str, Any]:
+        """The state that was last fetched, but with the run's current steps: they were made."""
         return super().state()
 
     def stop(self) -> None:
@@ -226,8 +230,8 @@ class Driver(Supervisor[ActorSource]):
             raise RunError(text, "stalled")
 
     def _start_servers(self) -> None:
-        """Start all servers with the state that was last fetched, but with the run's current steps: they were made."""
-        state = SharedStore.state(self._store)
+        """Start all servers with the cached state."""
+        state = self._store.cached_state()
         self._servers[:] = [self._start_server(shard, shard_state(state, shard)) for shard in self._shards]
         self._status_calls: dict[Any, int] = {}  # pending, and the server's index
         self._answers = [0] * len(self._servers)  # by server, of calls for its status
