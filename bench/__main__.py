@@ -47,7 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     how = f"{flags.rounds} x {flags.seconds:g} s"
     measured = f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {how}, {_machine()}"
     for row in ROWS:
-        if flags.only is None or row.name in flags.only:
+        if flags.only is not None and row.name not in flags.only:
+            continue
+        if row.gpu and not torch.cuda.is_available():
+            print(f"{row.name}: torch finds no GPU", file=sys.stderr)
+        else:
             lines = [[*line, measured] for line in table_lines(row, flags.rounds, flags.seconds)]
             print(f"\n{markdown.table(HEADER, lines)}\n", flush=True)
             record(row.name, lines)

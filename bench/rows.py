@@ -28,7 +28,7 @@ class Row:
     """A figure, measured in turn with those of `against`.
 
     unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`; without any, for the
-    subject's own figure. at_most: bar for the subject's own figure.
+    subject's own figure. at_most: bar for the subject's own figure. gpu: whether it needs one.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Row:
     unit: str = "steps/s"
     at_least: float | None = None
     at_most: float | None = None
+    gpu: bool = False
 
 
 PPO = (
