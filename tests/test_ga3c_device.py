@@ -96,14 +96,19 @@ class TestStore:
     def test_its_state_is_that_of_the_device(self, device: torch.device) -> None:
         store = start_store(optimizer=SGD(learning_rate=1.0, momentum=0.5))
         before, host = store.state(), store.parameters
+        ones_there = torch.ones(SIZE, device=device)
+
+        def push_there() -> None:
+            push(store, 1, ones_there, store.pull(1, torch.empty_like(ones_there)))
+
         with parameters_on(device, store):
-            push(store, 1, torch.ones(SIZE, device=device))
+            push_there()
             np.testing.assert_array_equal(host.state()["parameters"], before["parameters"])
             during = store.state()
             np.testing.assert_allclose(during["parameters"], before["parameters"] - 1)
             np.testing.assert_allclose(during["optimizer_state"], np.ones((1, 1, SIZE)))
             np.testing.assert_array_equal(store.state()["parameters"], during["parameters"])
-            push(store, 1, torch.ones(SIZE, device=device))
+            push_there()
             np.testing.assert_allclose(during["parameters"], before["parameters"] - 1, err_msg="it is a copy")
         assert store.parameters is host
         np.testing.assert_allclose(store.state()["parameters"], before["parameters"] - 2.5)

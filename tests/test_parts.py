@@ -103,7 +103,8 @@ def test_one_worker_is_the_same_everywhere(backend: str) -> None:
     if backend == "ray" and find_spec("ray") is None:  # not imported: that is for the backend
         pytest.skip("clusters: pip install 'a3c-exp[ray]'")
     more = {"env.normalize_observations": True, "total_steps": 1600, "workers": 1, "stop.mean_return": "null"}
-    one_by_one = {"ray": {"backend.in_flight": 0}, "ga3c": {"backend.rollouts": 1, "backend.training_batch": 1}}
+    ga3c: dict[str, Any] = {"backend.rollouts": 1, "backend.training_batch": 1, "backend.device": "cpu"}
+    one_by_one: dict[str, dict[str, Any]] = {"ray": {"backend.in_flight": 0}, "ga3c": ga3c}
     _, expected, _ = drain(a3c_exp.compose(overrides("serial", **more)))
     _, state, error = drain(a3c_exp.compose(overrides(backend, **more, **one_by_one.get(backend, {}))))
     assert error is None
