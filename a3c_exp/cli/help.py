@@ -1,20 +1,4 @@
-"""`python -m a3c_exp --help`. It reads the options from disk: importing Hydra takes half a second."""
-
-from __future__ import annotations
-
-from collections import defaultdict
-from collections.abc import Sequence
-from pathlib import Path
-from textwrap import fill
-
-from a3c_exp.cli.arguments import WORDS, read_arguments
-from a3c_exp.cli.startup import conf_folder
-
-FLAGS = {"--help", "-h"}
-WIDTH, COLUMN = 79, 26
-"""Columns of the whole text, and before an explanation."""
-HELP = """\
-a3c_exp: asynchronous actor-critic experiments
+"""a3c_exp: asynchronous actor-critic experiments
 
 Train; the run's folder is made in outputs/:
   python -m a3c_exp env=lunar workers=16
@@ -47,6 +31,23 @@ Settings of the whole run, with their defaults (some environments set theirs):
 
 {words}
 """
+
+# The text above is what `python -m a3c_exp --help` prints, with what it reads from disk in the places in braces:
+# importing Hydra takes half a second.
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+
+from a3c_exp.cli.arguments import WORDS, read_arguments
+from a3c_exp.cli.startup import conf_folder
+
+FLAGS = {"--help", "-h"}
+WIDTH, COLUMN = 79, 26
+"""Columns of the whole text, and before an explanation."""
 OTHERS = {
     "--cfg job": "print what a command is composed to, and run nothing",
     "-m": "run each combination of values that are given with commas",
@@ -74,5 +75,5 @@ def command(arguments: Sequence[str]) -> int:
     settings = "\n".join(_explained(f"  {setting.rstrip()}", comment.strip()) for setting, _, comment in lines)
     every = OTHERS | {f"{word}=": text for word, text in WORDS.items()}
     words = "\n".join(_explained(f"  {word}", text) for word, text in every.items())
-    print(HELP.format(conf=conf_folder(), groups=groups, settings=settings, words=words))
+    print((__doc__ or "").format(conf=conf_folder(), groups=groups, settings=settings, words=words))
     return 0
