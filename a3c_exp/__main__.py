@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from a3c_exp.cli.help import FLAGS
-from a3c_exp.cli.startup import NOT_PLAIN, end_with_parent, start_server
+from a3c_exp.cli.startup import end_with_parent
 from a3c_exp.errors import exit_code
 
 
@@ -23,10 +23,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code: see a3c_exp.errors.exit_code."""
     end_with_parent()
     module = "a3c_exp.cli.main" if FLAGS.isdisjoint(arguments) else "a3c_exp.cli.help"
-    backends = [text.partition("=")[2] for text in arguments if text.startswith("backend=")]
-    plain = not any(text.startswith(NOT_PLAIN) for text in arguments)
-    if plain and (backends or ["processes"])[-1] in ("processes", "ga3c"):
-        start_server()  # it imports torch, on another core, while this process imports Hydra
     return exit_code(lambda: int(importlib.import_module(module).command(arguments)))
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from a3c_exp.backends import forkserver
 from a3c_exp.cli.existing import CONTINUE, clear, find_action
-from a3c_exp.cli.startup import start_server
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
@@ -102,7 +102,8 @@ def prestart(backend: object) -> None:
     """Start the fork server if a backend's settings are those of one that uses it: it imports torch while this process
     does. Errors are left to the checks."""
     if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
-        start_server()
+        with suppress(ConfigError):
+            forkserver.ensure_running()
 
 
 def recorded(callback: Callback) -> dict[str, Any]:

@@ -11,12 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from a3c_exp.backends import forkserver
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError, RunError, exit_code, printable
+from a3c_exp.errors import RunError, exit_code, printable
 
 
 def conf_folder() -> Path:
@@ -46,16 +44,6 @@ def folder_command(
             raise
 
     return exit_code(run)
-
-
-NOT_PLAIN = ("resume=", "from=", "sweep=", "jobs=", "search=", "experiment=", "-", "+", "~", "hydra/")
-"""How a word begins that leaves open whether the command trains with the default backend, or trains at all."""
-
-
-def start_server() -> None:
-    """Start the fork server, which imports torch while this process goes on. Errors are left to the checks."""
-    with suppress(ConfigError):
-        forkserver.ensure_running()
 
 
 def import_training() -> None:
