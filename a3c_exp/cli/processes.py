@@ -174,12 +174,10 @@ class Runs:
         say(f"{ended} of {len(self.jobs)}{self._left()}: {job.label}: {shown}")
 
     def _left(self) -> str:
-        """How long the rest takes if its runs take as long as those before: ", 1:20 left"."""
-        if not self._seconds or not (self._running or self._waiting):
-            return ""
-        now, mean = time.monotonic(), fmean(self._seconds)
-        rest = sum(max(0.0, mean - (now - job.started)) for job, _ in self._running)
-        return f", {duration((rest + mean * len(self._waiting)) / self.at_once)} left"
+        """How long the rest takes if its runs take as long as those before: ", 1:20 left"; empty if nobody knows."""
+        now, mean = time.monotonic(), fmean(self._seconds or [0.0])
+        rest = sum(max(0.0, mean - (now - job.started)) for job, _ in self._running) + mean * len(self._waiting)
+        return f", {duration(rest / self.at_once)} left" if rest else ""
 
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
