@@ -12,7 +12,6 @@ from a3c_exp.common.estimates import (
     improvement_interval,
     interquartile_mean,
     probability_of_improvement,
-    student_quantile,
 )
 
 
@@ -53,10 +52,3 @@ def test_the_interval_of_an_improvement_that_is_sure_has_no_width() -> None:
     assert improvement_interval([5.0, 6.0, 7.0], [1.0, 2.0]) == (1.0, 1.0)
     low, high = improvement_interval([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5])
     assert low < 0.5 < high
-
-
-@pytest.mark.parametrize(
-    ("degrees", "expected"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (99, 1.9842), (100_000, 1.9600)]
-)
-def test_quantiles_of_students_distribution_are_those_of_its_tables(degrees: int, expected: float) -> None:
-    assert student_quantile(0.95, degrees) == pytest.approx(expected, abs=1e-4)

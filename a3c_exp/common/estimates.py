@@ -1,5 +1,5 @@
 """Estimates from a handful of seeds, with their uncertainty (Agarwal et al. 2021, "Deep Reinforcement Learning at the
-Edge of the Statistical Precipice"), and the interval of a mean over few episodes."""
+Edge of the Statistical Precipice")."""
 
 from __future__ import annotations
 
@@ -80,26 +80,6 @@ def improvement_interval(x: Any, y: Any) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     draws = zip(_drawn(rng, x, FEW_DRAWS), _drawn(rng, y, FEW_DRAWS), strict=True)
     return _interval(np.array([probability_of_improvement(a, b) for a, b in draws]))
-
-
-def student_half_width(values: Any) -> float:
-    """Half the width of the 95 % interval of a mean, by Student's t: the normal one is too narrow for few values.
-
-    values: two or more.
-    """
-    array = np.asarray(values, np.float64)
-    return student_quantile(0.95, array.size - 1) * float(array.std(ddof=1)) / math.sqrt(array.size)
-
-
-def student_quantile(level: float, degrees: int) -> float:
-    """The t for which |T| <= t has the probability `level`, of Student's distribution with so many degrees of freedom.
-
-    With T = sqrt(degrees) tan(angle), the density of the angle is proportional to cos(angle)^(degrees - 1).
-    """
-    angles = np.linspace(0.0, math.pi / 2, 200_001)
-    density = np.cos(angles) ** (degrees - 1)
-    mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return math.sqrt(degrees) * math.tan(float(np.interp(level * mass[-1], mass, angles)))
 
 
 def median_reached(values: Sequence[float | None]) -> float:
