@@ -6,7 +6,6 @@ Plain data are text, numbers, true, false, null, and lists and mappings of them.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import stat
@@ -27,7 +26,7 @@ MOST_BYTES = 2**24
 """Of a file that is read as a whole. A configuration has 3 kB."""
 
 
-class UnreadableError(ValueError):
+class UnreadableError(Exception):
     """The reason why a file or a text cannot be read, in plain words."""
 
 
@@ -64,17 +63,6 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
         raise UnreadableError("is no text in UTF-8") from None
 
 
-def parse_json(text: str) -> Any:
-    """JSON as plain data. Raises UnreadableError."""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UnreadableError(f"is no JSON: line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError):
-        raise UnreadableError("has a number that is too long, or is nested too deeply") from None
-    return _plain(value)
-
-
 def parse_yaml(text: str) -> Any:
     """YAML as plain data, without aliases. Raises UnreadableError."""
     import yaml
@@ -87,11 +75,13 @@ def parse_yaml(text: str) -> Any:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f"line {mark.line + 1}: " if mark else ""
         raise UnreadableError(f"is no YAML: {line}{problem or ' '.join(str(error).split())}") from None
-    except UnreadableError:
-        raise
     except (ValueError, TypeError):  # Python's limit on digits; a list as a key
         raise UnreadableError("has a number that is too long, or a key that is no text") from None
-    return _plain(value)
+    try:
+        check_plain(value)
+    except ConfigError as error:
+        raise UnreadableError(f"{error.key or 'it'} {error.problem}") from None
+    return value
 
 
 def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
@@ -107,14 +97,6 @@ def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
         except UnreadableError as error:
             raise ConfigError(key, value, f"must be a plain value: it {error}") from None
     return found
-
-
-def _plain(value: Any) -> Any:
-    try:
-        check_plain(value)
-    except ConfigError as error:
-        raise UnreadableError(f"{error.key or 'it'} {error.problem}") from None
-    return value
 
 
 def _check_events(text: str, loader: Any) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.reading import UnreadableError, expanded, parse_json, read_text
+from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
 from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
@@ -30,8 +31,9 @@ def environment_of(config: Mapping[str, Any]) -> str:
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary of a run that has ended; None without one that can be read."""
     try:
-        summary = parse_json(read_text(folder / SUMMARY_FILE))
-    except (OSError, UnreadableError):
+        summary = json.loads(read_text(folder / SUMMARY_FILE))
+        check_plain(summary)
+    except (OSError, UnreadableError, ValueError, RecursionError):  # a stranger's file may hold anything
         return None
     return summary if isinstance(summary, dict) else None
 
