@@ -18,7 +18,7 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, key: str, value: object, problem: str) -> None:
-        super().__init__(key, value, problem)
+        # No call of Exception's own: `args`, from which an error is unpickled, are those that were given.
         self.key = key
         self.value = value
         self.problem = problem
@@ -34,7 +34,6 @@ class FolderError(ConfigError):
 
     def __init__(self, path: object, problem: str, key: str = UNNAMED) -> None:
         super().__init__(key, str(path), problem)
-        self.args = (self.value, problem, key)
 
 
 @contextmanager
@@ -45,7 +44,6 @@ def named(key: str) -> Iterator[None]:
     except FolderError as error:
         if error.key == FolderError.UNNAMED:
             error.key = key
-            error.args = (error.value, error.problem, key)
         raise
 
 

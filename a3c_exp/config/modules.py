@@ -17,7 +17,7 @@ from a3c_exp.networks.inputs import VECTOR, injected_names, is_actor_critic, obs
 CRITIC = "critic_"
 """Prefix of a setting of the critic's own encoder: `critic_hidden_sizes`. None: as the actor's."""
 
-_SPECS = ("encoder", "critic_encoder", "module")
+_SPECS = ("encoder", "critic_encoder")
 
 
 def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
@@ -27,16 +27,14 @@ def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
     that cannot be configured.
     """
     own = _constructor_settings(cls, key)
-    wrapper: type = WholeNetwork if is_actor_critic(cls) else EncoderNetwork
-    hints = typing.get_type_hints(wrapper)
-    fields = [field for field in dataclasses.fields(wrapper) if field.name not in _SPECS]
-    for field in fields:
-        if field.name in own:
-            problem = f"its constructor must not have an argument {field.name!r}, which every network has a setting for"
-            raise ConfigError(key, _name(cls), problem)
-    common = {field.name: Setting(hints[field.name], False) for field in fields}
-    if wrapper is WholeNetwork:
+    if is_actor_critic(cls):
         return own
+    hints = typing.get_type_hints(EncoderNetwork)
+    names = [field.name for field in dataclasses.fields(EncoderNetwork) if field.name not in _SPECS]
+    if taken := [name for name in names if name in own]:
+        problem = f"its constructor must not have an argument {taken[0]!r}, which every network has a setting for"
+        raise ConfigError(key, _name(cls), problem)
+    common = {name: Setting(hints[name], False) for name in names}
     # Not `hint | None`: an annotation may be no type, and `callable` is none.
     of_critic = {f"{CRITIC}{name}": Setting(Union[setting.hint, None], False) for name, setting in own.items()}  # noqa: UP007
     return of_critic | common | own
@@ -64,19 +62,15 @@ def _constructor_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
 
 def network_of(cls: type[nn.Module], values: dict[str, Any]) -> Network:
     """The network of a module with these settings, already converted."""
-    names = set(_constructor_settings(cls, "network"))
-    own = {name: value for name, value in values.items() if name in names}
     if is_actor_critic(cls):
-        return WholeNetwork(module=ModuleSpec(cls, own))
-    critic_names = {f"{CRITIC}{name}": name for name in names}
-    changed = {
-        critic_names[name]: value
-        for name, value in values.items()
-        if name in critic_names and name not in names and value is not None
-    }
-    common = {name: value for name, value in values.items() if name not in names and name not in critic_names}
-    critic = ModuleSpec(cls, own | changed) if own | changed != own else None
-    return EncoderNetwork(encoder=ModuleSpec(cls, own), critic_encoder=critic, **common)
+        return WholeNetwork(module=ModuleSpec(cls, values))
+    names = _constructor_settings(cls, "network")
+    common = dict(values)
+    own = {name: common.pop(name) for name in values if name in names}
+    of_critic = {name: common.pop(f"{CRITIC}{name}", None) for name in names}
+    critic = own | {name: value for name, value in of_critic.items() if value is not None}
+    critic_encoder = ModuleSpec(cls, critic) if critic != own else None
+    return EncoderNetwork(encoder=ModuleSpec(cls, own), critic_encoder=critic_encoder, **common)
 
 
 def module_misfit(cls: type[nn.Module], hint: type) -> str | None:

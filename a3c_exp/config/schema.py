@@ -25,7 +25,7 @@ from a3c_exp.common.settings import TARGET, Setting
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
 from a3c_exp.config.elsewhere import ELSEWHERE
 from a3c_exp.config.removed import REMOVED
-from a3c_exp.errors import ConfigError, did_you_mean, either, one_line, under
+from a3c_exp.errors import ConfigError, did_you_mean, either, one_line, require, under
 from a3c_exp.optimizers import TorchOptimizer
 
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
@@ -156,13 +156,9 @@ def _is_scalar(hint: Any) -> bool:
 def _list(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     if not isinstance(value, (list, tuple)):
         _refuse(value, hint, path)
-    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if not arguments:
-        item_hints: list[Any] = [Any] * len(value)
-    elif kind is not tuple or arguments[-1] is Ellipsis:
-        item_hints = [arguments[0]] * len(value)
-    else:
-        item_hints = list(arguments)
+    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint) or (Any, ...)
+    of_any_length = kind is not tuple or arguments[-1] is Ellipsis
+    item_hints = [arguments[0]] * len(value) if of_any_length else list(arguments)
     if len(item_hints) != len(value):
         _refuse(value, hint, path)
     items = [_value(value[i], item_hint, f"{path}[{i}]", plugins) for i, item_hint in enumerate(item_hints)]
@@ -284,12 +280,9 @@ def _misfit(cls: type, hint: type) -> str | None:
 def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = object) -> type:
     """The dataclass of that dotted name. Raises ConfigError, with the names of the classes that fit `hint`, if there is
     none or configuration may not name it."""
-    refusal = ConfigError(key, target, f"must be a component class of {PACKAGE} or of a package listed in plugins")
-    if not isinstance(target, str):
-        raise refusal
-    module_name, _, name = target.rpartition(".")
-    if not is_allowed_module(module_name, plugins):
-        raise refusal
+    module_name, _, name = str(target).rpartition(".")
+    allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
+    require(allowed, key, target, f"a component class of {PACKAGE} or of a package listed in plugins")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything
