@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
@@ -29,6 +29,9 @@ _ENLARGED = 4
 MAX_NOOPS = 10_000
 Size = Annotated[int, whole(1, 1024)]
 """Larger numbers are taken for typing errors: the console's screen has 210 x 160 points."""
+
+ROWS, COLUMNS = 210, 160
+"""Size of the console's image. A few games have more rows, which are scaled to these."""
 
 Crop = tuple[int, int, int, int]
 """Top, bottom, left and right: the part image[top:bottom, left:right] of the console's image."""
@@ -53,9 +56,8 @@ class Atari(Environment):
     fire_reset: press fire at the start of games that wait for it.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
-    crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image, which is scaled
-        to height x width; None: all of it. The console's image has 210 rows and 160 columns, in a few games more
-        rows. Needs the extra `images`.
+    crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image of 210 rows and 160
+        columns, which is scaled to height x width; None: all of it. Needs the extra `images`.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_clip: 1 by default, as Mnih et al. clip. The other settings are those of every `Environment`; with
         terminal_on_life_loss every lost life is a death to `terminal_reward`.
@@ -91,18 +93,10 @@ class Atari(Environment):
             raise ConfigError(
                 "game", self.game, f"there is no such game (https://ale.farama.org/environments). {guess}"
             )
-        return _AtariBatch(self._games(count), seeds, self)
+        return _AtariBatch(self, count, seeds)
 
-    def _games(self, count: int) -> VectorEnv[Any, Any, Any]:
-        if self.crop is None:
-            return self._native_games(count, self.height, self.width)
-        rows, columns = _screen_size(self.game)
-        top, bottom, left, right = self.crop
-        fits = 0 <= top < bottom <= rows and 0 <= left < right <= columns
-        require(fits, "crop", list(self.crop), f"[top, bottom, left, right] in the picture, [0, {rows}, 0, {columns}]")
-        return _CroppedGames(self._native_games(count, rows, columns), self.crop, self.height, self.width)
-
-    def _native_games(self, count: int, height: int, width: int) -> VectorEnv[Any, Any, Any]:
+    def games(self, count: int, height: int, width: int) -> VectorEnv[Any, Any, Any]:
+        """The vector environment, with images of this size."""
         vector_env = importlib.import_module("ale_py.vector_env")
         env: VectorEnv[Any, Any, Any] = vector_env.AtariVectorEnv(
             self.game, count, num_threads=self.threads, autoreset_mode=AutoresetMode.SAME_STEP,
@@ -119,10 +113,27 @@ class _AtariBatch(VectorEnvBatch):
 
     An episode that ends restarts in the same step. Unlike other native vector environments it takes a seed for each
     game, and its final observations are one array, in which only rows of ended episodes are meaningful.
+
+    With a crop its images are whole screens. They are cut and scaled here as the vector environment does it, by the
+    mean over the area of each new point.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int], settings: Atari) -> None:
-        super().__init__(env, seeds)
+    def __init__(self, settings: Atari, count: int, seeds: Sequence[int]) -> None:
+        """Raises ConfigError for a crop beyond the image, and if the package that scales is not installed."""
+        size = self._size = (settings.height, settings.width)
+        crop = self._crop = settings.crop
+        if crop is not None:
+            top, bottom, left, right = crop
+            fits = 0 <= top < bottom <= ROWS and 0 <= left < right <= COLUMNS
+            allowed = f"[top, bottom, left, right] in the picture, [0, {ROWS}, 0, {COLUMNS}]"
+            require(fits, "crop", list(crop), allowed)
+            try:
+                self._cv2: Any = importlib.import_module("cv2")
+            except ImportError as error:
+                problem = "needs a package that is not installed: pip install 'a3c-exp[images]'"
+                raise ConfigError("crop", list(crop), problem) from error
+        super().__init__(settings.games(count, *(size if crop is None else (ROWS, COLUMNS))), seeds)
+        self.observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
         self._name = settings.game
         self._life_loss = settings.terminal_on_life_loss
         self._obs: Array = np.zeros((0,))
@@ -131,81 +142,42 @@ class _AtariBatch(VectorEnvBatch):
     def _begin(self, seeds: Sequence[int] | None) -> Array:
         # gymnasium knows one seed only.
         seed: Any = None if seeds is None else np.array(seeds, np.int64)
-        self._obs, info = self._env.reset(seed=seed)
+        screens, info = self._env.reset(seed=seed)
+        self._obs = self._seen(screens)
         self._lives = info["lives"]
         return self._obs
 
     def _advance(self, actions: Array) -> Step:
-        self._obs, rewards, terminated, truncated, info = self._env.step(actions)
+        screens, rewards, terminated, truncated, info = self._env.step(actions)
+        ended = terminated | truncated
+        obs, final_obs = screens, info.get("final_obs", screens)
+        if self._crop is not None:
+            # In a game that goes on, only the newest frame is new.
+            obs = np.concatenate([self._obs[:, 1:], self._seen(screens[:, -1:])], axis=1)
+            obs[ended] = self._seen(screens[ended])
+            last, final_obs = final_obs, obs.copy()
+            final_obs[ended] = self._seen(last[ended])
+        self._obs = obs
         lost = None
         if self._life_loss:
-            lost = (info["lives"] < self._lives) & ~terminated & ~truncated
+            lost = (info["lives"] < self._lives) & ~ended
             terminated = terminated | lost
             self._lives = info["lives"]
-        reward = rewards_of(rewards, self.count)
-        final_obs = info.get("final_obs", self._obs)
-        return Step(self._obs, reward, terminated, truncated, final_obs, self._valid, lost)
+        return Step(obs, rewards_of(rewards, self.count), terminated, truncated, final_obs, self._valid, lost)
+
+    def _seen(self, screens: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Images of the games [K, frames, rows, columns] as observations have them."""
+        if self._crop is None:
+            return screens
+        top, bottom, left, right = self._crop
+        height, width = self._size
+        images = np.empty((*screens.shape[:2], height, width), np.uint8)
+        for index in np.ndindex(screens.shape[:2]):
+            part = screens[index][top:bottom, left:right]
+            images[index] = self._cv2.resize(part, (width, height), interpolation=self._cv2.INTER_AREA)
+        return images
 
     def render(self) -> NDArray[np.uint8]:
         """The newest frame of the first game, enlarged."""
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)
-
-
-def _screen_size(game: str) -> tuple[int, int]:
-    """Height and width of the console's image: 210 x 160 for most games, a few have more rows."""
-    ale_py = importlib.import_module("ale_py")
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
-    console = ale_py.ALEInterface()
-    console.loadROM(ale_py.roms.get_rom_path(game))
-    height, width = console.getScreenDims()
-    return height, width
-
-
-class _CroppedGames(VectorWrapper):
-    """The Atari vector environment `env`, whose images are whole screens in grey, cut to `crop` and scaled.
-
-    They are scaled as the vector environment does it, by the mean over the area of each new point. Ended games restart
-    in the same step.
-    """
-
-    def __init__(self, env: VectorEnv[Any, Any, Any], crop: Crop, height: int, width: int) -> None:
-        """height, width: of the scaled images. Raises ConfigError if the package that scales is not installed."""
-        super().__init__(env)
-        try:
-            self._cv2: Any = importlib.import_module("cv2")
-        except ImportError as error:
-            problem = "needs a package that is not installed: pip install 'a3c-exp[images]'"
-            raise ConfigError("crop", list(crop), problem) from error
-        frames, *_ = env.single_observation_space.shape or ()
-        self.single_observation_space = Box(0, 255, (frames, height, width), np.uint8)
-        self._size = (height, width)
-        top, bottom, left, right = crop
-        self._place = slice(top, bottom), slice(left, right)
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        screens, info = self.env.reset(seed=seed, options=options)
-        self._pictures = self._scaled(screens)
-        return self._pictures, info
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        screens, rewards, terminated, truncated, info = self.env.step(actions)
-        # In a game that goes on, only the newest frame is new.
-        pictures = np.concatenate([self._pictures[:, 1:], self._scaled(screens[:, -1:])], axis=1)
-        ended = np.flatnonzero(terminated | truncated)
-        if len(ended):
-            final = pictures.copy()
-            final[ended, -1:] = self._scaled(info["final_obs"][ended, -1:])
-            pictures[ended] = self._scaled(screens[ended])
-            info = info | {"final_obs": final}
-        self._pictures = pictures
-        return pictures, rewards, terminated, truncated, info
-
-    def _scaled(self, screens: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """[K, frames, rows, columns] -> [K, frames, height, width]."""
-        height, width = self._size
-        pictures = np.empty((*screens.shape[:2], height, width), np.uint8)
-        for index in np.ndindex(screens.shape[:2]):
-            part = screens[index][self._place]
-            pictures[index] = self._cv2.resize(part, (width, height), interpolation=self._cv2.INTER_AREA)
-        return pictures
