@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from a3c_exp.common.arrays import Array, Floats
 
@@ -22,7 +23,7 @@ from a3c_exp.common.arrays import Array, Floats
 # argument may be overwritten.
 Backward = Callable[[Floats], Floats]
 
-_FLOAT32 = np.dtype(np.float32)
+aten = torch.ops.aten
 
 
 def array_of(tensor: Tensor) -> Floats:
@@ -62,44 +63,32 @@ def _times_tanh_slope(grad: Floats, _: Floats, y: Floats) -> None:
     grad -= y
 
 
-def _sigmoid(x: Floats) -> Floats:
-    sigmoid: Floats = 0.5 * np.tanh(0.5 * x) + 0.5  # nothing overflows
-    return sigmoid
+def _times_relu_slope(grad: Floats, _: Floats, y: Floats) -> None:
+    grad *= y > 0
 
 
-def _silu_slope(x: Floats, y: Floats) -> Floats:
-    sigmoid = _sigmoid(x)
-    return sigmoid + y * (1 - sigmoid)
+def _by_torch(forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor, Tensor], Tensor]) -> Activation:
+    """torch's operations, without a graph. backward: from derivatives by y, and x, to those by x."""
 
+    def times_slope(grad: Floats, x: Floats, _: Floats) -> None:
+        grad[:] = backward(torch.from_numpy(grad), torch.from_numpy(x)).numpy()
 
-def _leaky_relu(layer: nn.LeakyReLU) -> Activation:
-    slope = np.float32(layer.negative_slope)
-    by_input = _times(lambda x, _: np.where(x > 0, np.float32(1), slope))
-    return Activation(lambda x: np.where(x > 0, x, slope * x), by_input)
-
-
-def _elu(layer: nn.ELU) -> Activation:
-    alpha = np.float32(layer.alpha)
-    by_input = _times(lambda x, y: np.where(x > 0, np.float32(1), y + alpha))
-    return Activation(lambda x: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))), by_input)
-
-
-def _times(slope: Callable[[Floats, Floats], Array]) -> Callable[[Floats, Floats, Floats], None]:
-    """`times_slope` for a derivative that is a function of x and y."""
-
-    def times_slope(grad: Floats, x: Floats, y: Floats) -> None:
-        grad *= slope(x, y)
-
-    return times_slope
+    return Activation(lambda x: forward(torch.from_numpy(x)).numpy(), times_slope)
 
 
 ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
     nn.Tanh: lambda _: Activation(_tanh, _times_tanh_slope),
-    nn.ReLU: lambda _: Activation(lambda x: np.maximum(x, 0, out=x), _times(lambda _, y: y > 0)),
-    nn.ReLU6: lambda _: Activation(lambda x: np.clip(x, 0, 6, out=x), _times(lambda _, y: (y > 0) & (y < 6))),
-    nn.LeakyReLU: _leaky_relu,
-    nn.ELU: _elu,
-    nn.SiLU: lambda _: Activation(lambda x: x * _sigmoid(x), _times(_silu_slope)),
+    nn.ReLU: lambda _: Activation(lambda x: np.maximum(x, 0, out=x), _times_relu_slope),
+    nn.ReLU6: lambda _: _by_torch(functional.relu6, lambda grad, x: aten.hardtanh_backward(grad, x, 0, 6)),
+    nn.LeakyReLU: lambda layer: _by_torch(
+        lambda x: functional.leaky_relu(x, layer.negative_slope),
+        lambda grad, x: aten.leaky_relu_backward(grad, x, layer.negative_slope, False),
+    ),
+    nn.ELU: lambda layer: _by_torch(
+        lambda x: functional.elu(x, layer.alpha),
+        lambda grad, x: aten.elu_backward(grad, layer.alpha, 1, 1, False, x),
+    ),
+    nn.SiLU: lambda _: _by_torch(functional.silu, aten.silu_backward),
 }
 """The activations with a kernel."""
 
@@ -160,9 +149,6 @@ class ActivationKernel(Kernel):
         self._apply, self._times_slope = activation
         self._in_place = in_place
 
-    def act_forward(self, x: Floats) -> Floats:
-        return self._apply(x if self._in_place else x.copy())
-
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         y = self._apply(x if self._in_place else x.copy())
         return y, (x, y)
@@ -190,7 +176,7 @@ class LayerNormKernel(Kernel):
     def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
         rows, scales = saved
         wanted = [True, *(each is not None for each in self._gradients)]
-        by_input, *by_parameters = torch.ops.aten.native_layer_norm_backward(
+        by_input, *by_parameters = aten.native_layer_norm_backward(
             torch.from_numpy(grad), rows, self._shape, *scales, *self._parameters, wanted
         )
         for gradient, found in zip(self._gradients, by_parameters, strict=True):
@@ -200,7 +186,7 @@ class LayerNormKernel(Kernel):
 
 
 def _as_floats(x: Array) -> Floats:
-    return x if x.dtype is _FLOAT32 else np.asarray(x, np.float32)
+    return np.asarray(x, np.float32)
 
 
 class SequenceKernel:
