@@ -15,7 +15,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -288,8 +287,9 @@ class TorchOptimizer(Optimizer):
         return {name: each.dim() == 0 for name, each in state.items() if name != "step"}
 
     def _make(self, parameters: Any) -> Any:
+        """Make the optimizer, whose rate is 1: each change is in proportion to it."""
         settings = {key: tuple(value) if isinstance(value, list) else value for key, value in self.settings.items()}
-        return _without_compiler(self.name)(parameters, lr=self.learning_rate, **settings)
+        return _without_compiler(self.name)(parameters, lr=1.0, **settings)
 
     @property
     def state_rows(self) -> int:
@@ -301,23 +301,18 @@ class TorchOptimizer(Optimizer):
     def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
         import torch
 
-        vector, rows, slope = torch.as_tensor(parameters), torch.as_tensor(state), torch.asarray(gradient, copy=True)
-        rates = np.full(1, rate) if isinstance(rate, int | float) else torch.as_tensor(rate).cpu().numpy()
-        starts = [0, *(np.flatnonzero(np.diff(rates)) + 1).tolist()]
-        pieces = [slice(start, stop) for start, stop in pairwise([*starts, len(vector)])]
-        tensors = [vector[piece] for piece in pieces]
-        groups = [{"params": [each], "lr": float(rates[start])} for each, start in zip(tensors, starts, strict=True)]
-        optimizer = self._make(groups)
-        for tensor, piece in zip(tensors, pieces, strict=True):
-            tensor.grad = slope[piece]
-            if t > 1:
-                kept = {name: row[piece] for name, row in zip(self._state_names, rows, strict=True)}
-                numbers = {name: row[0].clone() for name, row in kept.items() if self._state_names[name]}
-                optimizer.state[tensor] = {"step": torch.tensor(t - 1.0), **kept, **numbers}
+        vector, rows = torch.as_tensor(parameters), torch.as_tensor(state)
+        moved = vector.clone()
+        moved.grad = torch.asarray(gradient, copy=True)
+        optimizer = self._make([moved])
+        if t > 1:
+            kept = dict(zip(self._state_names, rows, strict=True))
+            numbers = {name: row[0].clone() for name, row in kept.items() if self._state_names[name]}
+            optimizer.state[moved] = {"step": torch.tensor(t - 1.0), **kept, **numbers}
         optimizer.step()
-        for tensor, piece in zip(tensors, pieces, strict=True):
-            for name, row in zip(self._state_names, rows, strict=True):
-                row[piece] = optimizer.state[tensor][name]
+        for name, row in zip(self._state_names, rows, strict=True):
+            row[:] = optimizer.state[moved][name]
+        vector -= (vector - moved) * torch.as_tensor(rate)
 
 
 @functools.cache
