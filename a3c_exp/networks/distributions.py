@@ -468,11 +468,8 @@ def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True))
     allowed = logits != FORBIDDEN
-    if allowed.all():
-        mixed: Array = np.log(probabilities + epsilon / logits.shape[-1])
-        return mixed
-    probabilities += np.float32(epsilon) / allowed.sum(-1, keepdims=True, dtype=np.float32)
-    return np.where(allowed, np.log(probabilities), FORBIDDEN)
+    share = (epsilon / allowed.sum(-1, keepdims=True)).astype(np.float32)
+    return np.where(allowed, np.log(probabilities + share), FORBIDDEN)
 
 
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
