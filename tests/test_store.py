@@ -60,13 +60,13 @@ def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> 
     rng.standard_exponential(7, dtype=np.float32)  # leaves half a word over
     push(store, 1, ones(), rng=rng)
     started = np.random.default_rng(0)
-    assert store.training_seconds == 0
+    assert store.counters.training_seconds == 0
     store.start(1, started)
     assert (
         started.standard_exponential(9, dtype=np.float32).tolist()
         == rng.standard_exponential(9, dtype=np.float32).tolist()
     )
-    assert store.training_seconds > 0
+    assert store.counters.training_seconds > 0
 
 
 def test_memory_of_one_process_is_not_sent_to_another() -> None:

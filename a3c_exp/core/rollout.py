@@ -277,12 +277,12 @@ class Actor:
         cut = list(zip(times.tolist(), envs.tolist(), strict=True))
         if bootstraps_end or cut:
             final_obs = [steps[t].final_obs[env : env + 1] for t, env in cut]
-            raw = _concat([self._observations, *final_obs] if bootstraps_end else final_obs)
+            raw = np.concatenate([self._observations, *final_obs] if bootstraps_end else final_obs)
             self._require_finite(raw)
             state = None
             if self._state is not None:
                 after = [row[env : env + 1] for t, env in cut if (row := states[t]) is not None]
-                state = _concat([self._state, *after] if bootstraps_end else after)
+                state = np.concatenate([self._state, *after] if bootstraps_end else after)
             found = self.network.values(raw if normalizer is None else normalizer.observations(raw), state)
             if bootstraps_end:
                 next_values[-1], found = found[: self.env.count], found[self.env.count :]
@@ -297,11 +297,6 @@ class Actor:
             return measure_stats(observations, None)
         measured = rewards if normalizer.reward_mean is not None else self._discounted.add(rewards, ended)
         return measure_stats(observations, measured[valid])
-
-
-def _concat(rows: Sequence[Array]) -> Array:
-    """Concatenate arrays [N, ...] along their first axis; a single one is not copied."""
-    return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
 
 def _stack(rows: Sequence[Array]) -> Array:

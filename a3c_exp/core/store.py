@@ -228,11 +228,6 @@ class SharedStore:
         """Environment steps of all workers."""
         return self.counters.steps
 
-    @property
-    def training_seconds(self) -> float:
-        """Seconds since the first worker's first step; 0 before it."""
-        return self.counters.training_seconds
-
     def normalizer(self) -> Normalizer | None:
         """The statistics of all workers as they are now; None if nothing is normalized."""
         stats = self.counters.stats()

@@ -24,7 +24,7 @@ class TrainingClock:
 
     @property
     def session(self) -> float:
-        return self._store.training_seconds if self._stopped_at is None else self._stopped_at
+        return self._store.counters.training_seconds if self._stopped_at is None else self._stopped_at
 
     @property
     def seconds(self) -> float:

@@ -128,7 +128,7 @@ class ParameterServer:
         self._store.counters.multipliers = multipliers
         await asyncio.sleep(MERGE_SECONDS)
         events, self._events = list(self._events.values()), {}
-        return ServerStatus(events, self._store.steps, self._store.training_seconds, dict(self._beats))
+        return ServerStatus(events, self._store.steps, self._store.counters.training_seconds, dict(self._beats))
 
     async def state(self) -> dict[str, Any]:
         """Everything that a checkpoint needs of this shard."""
