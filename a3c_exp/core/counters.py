@@ -17,7 +17,7 @@ from a3c_exp.common.arrays import Array, ArraySpecs
 from a3c_exp.core.normalization import Stats, merge_stats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
-GRADIENTS, STEPS, STATS_COPY, RNG_COPY, HEARTBEAT, EPISODES = range(6)
+GRADIENTS, STEPS, STATS_COPY, HEARTBEAT, EPISODES = range(5)
 ROW_WIDTH = 8
 STARTED = 0
 
@@ -40,8 +40,9 @@ class WorkerCounters:
         gradients that were applied, finished episodes, the last `Heartbeat`. The last place has steps from before a
         resumption, and applied gradients of workers that are no more.
 
-    Statistics and generator states have two copies each. A worker writes the one that is not active and then makes it
-    active by one number, so a worker that is killed in the middle leaves the old row, never half of a new one.
+    Statistics have two copies. A worker writes the one that is not active and then makes it active by one number, so a
+    worker that is killed in the middle leaves the old row, never half of a new one. A generator's state has one: half
+    of a new one is a state of the same generator too.
     """
 
     def __init__(self, arrays: dict[str, Array]) -> None:
@@ -63,7 +64,7 @@ class WorkerCounters:
             "multipliers": ((2,), np.dtype(np.float64)),
             "counters": ((workers + 1, ROW_WIDTH), np.dtype(np.int64)),
             "stats": ((2, workers, stats_width), np.dtype(np.float64)),
-            "rng_states": ((2, actors, RNG_WORDS), np.dtype(np.uint64)),
+            "rng_states": ((actors, RNG_WORDS), np.dtype(np.uint64)),
         }
 
     # -- written by the worker of a row -------------------------------------------------------------------------------
@@ -71,14 +72,15 @@ class WorkerCounters:
     def count(self, worker: int, steps: int, stats: Stats | None = None) -> None:
         """Count a worker's environment steps, and merge what it measured of observations and returns."""
         if stats is not None:
-            before = self._stats[self._rows[worker, STATS_COPY], worker]
-            self._write(self._stats, STATS_COPY, worker, merge_stats([stats, before]))
+            active = self._rows[worker, STATS_COPY]
+            self._stats[1 - active, worker] = merge_stats([stats, self._stats[active, worker]])
+            self._rows[worker, STATS_COPY] = 1 - active
         self.steps_by_worker[worker] += steps
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Keep the state of a generator for a checkpoint: of a worker that acts."""
-        if worker < self._rng_states.shape[1]:
-            self._write(self._rng_states, RNG_COPY, worker, pack_rng(rng))
+        if worker < len(self._rng_states):
+            self._rng_states[worker] = pack_rng(rng)
 
     def start_clock(self, seconds_ago: float = 0.0) -> None:
         """Start the clock of the training, unless another worker already has."""
@@ -103,7 +105,7 @@ class WorkerCounters:
 
     def rng_state(self, worker: int) -> Array:
         """The row, uint64 [RNG_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
-        row: Array = self._rng_states[self._rows[worker, RNG_COPY], worker]
+        row: Array = self._rng_states[worker]
         return row
 
     @property
@@ -114,19 +116,10 @@ class WorkerCounters:
 
     def stats(self) -> Stats:
         """The statistics of all workers merged; of no length if nothing is normalized."""
-        return merge_stats(self._active(self._stats, STATS_COPY)) if self._stats.size else np.zeros(0)
-
-    def _write(self, copies: Array, column: int, worker: int, row: Array) -> None:
-        """Write a worker's row into the copy that is not active, then make it active."""
-        other = 1 - self._rows[worker, column]
-        copies[other, worker] = row
-        self._rows[worker, column] = other
-
-    def _active(self, copies: Array, column: int) -> Array:
-        """The active rows of all workers, [workers, ...], as a copy."""
-        workers = copies.shape[1]
-        rows: Array = copies[self._rows[:workers, column], np.arange(workers)]
-        return rows
+        if not self._stats.size:
+            return np.zeros(0)
+        workers = np.arange(self._stats.shape[1])
+        return merge_stats(self._stats[self._rows[workers, STATS_COPY], workers])
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -138,7 +131,7 @@ class WorkerCounters:
             "multipliers": self._multipliers.copy(),
             "worker_episodes": self.episodes.copy(),
             "stats": self.stats(),
-            "rng_states": self._active(self._rng_states, RNG_COPY),
+            "rng_states": self._rng_states.copy(),
         }
 
     def restore(self, state: Mapping[str, Any], version: int) -> None:
@@ -158,9 +151,9 @@ class WorkerCounters:
         if self._stats.size:
             self._stats[:] = 0
             self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
-        known = min(self._rng_states.shape[1], len(state["rng_states"]))
+        known = min(len(self._rng_states), len(state["rng_states"]))
         self._rng_states[:] = 0
-        self._rng_states[0, :known] = state["rng_states"][:known]
+        self._rng_states[:known] = state["rng_states"][:known]
 
     def take_observation_stats(self, row: Array) -> None:
         """Start from another run's observation statistics, if both runs have some."""
