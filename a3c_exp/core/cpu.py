@@ -15,7 +15,7 @@ from pathlib import Path
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
-CGROUPS = Path("/sys/fs/cgroup")
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 RUNS_AT_ONCE = "A3C_EXP_RUNS_AT_ONCE"
 """Environment variable: how many runs share this machine's cores, of which this process is one or starts them."""
 
@@ -70,16 +70,12 @@ def cores_of_a_run() -> int:
 
 
 def _quota() -> float:
-    """Cores that this process's container grants it. Inside a container the folder CGROUPS is the container's own.
+    """Cores that this process's container grants it. Inside a container the file CPU_MAX is the container's own.
 
-    A file has microseconds of computing in each period. Version 2 of control groups has both in one file.
+    It has the microseconds of computing in each period.
     """
     try:
-        if (CGROUPS / "cpu.max").exists():
-            granted, period = (CGROUPS / "cpu.max").read_text().split()
-        else:
-            granted = (CGROUPS / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (CGROUPS / "cpu/cpu.cfs_period_us").read_text().strip()
-        return math.inf if granted in ("max", "-1") else float(granted) / float(period)
+        granted, period = CPU_MAX.read_text().split()
+        return math.inf if granted == "max" else float(granted) / float(period)
     except (OSError, ValueError):  # there is no quota, or this is not Linux
         return math.inf
