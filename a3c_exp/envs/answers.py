@@ -149,8 +149,7 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats:
                 return found
     except Exception:  # one is no number
         pass
-    _require_rewards(rewards)
-    return np.array([np.asarray(reward).item() for reward in rewards], np.float32)  # some are arrays of one number
+    return np.array([_reward(each, index) for index, each in enumerate(rewards)], np.float32)
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:
@@ -159,19 +158,19 @@ def rewards_of(rewards: Any, count: int) -> Floats:
     if raw.shape != (count,):
         raise WrongAnswerError(f"rewards of shape {raw.shape}, not {(count,)}")
     if raw.dtype.kind not in "fiub" or not np.vdot(raw, raw) < LARGEST:
-        _require_rewards(raw.tolist())
+        return listed_rewards(raw.tolist())
     return raw.astype(np.float32)
 
 
-def _require_rewards(rewards: Sequence[Any]) -> None:
-    """Raise WrongAnswerError for the first reward that is not one finite number."""
-    for index, reward in enumerate(rewards):
-        try:
-            usable = np.asarray(reward).dtype.kind in "fiub" and np.size(reward) == 1 and abs(reward) <= LARGEST
-        except Exception:  # so may its comparison, its size
-            usable = False
-        if not usable:
-            raise WrongAnswerError(f"the reward {short(reward)}", index)
+def _reward(reward: Any, index: int) -> float:
+    """A reward, which may be an array of one number. Raises WrongAnswerError unless it is finite."""
+    try:
+        number = np.asarray(reward)
+        if number.dtype.kind in "fiub" and number.size == 1 and abs(number.item()) <= LARGEST:
+            return float(number.item())
+    except Exception:  # an object of the environment's own may raise anything here
+        pass
+    raise WrongAnswerError(f"the reward {short(reward)}", index)
 
 
 def short(value: Any) -> str:
