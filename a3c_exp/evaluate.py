@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from a3c_exp.cli.startup import folder_command
+from a3c_exp.common.estimates import student_half_width
 from a3c_exp.common.ranges import Checked, Count, Whole
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.builder import load_experiment
@@ -139,12 +140,12 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
 
 
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
-    """What is reported about episodes, as texts. That of the mean return has its standard error."""
+    """What is reported about episodes, as texts: of the mean return with its 95 % interval (Student's t)."""
     returns, several = episodes.returns, len(episodes) > 1
-    error = f" +- {returns.std(ddof=1) / len(episodes) ** 0.5:.3g}" if several else ""
+    interval = f" +- {student_half_width(returns):.3g}" if several else ""
     return {
         "episodes": str(len(episodes)),
-        "mean return": f"{returns.mean():.6g}{error}",
+        "mean return": f"{returns.mean():.6g}{interval}",
         "standard deviation": f"{returns.std(ddof=1):.3g}" if several else "-",
         "lowest": f"{returns.min():.6g}",
         "highest": f"{returns.max():.6g}",

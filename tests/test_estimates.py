@@ -12,6 +12,7 @@ from a3c_exp.common.estimates import (
     improvement_interval,
     interquartile_mean,
     probability_of_improvement,
+    student_half_width,
 )
 
 
@@ -52,3 +53,10 @@ def test_the_interval_of_an_improvement_that_is_sure_has_no_width() -> None:
     assert improvement_interval([5.0, 6.0, 7.0], [1.0, 2.0]) == (1.0, 1.0)
     low, high = improvement_interval([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5])
     assert low < 0.5 < high
+
+
+@pytest.mark.parametrize(("count", "quantile"), [(4, 3.1824), (5, 2.7764), (10, 2.2622), (100, 1.9842)])
+def test_the_interval_of_a_mean_is_that_of_students_distribution_in_its_tables(count: int, quantile: float) -> None:
+    values = np.arange(count)
+    expected = quantile * values.std(ddof=1) / count**0.5
+    assert student_half_width(values) == pytest.approx(expected, rel=0.002)

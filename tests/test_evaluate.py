@@ -194,7 +194,7 @@ class TestPlaying:
     def test_what_is_reported(self) -> None:
         played = PlayedEpisodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64))
         found = evaluate.statistics(played)
-        assert found["mean return"] == "3 +- 1.53"  # sqrt(7) / sqrt(3)
+        assert found["mean return"] == "3 +- 6.52"  # 4.27 sqrt(7) / sqrt(3)
         assert (found["lowest"], found["highest"], found["mean length"]) == ("1", "6", "5")
 
 

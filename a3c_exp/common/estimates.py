@@ -1,5 +1,5 @@
 """Estimates from a handful of seeds, with their uncertainty (Agarwal et al. 2021, "Deep Reinforcement Learning at the
-Edge of the Statistical Precipice")."""
+Edge of the Statistical Precipice"), and the interval of a mean over few episodes."""
 
 from __future__ import annotations
 
@@ -80,6 +80,18 @@ def improvement_interval(x: Any, y: Any) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     draws = zip(_drawn(rng, x, FEW_DRAWS), _drawn(rng, y, FEW_DRAWS), strict=True)
     return _interval(np.array([probability_of_improvement(a, b) for a, b in draws]))
+
+
+def student_half_width(values: Any) -> float:
+    """Half the width of the 95 % interval of a mean, by Student's t: the normal one is too narrow for few values.
+
+    The quantile of t is a series in 1 / degrees of freedom (Abramowitz and Stegun 1964, 26.7.5): of 5 values the
+    interval is 0.03 % too narrow, of 3 values 1 %.
+    values: two or more.
+    """
+    array = np.asarray(values, np.float64)
+    quantile = np.polyval([1.589, 2.5558, 2.8225, 2.3723, 1.96], 1 / (array.size - 1))
+    return float(quantile * array.std(ddof=1) / math.sqrt(array.size))
 
 
 def median_reached(values: Sequence[float | None]) -> float:
