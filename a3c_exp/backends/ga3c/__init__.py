@@ -112,14 +112,10 @@ class Ga3c(RestartSettings, Backend):
         """The predictors, the trainers and the agents."""
         agents = context.experiment.worker_count
         services = Services(context, store, buffers, self.predictors, self.prediction_batch, self.training_batch)
-        for index in range(self.predictors):
-            row = agents + self.trainers + index
-            name, predict = f"predictor {index}", partial(services.predict, row)
-            yield ThreadSource(store=store, worker=row, name=name, run=predict, serves_others=True)
-        for index in range(self.trainers):
-            row, name = agents + index, f"trainer {index}"
-            train = partial(services.train, row, name)
-            yield ThreadSource(store=store, worker=row, name=name, run=train, serves_others=True)
+        threads = [(f"trainer {index}", services.train) for index in range(self.trainers)]
+        threads += [(f"predictor {index}", services.predict) for index in range(self.predictors)]
+        for row, (name, serve) in enumerate(threads, agents):
+            yield ThreadSource(store=store, worker=row, name=name, run=partial(serve, row), serves_others=True)
         for index in range(agents):
             agent = partial(run_agent, context, index, store, distribution)
             yield AgentProcess(store=store, worker=index, run=agent, buffers=buffers)

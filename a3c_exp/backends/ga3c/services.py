@@ -104,7 +104,7 @@ class Services:
                 taken += buffers.take(buffers.requests, most - len(taken), left)
         return [agent for agent, _ in taken]
 
-    def train(self, row: int, name: str, attempt: int = 0) -> Iterator[Event | YieldPoint]:
+    def train(self, row: int, attempt: int = 0) -> Iterator[Event | YieldPoint]:
         """Learn from rollouts of agents, put side by side, until none will come any more. Yields as a worker does.
 
         row: of this trainer, after those of the agents. attempt: no other than 0.
@@ -114,6 +114,7 @@ class Services:
         experiment, store, buffers = self.context.experiment, self.store, self.buffers
         rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=self.context.resumed)
         network = build_thread_network(experiment, store)
+        name = f"trainer {row - experiment.worker_count}"
         learner = Learner(experiment, network, row, store, rng, name, heartbeat)
         if self.context.measures:
             measure_learner(self.context.measures, learner)
