@@ -55,9 +55,8 @@ class Ray(RestartSettings, Backend):
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("backend.address", self.address, f"needs Ray: {INSTALL}")
         fault = None if self.address == "local" else find_fault(self.address)
-        if fault is not None:
-            problem = f"must be 'local', 'auto' or host:port of a cluster's head: {fault}"
-            raise ConfigError("backend.address", self.address, problem)
+        allowed = f"'local', 'auto' or host:port of a cluster's head: {fault}"
+        require(fault is None, "backend.address", self.address, allowed)
 
     def settings_to_trust(self) -> dict[str, object]:
         """The address of a cluster, which may run any program in this process. A plain word may be one."""

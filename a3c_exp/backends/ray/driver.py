@@ -21,7 +21,7 @@ from a3c_exp.backends.ray.server import (
 )
 from a3c_exp.backends.ray.worker import WorkerActor
 from a3c_exp.backends.supervision import Received, Source, Supervisor
-from a3c_exp.core.events import Event, Metric
+from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.parameters import StoreSpec
@@ -289,8 +289,6 @@ class Driver(Supervisor[ActorSource]):
         if not status.events:
             yield None
             return
-        alive = sum(self.sources[key].beat is not None for key in self._running)
-        status.events[0].metrics["ray/workers_alive"] = Metric(alive)
         for event in status.events:
             self._restarts.on_event("server", event)
             yield event.worker, event
