@@ -121,7 +121,7 @@ class FileLock:
     """A lock between processes that the system releases when its holder dies, however it dies.
 
     It is a POSIX record lock on a block's file, which excludes other processes, and an ordinary lock, which excludes
-    other threads of this process.
+    other threads of this process. A program's main thread, which Ctrl-C may interrupt, never waits for it.
     """
 
     def __init__(self, block: SharedBlock) -> None:
@@ -130,11 +130,7 @@ class FileLock:
 
     def __enter__(self) -> None:
         self._threads.acquire()
-        try:
-            fcntl.lockf(self._block.fd, fcntl.LOCK_EX)
-        except BaseException:  # a second Ctrl-C may come while this waits
-            self._threads.release()
-            raise
+        fcntl.lockf(self._block.fd, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._block.fd, fcntl.LOCK_UN)
