@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, Vector, block_size
-from a3c_exp.core.counters import WorkerCounters
+from a3c_exp.core.counters import ROW_WIDTH, WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, stats_width
 from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.envs.batch import RewardNormalization
@@ -31,7 +31,6 @@ Lock = AbstractContextManager[Any]
 NO_LOCK: Lock = nullcontext()
 
 VERSION, REFRESHES = range(2)
-FLAGS = 8  # one cache line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +72,10 @@ class StoreSpec:
         width = stats_width(form.shape, form.measured, self.normalize_rewards)
         states = self.workers if self.optimizer_state_per_worker else 1
         return {
-            "store_flags": ((FLAGS,), np.dtype(np.int64)),
+            "store_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             **WorkerCounters.specs(self.workers, width, self.workers - self.services),
             **(SynchronousRounds.specs(self.workers, self.size) if self.synchronous else {}),
-            "parameter_flags": ((FLAGS,), np.dtype(np.int64)),
+            "parameter_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             "parameters": ((self.copies, self.size), np.dtype(np.float32)),
             "optimizer_state": ((self.copies, states, self.optimizer.state_rows, self.size), np.dtype(np.float32)),
         }

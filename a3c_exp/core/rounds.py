@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats
+from a3c_exp.core.counters import ROW_WIDTH
 
-# Columns of a worker's row, which only that worker writes. A row has 8 numbers, one cache line.
+# Columns of a worker's row, which only that worker writes.
 ROUND, WEIGHT, FINISHED = range(3)
-ROW_WIDTH = 8
 COMPLETED, TURNS = range(2)
 
 HAS_LEFT = np.iinfo(np.int64).max

@@ -99,12 +99,9 @@ def _within(space: Box) -> Decode:
 
 def _shifted(dtype: np.dtype[Any], start: int | Array, shape: tuple[int, ...]) -> Decode:
     shift = bool(np.any(start))
-    reshape = len(shape) > 1 or shape == ()
 
     def decode(actions: Array) -> Array:
-        decoded = np.array(actions, dtype)
-        if reshape:
-            decoded = decoded.reshape(-1, *shape)
+        decoded = np.array(actions, dtype).reshape(-1, *shape)
         return decoded + start if shift else decoded
 
     return decode
