@@ -52,11 +52,6 @@ class Activation(NamedTuple):
     times_slope: Callable[[Floats, Floats, Floats], None]
 
 
-def _tanh(x: Floats) -> Floats:
-    np.tanh(x, x)
-    return x
-
-
 def _times_tanh_slope(grad: Floats, _: Floats, y: Floats) -> None:
     y *= y
     y *= grad
@@ -77,7 +72,7 @@ def _by_torch(forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor, T
 
 
 ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
-    nn.Tanh: lambda _: Activation(_tanh, _times_tanh_slope),
+    nn.Tanh: lambda _: Activation(lambda x: np.tanh(x, x), _times_tanh_slope),
     nn.ReLU: lambda _: Activation(lambda x: np.maximum(x, 0, out=x), _times_relu_slope),
     nn.ReLU6: lambda _: _by_torch(functional.relu6, lambda grad, x: aten.hardtanh_backward(grad, x, 0, 6)),
     nn.LeakyReLU: lambda layer: _by_torch(
