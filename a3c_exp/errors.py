@@ -76,8 +76,6 @@ def printable(text: str) -> str:
 
     A terminal would obey them: it would change its title, hide what follows or show it from right to left.
     """
-    if text.isprintable():
-        return text
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
     )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, require
 
 DEEPEST = 32
 """Levels of lists and mappings inside one another. Configurations have 6."""
@@ -89,8 +89,7 @@ def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
     found = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if not equals:
-            raise ConfigError("command line", argument, "must be key=value")
+        require(bool(equals), "command line", argument, "key=value")
         try:
             # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
             found[key] = parse_yaml(value)

@@ -241,8 +241,7 @@ def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...]) -
     if target is not None:
         cls = _find(target, key, plugins, hint)
         misfit = _misfit(cls, hint)
-        if misfit is not None:
-            raise ConfigError(key, target, f"must be the class of {_a(hint)}: {misfit}")
+        require(misfit is None, key, target, f"the class of {_a(hint)}: {misfit}")
         return cls
     if _is_record(hint):
         return hint
