@@ -128,7 +128,7 @@ def test_statistics_and_generator_states_are_the_old_or_the_new_ones() -> None:
     for store in every_line(case):
         stats = store.counters.stats()
         assert stats is not None
-        found.add((rows[stats.tobytes()], states[store.counters.rng_state(1).tobytes()]))
+        found.add((rows[stats.tobytes()], states[store.counters.rng_states[1].tobytes()]))
         assert pull(store).normalizer is not None
     assert found == {("old", "old"), ("new", "old"), ("new", "new")}
 

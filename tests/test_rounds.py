@@ -59,7 +59,7 @@ class TestAQuorum:
         assert (event.counts.get("late_gradients", 0), event.updates, event.staleness, event.steps) == (1, 0, {}, 5)
         counted = store.counters.stats()
         assert store.steps == 7 and counted is not None and counted[0] == 5
-        np.testing.assert_array_equal(store.counters.rng_state(2), pack_rng(rng))
+        np.testing.assert_array_equal(store.counters.rng_states[2], pack_rng(rng))
         assert store.counters.gradients[:3].tolist() == [1, 1, 0]
         push(store, 0, ones())
         push(store, 1, ones())

@@ -39,6 +39,7 @@ class WorkerCounters:
     steps_by_worker, gradients, episodes, heartbeats: int64 [workers + 1], a number of each worker: environment steps,
         gradients that were applied, finished episodes, the last `Heartbeat`. The last place has steps from before a
         resumption, and applied gradients of workers that are no more.
+    rng_states: uint64 [workers that act, RNG_WORDS], see `pack_rng`; zeros if none was saved.
 
     Statistics have two copies. A worker writes the one that is not active and then makes it active by one number, so a
     worker that is killed in the middle leaves the old row, never half of a new one. A generator's state has one: half
@@ -52,7 +53,7 @@ class WorkerCounters:
         self.episodes = self._rows[:, EPISODES]
         self.heartbeats = self._rows[:, HEARTBEAT]
         self._stats = arrays["stats"]
-        self._rng_states = arrays["rng_states"]
+        self.rng_states = arrays["rng_states"]
         self._clock = arrays["clock"]
         self._multipliers = arrays["multipliers"]
 
@@ -79,8 +80,8 @@ class WorkerCounters:
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Keep the state of a generator for a checkpoint: of a worker that acts."""
-        if worker < len(self._rng_states):
-            self._rng_states[worker] = pack_rng(rng)
+        if worker < len(self.rng_states):
+            self.rng_states[worker] = pack_rng(rng)
 
     def start_clock(self, seconds_ago: float = 0.0) -> None:
         """Start the clock of the training, unless another worker already has."""
@@ -102,11 +103,6 @@ class WorkerCounters:
     def steps(self) -> int:
         """Environment steps of all workers, those before a resumption included."""
         return int(self.steps_by_worker.sum())
-
-    def rng_state(self, worker: int) -> Array:
-        """The row, uint64 [RNG_WORDS], in which a worker's generator state is kept; zeros if none was saved."""
-        row: Array = self._rng_states[worker]
-        return row
 
     @property
     def training_seconds(self) -> float:
@@ -131,7 +127,7 @@ class WorkerCounters:
             "multipliers": self._multipliers.copy(),
             "worker_episodes": self.episodes.copy(),
             "stats": self.stats(),
-            "rng_states": self._rng_states.copy(),
+            "rng_states": self.rng_states.copy(),
         }
 
     def restore(self, state: Mapping[str, Any], version: int) -> None:
@@ -151,9 +147,9 @@ class WorkerCounters:
         if self._stats.size:
             self._stats[:] = 0
             self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
-        known = min(len(self._rng_states), len(state["rng_states"]))
-        self._rng_states[:] = 0
-        self._rng_states[:known] = state["rng_states"][:known]
+        known = min(len(self.rng_states), len(state["rng_states"]))
+        self.rng_states[:] = 0
+        self.rng_states[:known] = state["rng_states"][:known]
 
     def take_observation_stats(self, row: Array) -> None:
         """Start from another run's observation statistics, if both runs have some."""

@@ -136,7 +136,7 @@ class SharedStore:
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Set the worker's generator to its saved state, take part in rounds, and start the clock of the training."""
-        unpack_rng(rng, self.counters.rng_state(worker))
+        unpack_rng(rng, self.counters.rng_states[worker])
         self.join(worker)
         self.counters.start_clock()
         return int(self.counters.episodes[worker])
