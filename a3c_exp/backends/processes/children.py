@@ -155,6 +155,9 @@ def end(sources: Sequence[PipeSource]) -> None:
     if not end_all(children):
         forkserver.kill()
         end_all(children)
+    for child in children:
+        if child.process is not None and child.process.exitcode is not None:
+            child.process.close()
 
 
 def _main(name: str, run: Run, writer: connection.Connection, server: int) -> None:
