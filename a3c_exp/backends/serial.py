@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,13 +35,18 @@ class Serial(MaxRestarts, Backend):
         restarts = Restarts(self, store)
         places = [_place(context, index, store, restarts) for index in range(context.experiment.worker_count)]
         try:
-            for place in places:  # all are built before the first has a turn
-                yield from _turn(place)
-            running = list(places)
+            unbuilt, running = list(places), list(places)
             while running:
-                index = int(rng.integers(len(running))) if len(running) > 1 else 0
-                if (yield from _turn(running[index])):
-                    del running[index]
+                if unbuilt:  # all are built before the first has a turn
+                    place = unbuilt.pop(0)
+                else:
+                    place = running[int(rng.integers(len(running))) if len(running) > 1 else 0]
+                for output in place:
+                    if isinstance(output, YieldPoint):
+                        break
+                    yield output
+                else:
+                    running.remove(place)
         finally:
             for place in places:
                 place.close()
@@ -64,12 +69,3 @@ def _place(
         yield event
         if "restarts" not in event.counts:
             return
-
-
-def _turn(outputs: Iterator[Event | YieldPoint]) -> Generator[Event, None, bool]:
-    """Yield the events of a worker until it pauses. Returns whether it has ended."""
-    for output in outputs:
-        if isinstance(output, YieldPoint):
-            return False
-        yield output
-    return True
