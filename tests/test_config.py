@@ -134,6 +134,7 @@ def test_a_network_too_large_for_the_memory_is_refused(default: dict[str, Any]) 
         ("update=sync", "seed=1", "optimizer.staleness_power=1", "optimizer.staleness_power: "),
         ("optimizer_state=per_worker", "optimizer=adam", "optimizer=sgd", "optimizer_state: "),
         ("reward_threshold=null", "stop.worker_return=5", "stop.window=20", "stop.window: "),
+        ("env=lunar_continuous", "seed=1", "network.distribution=beta", "algorithm.entropy_coefficient: "),
         ("env=pong network=lstm network@network.encoder=cnn", "seed=1", "optimizer=rmsprop", "optimizer: RMSProp "),
     ],
 )
