@@ -60,6 +60,7 @@ def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path, monke
         ([*QUICK, "resume=outputs/run"], "resume"),
         ([*QUICK, "from=outputs/run"], "from"),
         ([*QUICK, "hydra.run.dir=elsewhere"], "hydra.run.dir"),
+        ([*QUICK, "hydra={_target_:os.system}"], "hydra"),
         ({"gamma": 0.9}, "configuration"),
         *((overrides, "overrides") for overrides in (None, 7, "env=lunar", [1], {"env=lunar"})),
     ],

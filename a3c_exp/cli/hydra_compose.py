@@ -239,9 +239,9 @@ class Files:
 
 def set_value(node: DictConfig, key: str, value: Any) -> None:
     """Set the value at a dotted key. A mapping is merged with what is there, unless it is a component that is written
-    out. Raises ConfigError."""
+    out, and none of Hydra's. Raises ConfigError."""
     try:
-        merge = isinstance(value, dict) and TARGET not in value
+        merge = isinstance(value, dict) and (TARGET not in value or key.partition(".")[0] == "hydra")
         OmegaConf.update(node, key, value, merge=merge, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as complaint:
         raise ConfigError(key, value, f"does not fit what it would replace: {first_line(complaint)}") from complaint
