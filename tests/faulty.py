@@ -28,6 +28,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.optimizers import SGD
 
+_forking = threading.Lock()
 Fault = Literal["raise", "kill", "vanish", "hang", "leave a child", "fork", "print", "half a message"]
 
 
@@ -83,7 +84,8 @@ class Faulty(Bandit):
                 self.note.write_text(str(child.pid))
                 os.kill(os.getpid(), signal.SIGKILL)
             case "fork":
-                os.fork()
+                with _forking:  # a package may refuse two at a time
+                    os.fork()
             case "print":
                 print("x" * 4_000_000, flush=True)
             case "half a message":
