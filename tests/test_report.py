@@ -165,11 +165,11 @@ def test_a_sweep_names_the_best_of_its_finished_configurations(
         for seed in (0, 1):
             run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value + seed)
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
-    say_best([Job([], folder, "") for folder in folders])
+    say_best([Job(0, [], folder, "") for folder in folders])
     best, command = capsys.readouterr().err.splitlines()
     assert best == "best on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0]"
     assert "a3c_exp.report" in command
-    say_best([Job([], tmp_path / "not_started", "")])
+    say_best([Job(0, [], tmp_path / "not_started", "")])
     assert "best on" not in capsys.readouterr().err
 
 

@@ -167,11 +167,11 @@ def test_a_launcher_runs_jobs_and_goes_on_with_those_that_were_cut(
     package = {"submitit_local": "submitit"}.get(launcher, launcher)
     pytest.importorskip(f"hydra_plugins.hydra_{package}_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
     words = [f"backend={backend}", *QUICK[1:]]
-    assert program.main([*words, "seed=1", "hydra.run.dir=sweep/0_s1"]) == 0
-    (here / "sweep" / "0_s1" / "summary.json").unlink()
-    sweeps.finish(*words, "-m", f"hydra/launcher={launcher}", "seed=1")
-    assert sweeps.reasons() == {"0_s1": "total_steps"}
-    assert sweeps.summaries()["0_s1"]["resumed"] == 1
+    assert program.main([*words, "seed=1", "hydra.run.dir=sweep/cut"]) == 0
+    (here / "sweep" / "cut" / "summary.json").unlink()
+    sweeps.finish(*words, "-m", f"hydra/launcher={launcher}", "seed=0,1")
+    assert sweeps.reasons() == {"seed-0": "total_steps", "cut": "total_steps"}, "found by its configuration"
+    assert sweeps.summaries()["cut"]["resumed"] == 1
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_a_run_of_a_launcher_that_fails_is_said_with_exit_code_1(sweeps: Sweeps)
     launched = ["-m", "hydra/launcher=submitit_local", "seed=0"]
     err = sweeps.end(sweeps.start("backend=threads", *QUICK[1:], *failing, *launched), 1)
     assert "a3c_exp: " in err
-    assert "0_s0" in err.splitlines()[-1]
+    assert "sweep/run" in err.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -194,10 +194,10 @@ def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: l
     variables = slurm.install(sweeps.folder / "slurm")
     words = [*QUICK, "total_steps=50000", "stop.mean_return=null", "seed=0"]
     started = sweeps.start(*words, "-m", "hydra/launcher=submitit_slurm", **variables)
-    points = sweeps.folder / "sweep" / "0_s0" / "metrics.csv"
+    points = sweeps.folder / "sweep" / "run" / "metrics.csv"
     wait_until(lambda: points.exists() and points.read_text().count("\n") > 1, SECONDS)
     for number in signals:
         os.kill(int((sweeps.folder / "slurm" / "pid").read_text()), number)
     assert "Traceback" not in sweeps.end(started, 0)
-    run = sweeps.summaries()["0_s0"]
+    run = sweeps.summaries()["run"]
     assert (run["stop_reason"], run["resumed"]) == ("total_steps", 1)

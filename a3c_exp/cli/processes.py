@@ -41,11 +41,13 @@ Status = Literal["ended", "failed", "interrupted"]
 class Job:
     """A run of a sweep, as it was checked, and how far it is.
 
-    overrides: of its process. label: what distinguishes it from the others. has_finished: before this command.
+    number: in the sweep. overrides: of its process. label: what distinguishes it from the others.
+    has_finished: before this command.
     started: when its latest process was started. tries: processes that it has had.
     look_at: when its folder's lock is looked at again. status, text: how it has ended; None before.
     """
 
+    number: int
     overrides: Sequence[str]
     folder: Path
     label: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, identity, saved_runs
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import Job, Runs, say_best
-from a3c_exp.cli.search import Jobs, check_all, search
+from a3c_exp.cli.search import Jobs, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import cores_shared, usable_cores
@@ -48,7 +48,8 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
             if line.jobs or line.search:
                 word = "jobs" if line.jobs else "search"
                 raise ConfigError(word, line.jobs or line.search, "goes with Hydra's basic launcher alone")
-            return _run_with_hydra(hydra, overrides, hydra_compose.sweep(overrides), root, existing)
+            jobs = _check_jobs(hydra, hydra_compose.sweep(overrides), root, existing, 1)
+            return _run_with_hydra(hydra, overrides, jobs, root, existing)
         combinations = [] if line.search else hydra_compose.sweep(overrides)
         at_once = min(line.jobs or 1, len(combinations) or hydra_compose.MOST_JOBS)
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
@@ -97,7 +98,7 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]
         label = differences[number] or f"seed={experiment.seed}"
-        jobs[repr(config)] = Job(overrides, folder, label, has_finished=has_finished)
+        jobs[repr(config)] = Job(number, overrides, folder, label, has_finished=has_finished)
     if at_once > 1 and at_once * most_workers > usable_cores():
         say(f"warning: {at_once} runs at once, of up to {most_workers} workers each, share {usable_cores()} cores")
     elif at_once > 1 and alone:
@@ -105,29 +106,32 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
     return list(jobs.values())
 
 
-def _run_with_hydra(hydra: Any, overrides: Sequence[Override], combinations: Jobs, root: Path, existing: str) -> int:
-    """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own. combinations: all jobs."""
-    check_all(hydra, combinations)
+def _run_with_hydra(hydra: Any, overrides: Sequence[Override], jobs: Sequence[Job], root: Path, existing: str) -> int:
+    """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own."""
     check_links(root, "multirun.yaml", ".submitit")
-    words = ["hydra.sweep.subdir='${hydra.job.num}_s${seed}'", *hydra_compose.for_hydra(hydra, overrides)]
+    # Hydra's numbers of jobs change with the values that are added to a sweep, so it is not to name their folders.
+    words = [*hydra_compose.for_hydra(hydra, overrides), "hydra.sweep.subdir=."]
+    folders = {job.number: job.folder for job in jobs}
     try:
-        hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing), words)
+        hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing, folders), words)
     except RunError as error:
         say(f"a3c_exp: {error}")
         raise
     return 0
 
 
-def hydra_job(existing: str, node: DictConfig) -> None:
+def hydra_job(existing: str, folders: Mapping[int, Path], node: DictConfig) -> None:
     """A job as Hydra's launchers call it.
 
+    folders: of the jobs, by their numbers; one that is not among them has the configuration of an earlier one.
     Raises RunError for a run that failed, and KeyboardInterrupt for one that was interrupted.
     """
     hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir)
+    if hydra.job.num not in folders:
+        return
     overrides = [text.removeprefix("++") for text in hydra.overrides.task]
-    config = hydra_compose.job_config()
-    plan = Plan(config=config, folder=folder.absolute(), existing=existing, overrides=overrides, label="")
+    config, folder = hydra_compose.job_config(), folders[hydra.job.num]
+    plan = Plan(config=config, folder=folder, existing=existing, overrides=overrides, label="")
     finished = execute(plan)
     if finished is not None and finished.summary["signal"] is not None:
         raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
