@@ -34,7 +34,9 @@ def import_plugins(plugins: Sequence[str]) -> None:
         try:
             importlib.import_module(plugin)
         except Exception as error:  # a user's module may raise anything
-            raise ConfigError("plugins", plugin, f"cannot be imported: {one_line(error)}{place_of(error)}") from error
+            absent = isinstance(error, ModuleNotFoundError) and error.name == plugin
+            place = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
+            raise ConfigError("plugins", plugin, f"cannot be imported: {one_line(error)}{place}") from error
 
 
 def is_plain(value: object) -> bool:

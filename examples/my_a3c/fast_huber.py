@@ -22,10 +22,10 @@ class FastHuberA3C(HuberA3C):
         gradients = OutputGradients(
             log_probs=-weight * advantages,
             entropy=valid * np.float32(-weight * self.entropy_coefficient),
-            values=weight * clipped,
+            values=np.float32(self.value_coefficient) * weight * clipped,
         )
         return gradients, {
             "policy_loss": float((gradients.log_probs * outputs.log_probs)[valid].sum()),
-            "value_loss": float((gradients.values * (errors - clipped / 2)).sum()),
+            "value_loss": float(weight * (clipped * (errors - clipped / 2)).sum()),
             "entropy": float(weight * outputs.entropy[valid].sum()),
         }

@@ -9,6 +9,7 @@ from a3c_exp.algorithms import Algorithm, Batch, Metrics, PolicyOutputs
 @dataclass(frozen=True, kw_only=True)
 class HuberA3C(Algorithm):
     delta: float = 1.0
+    value_coefficient: float = 0.5
     entropy_coefficient: float = 0.01
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
@@ -16,4 +17,4 @@ class HuberA3C(Algorithm):
         value_loss = batch.mean(huber_loss(policy.values, batch.targets, delta=self.delta, reduction="none"))
         entropy = batch.mean(policy.entropy)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-        return policy_loss + value_loss - self.entropy_coefficient * entropy, metrics
+        return policy_loss + self.value_coefficient * value_loss - self.entropy_coefficient * entropy, metrics
