@@ -72,6 +72,8 @@ def ranked(folder: Path) -> dict[str, Runs]:
 GYM = "a3c_exp.envs.Gym"
 MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [8]}
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP}
+INSIDE = {"_target_": "a3c_exp.optimizers.RMSProp", "epsilon_inside": True, "initial_mean_square": 1}
+ADAM = {"_target_": "a3c_exp.optimizers.Adam"}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,7 @@ LSTM = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP}
             ["returns=n_step, returns.n=5", "returns=discounted, returns.n=9", "returns=n_step, returns.n=7"],
         ),
         ([{"network": LSTM}, {"network": MLP}], ["network=lstm", "network=mlp"]),
+        ([{"optimizer": INSIDE}, {"optimizer": ADAM}], ["optimizer=rmsprop_tf", "optimizer=adam"]),
         ([{"network": MLP, "workers": 1}, {"network": MLP, "workers": 2}], ["workers=1", "workers=2"]),
         ([{"init_from": None}, {"init_from": "outputs/0"}, {"init_from": "outputs/1"}], ["x", "init_from=a run"]),
         ([{"total_steps": 2000000}, {"total_steps": 2e6}], ["x"]),

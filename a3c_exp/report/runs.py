@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.cli.startup import conf_folder
-from a3c_exp.common.reading import UnreadableError, expanded
+from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml
 from a3c_exp.common.settings import TARGET, comparable
 from a3c_exp.config.saved import TYPED, read_config
 from a3c_exp.core.events import RECENT
@@ -270,17 +270,26 @@ def _name(run: RecordedRun, keys: Iterable[str]) -> str:
         if value in (None, {}):
             continue
         parent, _, last = key.rpartition(".")
-        parts.append(f"{parent}={_option(parent, str(value))}" if last == TARGET else f"{key}={value}")
+        parts.append(f"{parent}={_option(run, parent, value)}" if last == TARGET else f"{key}={value}")
     return ", ".join(parts)
 
 
+def _option(run: RecordedRun, group: str, target: object) -> str:
+    """A class as it is chosen on the command line: of the options of its group that have it, the one with most of the
+    run's settings; of a user's own, the class with its module."""
+
+    def likeness(option: str) -> int:
+        return sum(run.settings.get(f"{group}.{key}") == value for key, value in _options(group)[option].items())
+
+    fitting = [option for option, settings in _options(group).items() if settings.get(TARGET) == target]
+    return max(fitting, key=likeness, default=str(target))
+
+
 @cache
-def _option(group: str, target: str) -> str:
-    """A class as it is chosen on the command line: the option of its group that has it, with the shortest name; of a
-    user's own, the class with its module."""
+def _options(group: str) -> dict[str, dict[str, Any]]:
+    """The settings in the files of a group's options, those with the shortest names first."""
     files = sorted((conf_folder() / group).glob("*.yaml"), key=lambda path: len(path.stem))
-    found = (path.stem for path in files if f"\n{TARGET}: {target}\n" in f"\n{path.read_text()}")
-    return next(found, target)
+    return {path.stem: comparable(parse_yaml(path.read_text())) for path in files}
 
 
 def _as_json(value: object) -> str:
