@@ -16,12 +16,12 @@ from runs import BANDIT, TARGET, content, train
 import a3c_exp
 from a3c_exp.errors import RunError
 from a3c_exp.export import __main__ as export
-from a3c_exp.export import onnx_file
 from a3c_exp.run.policy import Policy
 
 onnx = pytest.importorskip("onnx", reason="pip install 'a3c-exp[onnx]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
 pytest.importorskip("onnxscript", reason="pip install 'a3c-exp[onnx]'")
+onnx_file = pytest.importorskip("a3c_exp.export.onnx_file")
 
 PLUGINS = ["scripted", "user_modules"]
 ALLOWED = "plugins=[scripted,user_modules]"

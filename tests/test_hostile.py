@@ -44,11 +44,16 @@ def load(folder: str, *arguments: str) -> int:
     return 0
 
 
+def exported(words: list[str]) -> int:
+    pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
+    return export.main([words[0], "steps=8", *words[1:]])
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "resume": lambda words: main([f"resume={words[0]}", "total_steps=32", *words[1:]]),
     "from": lambda words: main([f"from={words[0]}", "hydra.run.dir=again", *words[1:]]),
     "evaluate": lambda words: evaluate.main([words[0], "episodes=1", *words[1:]]),
-    "export": lambda words: export.main([words[0], "steps=8", *words[1:]]),
+    "export": exported,
     "load": lambda words: exit_code(lambda: load(*words)),
     "report": lambda words: report.main(words[:1]),
 }
