@@ -60,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for entry in chosen:
                     failures += train(entry, seed)
         write()
+        print(f"{DOCUMENT}: written from the records")
     except KeyboardInterrupt:
         print("interrupted: the same command continues", file=sys.stderr)
         return 130
