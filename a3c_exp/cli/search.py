@@ -63,7 +63,9 @@ def search(
 
     every: dict[str, list[Any]] = {key: [each.start, each.end] for key, each in ranges.items()} | choices
     probes = [{key: some[n % len(some)] for key, some in every.items()} for n in range(max(map(len, every.values())))]
-    check_all(hydra, [[*fixed, *settings(optuna.trial.FixedTrial(each))] for each in probes])
+    made: Made = []
+    for node in compose_jobs(hydra, [[*fixed, *settings(optuna.trial.FixedTrial(each))] for each in probes]):
+        load_final(to_container(node), made=made)  # raises ConfigError before the first trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, constant_liar=True))
@@ -95,13 +97,6 @@ def search(
     winner = " ".join(chosen[best.number])
     say(f"the best of {trials} trials is {best.number + 1}: {winner}: {objective} {best.value:.5g}")
     return worst
-
-
-def check_all(hydra: Any, jobs: Jobs) -> None:
-    """Raise ConfigError for the first job that cannot run."""
-    made: Made = []
-    for node in compose_jobs(hydra, jobs):
-        load_final(to_container(node), made=made)
 
 
 def score_of(folder: Path, objective: str) -> float:
