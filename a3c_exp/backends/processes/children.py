@@ -171,7 +171,7 @@ def _main(name: str, run: Run, writer: connection.Connection, server: int) -> No
     threading.Thread(target=_watch_parents, args=(server, orphaned), daemon=True).start()
     if logging.lastResort is not None:  # what an environment's code, or the closing of one, logs here
         logging.lastResort.setFormatter(logging.Formatter(f"warning: {name}: %(message)s"))
-    with one_thread():
+    with suppress(ReceiverClosedError), one_thread():  # orphaned before or after it sends
         send_events(name, writer, run)
     if orphaned.is_set():
         os.killpg(0, signal.SIGKILL)
