@@ -28,7 +28,7 @@ COLUMNS = (STEP, SECONDS, run_curves.RETURN)
 
 
 def keep(run: Path, target: Path) -> None:
-    """Write at most POINTS rows of the run in `run`, evenly spaced: steps, seconds since its start, and the mean return
+    """Write at most POINTS rows of the run in `run`, evenly spaced: steps, seconds of training, and the mean return
     of the last 100 training episodes."""
     with open(run / "metrics.csv", newline="", encoding="utf-8") as file:
         rows = [[row[name] for name in COLUMNS] for row in csv.DictReader(file) if row[COLUMNS[-1]]]

@@ -106,6 +106,7 @@ class TestWhatARunLeaves:
             steps = [int(row["step"]) for row in table if row[name]]
             assert steps == drawn[name] == sorted(steps)
         assert drawn["eval/mean_reward"] == [112, 208, 304, 400], "at the steps of what was evaluated"
+        assert float(table[-1]["wall_seconds"]) <= done.summary["training_seconds"] + 0.001, "of training alone"
 
 
 class TestPointsBySteps:

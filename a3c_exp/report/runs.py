@@ -44,7 +44,7 @@ RETURN, EPISODES = "rollout/ep_rew_mean", "rollout/episodes"
 class Curve:
     """A learning curve, float64 [N] each. N may be 0.
 
-    steps: of the environments. seconds: since the run's start. returns: mean of the last 100 training episodes, or of
+    steps: of the environments. seconds: of training. returns: mean of the last 100 training episodes, or of
     all where fewer have ended. full: bool [N], whether 100 have ended. last: the last value of every curve, by name.
     """
 

@@ -125,7 +125,7 @@ class Curves(Own):
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
         path = run.folder / METRICS_FILE
-        self._table = PointsTable(path, earlier_points(path, run.steps, run.statistics.seconds))
+        self._table = PointsTable(path, earlier_points(path, run.steps, run.seconds))
         self._events = EventFile(run.folder, start=run.steps + 1)
         self._events.write(summary=header(run.config))
         self._by_time = every is None
@@ -147,7 +147,7 @@ class Curves(Own):
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         """An evaluation's point has the step of the evaluated parameters, which may lie before the last point's."""
-        point = {STEP: step, SECONDS: round(self._run.statistics.seconds, 3), **values}
+        point = {STEP: step, SECONDS: round(self._run.seconds, 3), **values}
         self._run.output.write(METRICS_FILE, self._table.log, point)
         self._run.output.write(self._events.path.name, self._events.scalars, step, values)
 

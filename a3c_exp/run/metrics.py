@@ -17,7 +17,7 @@ MOST_BYTES = 2**30
 """Of a table that is read. That of a run of a day has 1 MB."""
 
 Point = dict[str, float]
-"""A point of the curves: STEP, SECONDS, and values by their names in TensorBoard."""
+"""A point of the curves: STEP, SECONDS of training (from the first step), and values by their names in TensorBoard."""
 
 
 class PointsTable(Appender):
