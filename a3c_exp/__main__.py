@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import gc
-
-from a3c_exp.common import signals
-
-if __name__ == "__main__":
-    signals.end_early()  # importing the rest takes a while
-    gc.disable()  # until all is imported: see `import_training`
-
 import importlib
 import sys
 from collections.abc import Sequence
 
-from a3c_exp.cli.help import FLAGS
-from a3c_exp.cli.startup import end_with_parent
+from a3c_exp.common import signals
 from a3c_exp.errors import exit_code
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code: see a3c_exp.errors.exit_code."""
+    return exit_code(lambda: _command(arguments))
+
+
+def _command(arguments: Sequence[str]) -> int:
+    from a3c_exp.cli.help import FLAGS  # here, where a signal has an exit code
+    from a3c_exp.cli.startup import end_with_parent
+
     end_with_parent()
     module = "a3c_exp.cli.main" if FLAGS.isdisjoint(arguments) else "a3c_exp.cli.help"
-    return exit_code(lambda: int(importlib.import_module(module).command(arguments)))
+    return int(importlib.import_module(module).command(arguments))
 
 
 if __name__ == "__main__":
+    signals.end_early()
+    gc.disable()  # until all is imported: see `import_training`
     sys.exit(main(sys.argv[1:]))

@@ -148,7 +148,7 @@ def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.
 
     2 for a ConfigError and for a file that the system refuses to open, which are printed in one line; 1 for a RunError,
-    which the run has reported; 130 for Ctrl-C.
+    which the run has reported; 128 + the number of a signal (Ctrl-C: 130).
     """
     try:
         code = program()

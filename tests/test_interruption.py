@@ -88,6 +88,14 @@ def test_a_signal_while_the_program_starts_ends_it_without_a_trace(number: int, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_signal_while_an_environment_is_made_is_none_of_its_errors(tmp_path: Path) -> None:
+    made = "class Env(gymnasium.Env):\n    def __init__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+    (tmp_path / "ending.py").write_text(f"import os, signal, gymnasium\n{made}gymnasium.register('Ending-v0', Env)\n")
+    program = start("plugins=[ending]", "env=gym", "env.id=Ending-v0", folder=tmp_path)
+    assert program.communicate(timeout=60)[1] == ""
+    assert program.returncode == 128 + signal.SIGTERM
+
+
 def test_a_signal_that_was_ignored_stays_ignored_and_another_one_saves_the_run(tmp_path: Path) -> None:
     program = start("total_steps=1e9", "hydra.run.dir=run", folder=tmp_path)
     try:
