@@ -65,7 +65,7 @@ learn: $(VENV)/bench ## train every environment over its seeds; writes RESULTS.m
 presets: $(VENV)/bench ## train every preset to its own end; writes RESULTS.md. One: make presets ARGS="--only preset_pong". Takes a day
 	$(BIN)/python -m study --presets $(ARGS)
 
-fuzz: $(VENV)/dev ## wrong and damaged input at random: make fuzz ARGS="--seed 1 --overrides 1000 --runs 20 --files 50". Takes an hour
+fuzz: $(VENV)/dev ## wrong and damaged input at random: make fuzz ARGS="--seed 1 --overrides 1000 --runs 20 --files 50". Takes half an hour
 	$(BIN)/python -m bench.fuzz $(ARGS)
 
 faults: $(VENV)/dev ## kills, full disks, damaged checkpoints and more in whole runs: make faults ARGS="--only kill --times 2". Linux, 40 minutes
