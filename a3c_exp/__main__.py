@@ -25,7 +25,11 @@ def _command(arguments: Sequence[str]) -> int:
     return int(importlib.import_module(module).command(arguments))
 
 
-if __name__ == "__main__":
+def _program() -> int:
     signals.end_early()
     gc.disable()  # until all is imported: see `import_training`
-    sys.exit(main(sys.argv[1:]))
+    return main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(_program))

@@ -35,12 +35,9 @@ class Serial(MaxRestarts, Backend):
         restarts = Restarts(self, store)
         places = [_place(context, index, store, restarts) for index in range(context.experiment.worker_count)]
         try:
-            unbuilt, running = list(places), list(places)
-            while running:
-                if unbuilt:  # all are built before the first has a turn
-                    place = unbuilt.pop(0)
-                else:
-                    place = running[int(rng.integers(len(running))) if len(running) > 1 else 0]
+            unbuilt, running = iter(places), list(places)
+            while running:  # all are built before the first has a turn
+                place = next(unbuilt, None) or running[int(rng.integers(len(running))) if len(running) > 1 else 0]
                 for output in place:
                     if isinstance(output, YieldPoint):
                         break

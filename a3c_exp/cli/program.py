@@ -28,8 +28,12 @@ COMMANDS = {
 
 def main() -> int:
     """Run the program's command line and return its exit code."""
+    return exit_code(_program)
+
+
+def _program() -> int:
     signals.end_early()
-    return exit_code(lambda: command(sys.argv[1:]))
+    return command(sys.argv[1:])
 
 
 def command(arguments: Sequence[str]) -> int:

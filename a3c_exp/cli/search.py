@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 
 from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, to_container
 from a3c_exp.cli.processes import Job
-from a3c_exp.config.builder import Made, load_final
+from a3c_exp.config.builder import load_final
 from a3c_exp.errors import ConfigError, say
 from a3c_exp.report.runs import EVALUATION, read_run
 
@@ -63,9 +63,8 @@ def search(
 
     every: dict[str, list[Any]] = {key: [each.start, each.end] for key, each in ranges.items()} | choices
     probes = [{key: some[n % len(some)] for key, some in every.items()} for n in range(max(map(len, every.values())))]
-    made: Made = []
     for node in compose_jobs(hydra, [[*fixed, *settings(optuna.trial.FixedTrial(each))] for each in probes]):
-        load_final(to_container(node), made=made)  # raises ConfigError before the first trial
+        load_final(to_container(node))  # raises ConfigError before the first trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, constant_liar=True))

@@ -12,6 +12,10 @@ ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.S
 SIGNALS = (*ENDING, signal.SIGUSR1)
 
 
+class SignalInterrupt(KeyboardInterrupt):
+    """An early end. Python ends by SIGINT where `exec` was left by a KeyboardInterrupt itself, even if that is caught."""
+
+
 def end_early() -> None:
     """Let each of ENDING end this process with exit code 128 + its number, until a run has handlers of its own.
 
@@ -24,7 +28,7 @@ def end_early() -> None:
 
 def end(number: int, frame: object) -> None:
     """The handler of `end_early`. Not SystemExit, for which code of an environment may be blamed: see `FAILURES`."""
-    raise KeyboardInterrupt(128 + number)
+    raise SignalInterrupt(128 + number)
 
 
 @contextmanager

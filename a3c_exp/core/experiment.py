@@ -31,7 +31,6 @@ from a3c_exp.schedules import Schedule, value
 RMSPROP_WARNING = "RMSProp from a mean square of 0 may kill convolutions in its first steps: take rmsprop_tf or adam"
 TORCH_WARNING = "has no guard against workers that write over one another, which may cost the run: lock=true has one"
 CROSSING = "results of {} before the end of an episode change with rewards after it (meant? across_episodes = True)"
-BOUNDS_WARNING = "below 0 at the end, it drives the actions of distribution={} into their bounds (docs/continuous.md)"
 SMALL_FACTOR = 0.01
 # Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation. A larger number is
 # taken for a typing error: it would fill the memory, or have no end.
@@ -211,7 +210,7 @@ class Experiment(Checked):
             found["optimizer"] = TORCH_WARNING
         entropy, form = getattr(self.algorithm, "entropy_coefficient", 0.0), getattr(self.network, "distribution", "")
         if form in ("squashed_gaussian", "beta") and value(entropy, 1.0) < 0:
-            found["algorithm.entropy_coefficient"] = BOUNDS_WARNING.format(form)
+            found["algorithm.entropy_coefficient"] = f"below 0 at the end, it drives actions of a {form} into their bounds"
         if self.update == "sync" and optimizer.staleness_power:
             found["optimizer.staleness_power"] = "has no effect with update=sync: no gradient of a round is stale"
         if self.optimizer_state == "per_worker" and not optimizer.state_rows:
