@@ -13,7 +13,7 @@ SIGNALS = (*ENDING, signal.SIGUSR1)
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """An early end. Python ends by SIGINT where `exec` was left by a KeyboardInterrupt itself, even if that is caught."""
+    """An early end. Python ends by SIGINT where `exec` was left by a KeyboardInterrupt itself, even a caught one."""
 
 
 def end_early() -> None:

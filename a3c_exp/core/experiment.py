@@ -210,7 +210,7 @@ class Experiment(Checked):
             found["optimizer"] = TORCH_WARNING
         entropy, form = getattr(self.algorithm, "entropy_coefficient", 0.0), getattr(self.network, "distribution", "")
         if form in ("squashed_gaussian", "beta") and value(entropy, 1.0) < 0:
-            found["algorithm.entropy_coefficient"] = f"below 0 at the end, it drives actions of a {form} into their bounds"
+            found["algorithm.entropy_coefficient"] = f"below 0 at the end: it drives actions of {form} into bounds"
         if self.update == "sync" and optimizer.staleness_power:
             found["optimizer.staleness_power"] = "has no effect with update=sync: no gradient of a round is stale"
         if self.optimizer_state == "per_worker" and not optimizer.state_rows:
