@@ -175,6 +175,15 @@ def test_a_launcher_runs_jobs_and_goes_on_with_those_that_were_cut(
 
 
 @pytest.mark.slow
+def test_a_launchers_sweep_without_a_name_has_one_folder(here: Path) -> None:
+    """Its name is the time, which Hydra would look at once more."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
+    assert program.main([*QUICK, "-m", "hydra/launcher=submitit_local", "seed=0,1"]) == 0
+    [folder] = (here / "outputs").iterdir()
+    assert {path.name for path in folder.glob("seed-*")} == {"seed-0", "seed-1"}
+
+
+@pytest.mark.slow
 def test_a_run_of_a_launcher_that_fails_is_said_with_exit_code_1(sweeps: Sweeps) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
     trigger = sweeps.folder / "trigger"

@@ -110,7 +110,7 @@ def _run_with_hydra(hydra: Any, overrides: Sequence[Override], jobs: Sequence[Jo
     """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own."""
     check_links(root, "multirun.yaml", ".submitit")
     # Hydra's numbers of jobs change with the values that are added to a sweep, so it is not to name their folders.
-    words = [*hydra_compose.for_hydra(hydra, overrides), "hydra.sweep.subdir=."]
+    words = [*hydra_compose.for_hydra(hydra, overrides), f"{SWEEP_DIR}={quoted(str(root))}", "hydra.sweep.subdir=."]
     folders = {job.number: job.folder for job in jobs}
     try:
         hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing, folders), words)
