@@ -166,7 +166,7 @@ def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
         parts += ["", FULL_LENGTH, "", "```sh", *full_length, "```"]
     records = [record for line in lines for record in line.records]
     if records:
-        commits = sorted({record.commit for record in records})
+        commits = sorted({f"{record.commit[:7]}{record.commit[40:]}" for record in records})
         here = {record.machine for record in records}
         named = [f"{number}: {machine}" for machine, number in machines.items() if machine in here]
         dates = sorted({record.date for record in records})

@@ -236,6 +236,8 @@ class TestTheCommandLine:
     def test_bad_input_is_one_line(
         self, arguments: str, key: str, value: object, corridor: Path, refuses: Refuses
     ) -> None:
+        if arguments == "video=true":
+            pytest.importorskip("moviepy")
         plugins = [] if arguments.startswith("plugins") else ["plugins=[scripted]"]
         refuses([str(corridor), *arguments.split(), *plugins], key, value, main=evaluate.main)
 
