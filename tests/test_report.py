@@ -108,6 +108,13 @@ def test_a_configuration_is_named_by_what_differs(settings: list[Any], named: li
     assert list(configurations) == named
 
 
+def test_an_option_of_ones_own_is_named_by_the_word_that_was_typed(tmp_path: Path) -> None:
+    for name, overrides in {"clipped": ["algorithm=clipped", "seed=0"], "Plain": None, "Old": [7, "seed"]}.items():
+        run(tmp_path / name, 0, settings={"algorithm": {"_target_": f"mine.{name}"}}, overrides=overrides)
+    [configurations] = grouped(tmp_path).values()
+    assert set(configurations) == {"algorithm=clipped", "algorithm=mine.Plain", "algorithm=mine.Old"}
+
+
 def test_environments_are_apart_by_name_game_or_class_and_have_their_own_configurations(tmp_path: Path) -> None:
     environments: list[Any] = ["CartPole-v1", {"_target_": "a3c_exp.envs.Atari", "game": "x"}, {"_target_": "my.Env"}]
     for number, env in enumerate(environments):

@@ -276,13 +276,16 @@ def _name(run: RecordedRun, keys: Iterable[str]) -> str:
 
 def _option(run: RecordedRun, group: str, target: object) -> str:
     """A class as it is chosen on the command line: of the options of its group that have it, the one with most of the
-    run's settings; of a user's own, the class with its module."""
+    run's settings; of a user's own, the word that was typed, or else the class with its module."""
 
     def likeness(option: str) -> int:
         return sum(run.settings.get(f"{group}.{key}") == value for key, value in _options(group)[option].items())
 
     fitting = [option for option, settings in _options(group).items() if settings.get(TARGET) == target]
-    return max(fitting, key=likeness, default=str(target))
+    overrides = run.summary.get("overrides")
+    typed = dict(str(each).partition("=")[::2] for each in overrides) if isinstance(overrides, list) else {}
+    word = typed.get(group, "")
+    return max(fitting, key=likeness, default=word if word.isidentifier() else str(target))
 
 
 @cache
