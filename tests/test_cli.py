@@ -43,7 +43,7 @@ BAD = [
     ("=3", "command line", "=3"),
     ("late=next", "late", "next"),
     ("hydra.verbose=true", "hydra.verbose", "true"),
-    ("-m seed=0,1 --cfg job", "--cfg", "job"),
+    ("sweep=x search=2 gamma=0.9,0.99 --cfg job", "--cfg", "job"),
     ("hydra.run.dir=läufe", "hydra.run.dir", "läufe"),
     ("+experiment=ppo", "+experiment", "ppo"),
     ("~env=lunar", "~env", "lunar"),

@@ -186,6 +186,16 @@ def test_a_finished_sweep_stays_byte_for_byte(again: Path, capfd: pytest.Capture
     assert {name: now[name] for name in before} == before
 
 
+def test_the_runs_of_a_sweep_are_listed_without_starting_one(again: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = content(again)
+    assert program.main([*TWO[:-1], "seed=1,2", "--cfg", "job"]) == 0
+    assert [Path(line).name for line in capfd.readouterr().out.splitlines()] == [
+        "seed-1: seed=1, has finished",
+        "seed-2: seed=2",
+    ]
+    assert content(again) == before
+
+
 def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Refuses) -> None:
     before = content(again)
     line = refuses([*TWO, "gamma=0.5"], "sweep", str(again / "two" / "seed-0"))

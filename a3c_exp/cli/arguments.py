@@ -33,7 +33,7 @@ OF_HYDRA = ("hydra.run.dir", "hydra.sweep.", "hydra.launcher", "hydra/launcher")
 class CommandLine:
     """What a command line says; None: not given.
 
-    config_dir: a folder of the user's own YAML files. cfg: what is printed in place of a run. sweep: the folder of a
+    config_dir: a folder of the user's own YAML files. cfg: what is printed in place of running. sweep: the folder of a
     sweep. jobs: runs at once. search, objective: trials, and what they maximize. existing: one of EXISTING, see
     a3c_exp.cli.existing. saved: `resume` or `from`, and the folder of the run.
     """
@@ -83,9 +83,10 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
 
     is_sweep = flags.multirun or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
     saved = [(word, folder) for word in ("from", "resume") if (folder := words.pop(word))]
-    for word, value in (("--cfg", flags.cfg), ("hydra.run.dir", run_dir), *saved):
+    for word, value in (("hydra.run.dir", run_dir), *saved):
         if value is not None and is_sweep:
             raise ConfigError(word, value, "is of one run: it cannot go with -m, sweep, jobs or search")
+    require(flags.cfg is None or words["search"] is None, "--cfg", flags.cfg, "for runs that are known, not for a search")
     if len(saved) > 1 or (saved and words["existing"]):
         raise ConfigError(*saved[0], "goes with no other run, and not with existing")
     return CommandLine(

@@ -49,7 +49,7 @@ FLAGS = {"--help", "-h"}
 WIDTH, COLUMN = 79, 26
 """Columns of the whole text, and before an explanation."""
 OTHERS = {
-    "--cfg job": "print what a command is composed to, and run nothing",
+    "--cfg job": "print what a command is composed to, or a sweep's runs; run nothing",
     "-m": "run each combination of values that are given with commas",
     "hydra.run.dir=": "the folder of the run",
 }

@@ -26,7 +26,7 @@ from a3c_exp.cli.search import Jobs, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import cores_shared, usable_cores
-from a3c_exp.errors import ConfigError, FolderError, RunError, named, say
+from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, say
 from a3c_exp.run.run_folder import check_links
 
 SWEEP_DIR = "hydra.sweep.dir"
@@ -43,14 +43,18 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
     if line.search is not None and line.sweep is None:
         raise ConfigError("search", line.search, "needs sweep=<folder>, where the same command goes on")
     root = expanded(hydra_compose.setting(common, SWEEP_DIR)).absolute()
+    combinations = [] if line.search else hydra_compose.sweep(overrides)
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
+        if line.cfg is not None:
+            for job in _check_jobs(hydra, combinations, root, existing, 1):
+                print(printable(f"{job.folder}: {job.label}{', has finished' if job.has_finished else ''}"))
+            return 0
         if not str(OmegaConf.select(common, "hydra.launcher._target_")).endswith(".BasicLauncher"):
             if line.jobs or line.search:
                 word = "jobs" if line.jobs else "search"
                 raise ConfigError(word, line.jobs or line.search, "goes with Hydra's basic launcher alone")
-            jobs = _check_jobs(hydra, hydra_compose.sweep(overrides), root, existing, 1)
+            jobs = _check_jobs(hydra, combinations, root, existing, 1)
             return _run_with_hydra(hydra, overrides, jobs, root, existing)
-        combinations = [] if line.search else hydra_compose.sweep(overrides)
         at_once = min(line.jobs or 1, len(combinations) or hydra_compose.MOST_JOBS)
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
 
