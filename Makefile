@@ -105,7 +105,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	elif [ "$$(uname)" = Linux ]; then \
 		echo 'Installing torch with CUDA: about 4.9 GB come in. Without it they are 0.4 GB: stop this with Ctrl-C, and'; \
 		echo 'name an index that has torch for CPUs: make train PIP_ARGS="--extra-index-url <index>"'; fi
-	$(PIP) -e '.[atari]'
+	$(PIP) -e '.[atari,report]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/ready

@@ -40,7 +40,7 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
 
 def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_reached() -> None:
     assert ending(SUMMARY, None)[-1] == "26.5k/s | best eval 500.0"
-    assert "not solved, which takes 500" in ending(SUMMARY, 500.0)[-1]
+    assert "stayed below 500" in ending(SUMMARY, 500.0)[-1]
     assert "300 was reached at step 9,000" in ending(SUMMARY | {"solved_at_steps": 9000}, 300.0)[-1]
     assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]
 

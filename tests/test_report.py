@@ -151,7 +151,8 @@ def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys:
     assert "| 1 | returns.n=9 | 3 | 3 of 3 | 301.0 [300.0, 302.0] |" in output
     assert "| 3 | returns.n=7 | 3 | 0 of 3 | - | - |" in output, "no episode has ended"
     assert "a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00].\n" in output
-    assert "Runs: 9.\nCommit abc, unknown; " in output
+    assert "Runs: 9.\nWith fewer than 5 runs " in output
+    assert "\nCommit abc, unknown; " in output
 
 
 def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
@@ -219,7 +220,7 @@ def test_a_run_that_goes_on_is_reported_as_far_as_it_is(tmp_path: Path, capsys: 
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "| 1 | CartPole-v1 | 1, 1 unfinished | 1 of 1 | 20.0 | 30.0 | 2,000 | 2.0 | 1,000 | - | a |" in output
-    assert "1 unfinished: going on, or killed." in output
+    assert "Unfinished, going on or killed, and counted: a." in output
 
 
 # What is left out, and what is refused.

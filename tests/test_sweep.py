@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import threading
 from contextlib import chdir
 from pathlib import Path
@@ -21,6 +22,7 @@ from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 import a3c_exp.__main__ as program
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, parse, sweep
 from a3c_exp.cli.names import folder_names
+from a3c_exp.cli.processes import Job, Runs
 from a3c_exp.core import cpu
 from a3c_exp.run.files import exclusive_folder
 
@@ -55,7 +57,10 @@ def again(finished: Path, here: Path) -> Path:
 @pytest.mark.parametrize(
     ("jobs", "names"),
     [
-        ([["env=lunar", "returns=gae", "seed=0"], ["env=lunar", "returns=n_step", "seed=0"]], "gae n_step"),
+        (
+            [["env=lunar", "returns=gae", "seed=0"], ["env=lunar", "returns=n_step", "seed=0"]],
+            "gae_seed-0 n_step_seed-0",
+        ),
         ([["low=-1e-16"], ["low=1e+16"]], r"low--1e-16 low-1e\+16"),
         ([["a.n=1", "b.n=2"], ["a.n=2", "b.n=3"]], "a.n-1_b.n-2 a.n-2_b.n-3"),
         ([["returns={_target_:a3c_exp.returns.NStep,n:3}"], ["returns=gae"]], "returns-NStep-n-3 gae"),
@@ -63,7 +68,8 @@ def again(finished: Path, here: Path) -> Path:
         ([["network.hidden_sizes=[32,32]"], ["network.hidden_sizes=[[32],[32]]"]], r"sizes-32-32 sizes-32-32-\w{6}"),
         ([["+env.kwargs.g=A"], ["+env.kwargs.g=a"]], r"g-A g-a-\w{6}"),
         ([[f"{key}={'x' * 90}{end}" for key in "ab"] for end in "12"], r"x-\w{6} x-\w{6}"),
-        ([["seed=0"]], "run"),
+        ([["seed=0"]], "seed-0"),
+        ([["env=lunar"]], "run"),
     ],
 )
 def test_runs_are_named_by_what_differs(jobs: list[list[str]], names: str) -> None:
@@ -139,7 +145,7 @@ def test_a_sweep_says_what_starts_ends_and_fails(
     assert re.match(r"failed: folder/algorithm-FailingA3C\S*: failed.*: RuntimeError: scripted to fail", lines[-2])
     assert lines[-1].endswith("-m a3c_exp.report folder")
     failed, ended = runs(here / "folder")
-    assert ended == "algorithm-a3c"
+    assert ended == "algorithm-a3c_seed-3"
     assert summary(here / "folder" / ended)["overrides"] == [*quick, "plugins=[faulty]", "algorithm=a3c", "seed=3"]
     assert program.main(command) == 0
     assert "algorithm=a3c: has finished before" in capfd.readouterr().err
@@ -190,10 +196,23 @@ def test_the_runs_of_a_sweep_are_listed_without_starting_one(again: Path, capfd:
     before = content(again)
     assert program.main([*TWO[:-1], "seed=1,2", "--cfg", "job"]) == 0
     assert [Path(line).name for line in capfd.readouterr().out.splitlines()] == [
-        "seed-1: seed=1, has finished",
-        "seed-2: seed=2",
+        "seed-1: seed=1: has finished",
+        "seed-2: seed=2: begins",
     ]
     assert content(again) == before
+
+
+def test_commands_with_one_seed_each_add_runs_to_a_sweep(here: Path, in_process: None) -> None:
+    """As the tasks of a job array do."""
+    for seed in ("seed=0", "seed=1"):
+        assert program.main([*QUICK, "sweep=rates", "optimizer.learning_rate=1e-3,3e-3", seed]) == 0
+    assert runs(here / "rates") == [f"learning_rate-{rate}_seed-{seed}" for rate in (0.001, 0.003) for seed in (0, 1)]
+
+
+def test_a_run_that_reached_its_end_after_the_sweep_was_asked_to_end_has_finished(again: Path) -> None:
+    job = Job(0, [], again / "two" / "seed-0", "seed=0")
+    Runs([job], [], "resume", 1)._take(job, 128 + signal.SIGTERM)
+    assert job.status == "ended"
 
 
 def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Refuses) -> None:
@@ -264,7 +283,7 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
     assert program.main(TWO) == 0
     lines = capfd.readouterr().err.splitlines()
     assert lines[0].startswith("seed=0: another process trains there")
-    assert lines.index("seed=1: begins") < lines.index("seed=0: begins")
+    assert lines.index("seed=1: continues") < lines.index("seed=0: continues")
     assert runs(again / "two") == ["seed-0", "seed-1"]
 
 

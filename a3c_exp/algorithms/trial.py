@@ -68,7 +68,7 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
         return result
 
     name = type(algorithm).__name__
-    with refused("algorithm", name, "its loss fails for a small batch"):
+    with refused("algorithm", name, f"its loss fails for a batch of [T, B] = {[*_SHAPE]}"):
         first, second = gradient(type(algorithm).gradient), gradient(type(algorithm).gradient)
         wanted = gradient(differentiate) if has_closed_form(type(algorithm)) else first
     network.zero_grad()

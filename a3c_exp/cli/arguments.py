@@ -86,7 +86,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     for word, value in (("hydra.run.dir", run_dir), *saved):
         if value is not None and is_sweep:
             raise ConfigError(word, value, "is of one run: it cannot go with -m, sweep, jobs or search")
-    require(flags.cfg is None or words["search"] is None, "--cfg", flags.cfg, "for runs that are known, not for a search")
+    require(not (flags.cfg and words["search"]), "--cfg", flags.cfg, "without search, whose runs are unknown")
     if len(saved) > 1 or (saved and words["existing"]):
         raise ConfigError(*saved[0], "goes with no other run, and not with existing")
     return CommandLine(

@@ -23,6 +23,7 @@ from a3c_exp.errors import FAILED, ConfigError, FolderError
 from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, check_links, latest_checkpoints, read_summary
 
 CONTINUE = "continue"
+Action = Literal["begin", "resume", "leave"]
 OWN_FILES = re.compile(
     r"summary\.json|train\.log|trace\.json|episodes\.csv|metrics\.(csv|jsonl)|events\.out\.tfevents\..*|config\.yaml"
     r"|checkpoints/(latest|previous|best|step_\d+)\.ckpt(\..*)?|videos/\d+\.mp4"
@@ -34,7 +35,7 @@ CUT = ("interrupted", "server_died")
 """Stop reasons of runs that continue: nothing is wrong with them."""
 
 
-def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Literal["begin", "resume", "leave"]:
+def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Action:
     """What is to be done in `folder` for a run of `config`. Changes nothing.
 
     existing: see above.

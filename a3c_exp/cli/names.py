@@ -34,10 +34,11 @@ def labels(jobs: Sequence[Sequence[str]]) -> list[str]:
 def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
     """Names for the jobs' folders: "returns-gae_seed-2", of letters, digits and `-_.+`, each different, not long.
 
-    Keys are cut to their last part where that is clear. A name that is cut, or that an earlier job has, ends with a
-    hash of the job's values. Where nothing differs the name is `run`.
+    A seed that is given is part of them, since other commands on the same sweep may have other seeds. Keys are cut to
+    their last part where that is clear. A name that is cut, or that an earlier job has, ends with a hash of the job's
+    values. Where nothing differs the name is `run`.
     """
-    places = _differing(jobs)
+    places = _differing(jobs, "seed=")
     keys = [jobs[0][place].lstrip("+~").partition("=")[0] for place in places]
     last_parts = Counter(map(_last_part, keys))
     shorter = [_last_part(key) if last_parts[_last_part(key)] == 1 else key for key in keys]
@@ -52,9 +53,10 @@ def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
     return names
 
 
-def _differing(jobs: Sequence[Sequence[str]]) -> list[int]:
-    """The places of overrides that are not the same in all jobs."""
-    return [place for place, texts in enumerate(zip(*jobs, strict=True)) if len(set(texts)) > 1]
+def _differing(jobs: Sequence[Sequence[str]], *always: str) -> list[int]:
+    """The places of overrides that are not the same in all jobs, and of those that begin with one of `always`."""
+    places = enumerate(zip(*jobs, strict=True))
+    return [place for place, texts in places if len(set(texts)) > 1 or texts[0].startswith(always)]
 
 
 def _last_part(key: str) -> str:

@@ -18,7 +18,7 @@ from statistics import fmean
 from subprocess import Popen
 from typing import Literal
 
-from a3c_exp.cli.existing import how_ended
+from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say
 from a3c_exp.report.ranking import rank, table
@@ -35,6 +35,8 @@ MOST_TRIES = 2
 """Processes of one run, if they are killed from outside."""
 
 Status = Literal["ended", "failed", "interrupted"]
+DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "has finished"}
+"""What a run does, in lines."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,7 +44,7 @@ class Job:
     """A run of a sweep, as it was checked, and how far it is.
 
     number: in the sweep. overrides: of its process. label: what distinguishes it from the others.
-    has_finished: before this command.
+    action: see `cli.existing.find_action`.
     started: when its latest process was started. tries: processes that it has had.
     look_at: when its folder's lock is looked at again. status, text: how it has ended; None before.
     """
@@ -51,7 +53,7 @@ class Job:
     overrides: Sequence[str]
     folder: Path
     label: str
-    has_finished: bool = False
+    action: Action = "begin"
     started: float = 0.0
     tries: int = 0
     look_at: float = 0.0
@@ -130,11 +132,11 @@ class Runs:
 
     def _start(self, job: Job) -> None:
         """Start the process of a job, unless its run has finished before."""
-        if job.has_finished:
+        if job.action == "leave":
             self._end(job, "ended", "has finished before")
             return
         existing = "resume" if self.existing == "refuse" and job.tries else self.existing
-        say(f"{job.label}: begins")
+        say(f"{job.label}: {DOES['resume' if job.tries else job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
         try:
@@ -150,9 +152,10 @@ class Runs:
         """Note the end of a job's process."""
         self._seconds.append(time.monotonic() - job.started)
         text = _ending(job.folder)
-        if code <= 0 and how_ended(job.folder) == "finished":
+        was_asked = code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM)
+        if (code <= 0 or was_asked) and how_ended(job.folder) == "finished":  # it may have ended by itself meanwhile
             self._end(job, "ended", text)
-        elif code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM) or self._noted.signal is not None:
+        elif was_asked or self._noted.signal is not None:
             self._end(job, "interrupted", text or "interrupted")
         elif code == 2 and _is_locked(job.folder):
             self._wait_for_lock(job)

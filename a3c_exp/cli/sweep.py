@@ -21,7 +21,7 @@ from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, identity, saved_runs
 from a3c_exp.cli.names import folder_names, labels
-from a3c_exp.cli.processes import Job, Runs, say_best
+from a3c_exp.cli.processes import DOES, Job, Runs, say_best
 from a3c_exp.cli.search import Jobs, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
@@ -47,7 +47,7 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
         if line.cfg is not None:
             for job in _check_jobs(hydra, combinations, root, existing, 1):
-                print(printable(f"{job.folder}: {job.label}{', has finished' if job.has_finished else ''}"))
+                print(printable(f"{job.folder}: {job.label}: {DOES[job.action]}"))
             return 0
         if not str(OmegaConf.select(common, "hydra.launcher._target_")).endswith(".BasicLauncher"):
             if line.jobs or line.search:
@@ -97,12 +97,12 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         final, experiment = load_final(config, made=made)
-        has_finished = find_action(folder, final, existing) == "leave"
+        action = find_action(folder, final, existing)
         most_workers = max(most_workers, experiment.worker_count)
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]
         label = differences[number] or f"seed={experiment.seed}"
-        jobs[repr(config)] = Job(number, overrides, folder, label, has_finished=has_finished)
+        jobs[repr(config)] = Job(number, overrides, folder, label, action)
     if at_once > 1 and at_once * most_workers > usable_cores():
         say(f"warning: {at_once} runs at once, of up to {most_workers} workers each, share {usable_cores()} cores")
     elif at_once > 1 and alone:

@@ -21,6 +21,8 @@ from a3c_exp.run import markdown
 from a3c_exp.run.files import write_bytes, write_text
 
 PAGE = "index.html"
+FEW_RUNS = 5
+"""With fewer a bootstrap sees too little of how much runs differ."""
 
 RUN_COLUMNS = ("folder", "environment", "configuration", "seed", "stop_reason", *NUMBERS)
 CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "low", "high")
@@ -73,10 +75,12 @@ class Report:
         commits = sorted({str(summary.get("commit") or "unknown") for summary in summaries}) or ["unknown"]
         machines = [summary["machine"] for summary in summaries if isinstance(summary.get("machine"), dict)]
         processors = sorted({f"{each.get('processor')}, {each.get('usable_cores')} cores" for each in machines})
-        unfinished = sum(not run.ended for run in self.runs)
-        state = f", {unfinished} unfinished: going on, or killed" if unfinished else ""
-        origin = f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}."
-        return [f"Runs: {len(self.runs)}{state}.", origin]
+        unfinished = ", ".join(run.folder.name for run in self.runs if not run.ended)
+        lines = [f"Runs: {len(self.runs)}."]
+        lines += [f"Unfinished, going on or killed, and counted: {unfinished}."] if unfinished else []
+        if min(len(alike) for configurations in self.ranked.values() for alike in configurations.values()) < FEW_RUNS:
+            lines.append(f"With fewer than {FEW_RUNS} runs of a configuration its intervals are too narrow.")
+        return [*lines, f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}."]
 
     def _missing(self) -> list[str]:
         return [f"Left out: {folder}: {reason}" for folder, reason in self.left_out.items()]

@@ -64,7 +64,11 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     facts = [
         f"{amount(speed or 0.0)}/s",
         *([] if best is None else [f"best eval {return_text(best)}"]),
-        *([f"not solved, which takes {threshold:g}"] if threshold is not None and solved is None else []),
+        *(
+            [f"not solved: training returns stayed below {threshold:g}"]
+            if threshold is not None and solved is None
+            else []
+        ),
         *([f"{threshold:g} was reached at step {solved:,}"] if threshold is not None and solved is not None else []),
         *([f"{summary['rejected_updates']:,} updates rejected"] if summary["rejected_updates"] else []),
     ]
