@@ -1,4 +1,4 @@
-"""`python -m a3c_exp key=value ...`: see a3c_exp.cli.main."""
+"""`python -m a3c_exp key=value ...`, and the script a3c-exp: see a3c_exp.cli.main."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def _command(arguments: Sequence[str]) -> int:
     return int(importlib.import_module(module).command(arguments))
 
 
+def script() -> int:
+    """Run this process's own command line and return its exit code."""
+    return exit_code(_program)
+
+
 def _program() -> int:
     signals.end_early()
     gc.disable()  # until all is imported: see `import_training`
@@ -32,4 +37,4 @@ def _program() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(_program))
+    sys.exit(script())

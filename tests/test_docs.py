@@ -32,7 +32,6 @@ from a3c_exp import evaluate
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
-from a3c_exp.cli.program import command as program_command
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.schema import settings_of
 from a3c_exp.envs.packages import PACKAGES
@@ -157,12 +156,6 @@ def reports(arguments: list[str], here: Path) -> None:
     assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in written)] == []
 
 
-def by_the_program(arguments: list[str], here: Path) -> None:
-    name, *rest = arguments
-    quick = {"train": small(rest), "evaluate": [*rest, "episodes=1"]}
-    assert program_command([name, *quick[name]]) == 0
-
-
 def makes(arguments: list[str], here: Path) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
@@ -182,9 +175,8 @@ def installs(arguments: list[str], here: Path) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert arguments[:3] == ["-c", "constraints.txt", "-e"]
     text = "\n".join(DOCUMENTS.values())
-    named = re.findall(r"pip install .*?-e '\.\[(\w+)\]'|\(extra `?(\w+)", text)
-    assert {name for pair in named for name in pair if name} <= set(extras)
-    assert arguments[3][2:-1] in extras
+    named = re.findall(r"pip install .*?-e '\.\[([\w,]+)\]'|\(extra `?(\w+)", text)
+    assert {name for pair in named for names in pair for name in names.split(",") if name} <= set(extras)
     assert {code(row[0])[0] for row in rows("install", "Install")} == set(extras)
 
 
@@ -193,7 +185,7 @@ HOW: dict[str, Callable[[list[str], Path], None]] = {
     "python -m a3c_exp.evaluate": evaluates,
     "python -m a3c_exp.export": exports,
     "python -m a3c_exp.report": reports,
-    "a3c-exp": by_the_program,
+    "a3c-exp": train,
     "make": makes,
     "pip install": installs,
     "tensorboard": lambda arguments, here: None,
