@@ -231,7 +231,7 @@ def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
     with hydra_session() as hydra:
         for node in compose_jobs(hydra, jobs):
             load_experiment(to_container(node), check=False)
-    assert len(jobs) >= 10
+    assert len(jobs) >= 8
 
 
 def test_commands_for_environments_of_other_packages_have_settings_that_exist() -> None:
