@@ -136,7 +136,7 @@ class Runs:
             self._end(job, "ended", "has finished before")
             return
         existing = "resume" if self.existing == "refuse" and job.tries else self.existing
-        say(f"{job.label}: {DOES['resume' if job.tries else job.action]}")
+        say(f"{job.label}: {DOES[job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
         try:

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 
@@ -48,7 +49,7 @@ img { max-width: 100%; }
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Report:
     """What is reported. left_out: folders of runs, with the reason. curve: see `rank`."""
 
@@ -56,7 +57,7 @@ class Report:
     left_out: dict[Path, str]
     curve: str | None = None
 
-    @property
+    @cached_property
     def ranked(self) -> dict[str, dict[str, Runs]]:
         """The configurations of each environment, in the order of their rank."""
         return {env: rank(configurations, self.curve) for env, configurations in group(self.runs).items()}

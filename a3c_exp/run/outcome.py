@@ -61,17 +61,15 @@ def outcome(summary: Mapping[str, Any]) -> str:
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     """How a run has ended, its speed, and what else there is to say of it. threshold: the return of a solved run."""
     speed, best, solved = (summary[key] for key in ("steps_per_second", "best_eval_return", "solved_at_steps"))
-    facts = [
-        f"{amount(speed or 0.0)}/s",
-        *([] if best is None else [f"best eval {return_text(best)}"]),
-        *(
-            [f"not solved: training returns stayed below {threshold:g}"]
-            if threshold is not None and solved is None
-            else []
-        ),
-        *([f"{threshold:g} was reached at step {solved:,}"] if threshold is not None and solved is not None else []),
-        *([f"{summary['rejected_updates']:,} updates rejected"] if summary["rejected_updates"] else []),
-    ]
+    facts = [f"{amount(speed or 0.0)}/s"]
+    if best is not None:
+        facts.append(f"best eval {return_text(best)}")
+    if threshold is not None and solved is None:
+        facts.append(f"not solved: training returns stayed below {threshold:g}")
+    elif threshold is not None:
+        facts.append(f"{threshold:g} was reached at step {solved:,}")
+    if rejected := summary["rejected_updates"]:
+        facts.append(f"{rejected:,} updates rejected")
     return [*wrap(outcome(summary), WIDTH), *wrap(" | ".join(facts), WIDTH)]
 
 
