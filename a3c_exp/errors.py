@@ -144,11 +144,16 @@ PREEMPTED = 75
 """The exit code after SIGUSR2, which batch systems send before they take a machine away: EX_TEMPFAIL, try again."""
 
 
+def signal_code(number: int) -> int:
+    """The exit code of a program that a signal has ended: 128 + its number, but PREEMPTED after SIGUSR2."""
+    return PREEMPTED if number == signal.SIGUSR2 else 128 + number
+
+
 def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.
 
     2 for a ConfigError and for a file that the system refuses to open, which are printed in one line; 1 for a RunError,
-    which the run has reported; 128 + the number of a signal (Ctrl-C: 130).
+    which the run has reported; `signal_code` after a signal (Ctrl-C: 130).
     """
     try:
         code = program()

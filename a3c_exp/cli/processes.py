@@ -20,7 +20,7 @@ from typing import Literal
 
 from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.startup import LABEL, PARENT
-from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say
+from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say, signal_code
 from a3c_exp.report.ranking import rank, table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
@@ -194,7 +194,7 @@ class Runs:
             elif job.status == "interrupted" and self._noted.signal is None:
                 say(f"interrupted: {short(job.folder)}: the same command continues it")
         if self._noted.signal is not None:
-            return PREEMPTED if self._noted.signal == signal.SIGUSR2 else 128 + self._noted.signal
+            return signal_code(self._noted.signal)
         return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0
 
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from a3c_exp.errors import signal_code
+
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that end a run in order: a closed terminal, Ctrl-C and Ctrl-\\, a batch system, a limit of processor time."""
 SIGNALS = (*ENDING, signal.SIGUSR1)
@@ -17,7 +19,7 @@ class SignalInterrupt(KeyboardInterrupt):
 
 
 def end_early() -> None:
-    """Let each of ENDING end this process with exit code 128 + its number, until a run has handlers of its own.
+    """Let each of ENDING end this process with its `signal_code`, until a run has handlers of its own.
 
     A signal that is ignored stays ignored, as by nohup.
     """
@@ -28,7 +30,7 @@ def end_early() -> None:
 
 def end(number: int, frame: object) -> None:
     """The handler of `end_early`. Not SystemExit, for which code of an environment may be blamed: see `FAILURES`."""
-    raise SignalInterrupt(128 + number)
+    raise SignalInterrupt(signal_code(number))
 
 
 @contextmanager

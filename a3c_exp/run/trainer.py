@@ -22,7 +22,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import FAILED, PREEMPTED, ConfigError, FolderError, RunError, named
+from a3c_exp.errors import FAILED, ConfigError, FolderError, RunError, named, signal_code
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
@@ -46,11 +46,9 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if the run failed or a file could not be written; 128 + the signal that interrupted it (Ctrl-C: 130),
-        but PREEMPTED for SIGUSR2."""
-        signum = self.summary["signal"]
-        if signum is not None:
-            return PREEMPTED if signum == signal.SIGUSR2 else 128 + int(signum)
+        """0; 1 if the run failed or a file could not be written; `signal_code` of the signal that interrupted it."""
+        if self.summary["signal"] is not None:
+            return signal_code(self.summary["signal"])
         return int(self.summary["error"] is not None or bool(self.summary["unwritten"]))
 
 
