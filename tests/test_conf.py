@@ -19,7 +19,7 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.removed import without_removed
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.envs.packages import PACKAGES
+from a3c_exp.envs.gym import PACKAGES
 from a3c_exp.evaluate import load_run
 from a3c_exp.returns import GAE
 

@@ -18,7 +18,7 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.common.ranges import BelowOne, Positive, whole
 from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
-from a3c_exp.envs.packages import register
+from a3c_exp.envs.gym import register
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, require
 from a3c_exp.schedules import Schedule

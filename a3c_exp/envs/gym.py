@@ -23,13 +23,15 @@ from gymnasium.vector import VectorEnv
 from a3c_exp.common.ranges import Count
 from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
-from a3c_exp.envs.packages import PACKAGES, register
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
+
+PACKAGES = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "dm_control/": ("shimmy", "dm_control")}
+"""Packages whose environments need no `plugins`, by the start of the names, and the extra that installs each."""
 
 GYMNASIUM, ENVPOOL = "gymnasium", "envpool"
 """Engines: see `Gym.engine`."""
@@ -43,6 +45,17 @@ HARMLESS_WRAPPERS = frozenset({
     "ResizeObservation", "StickyAction", "TimeAwareObservation", "TimeLimit",
 })  # fmt: skip
 """Wrappers of gymnasium that a run's folder may name: they only change what passes through them."""
+
+
+def register(start: str, key: str, value: str) -> None:
+    """Register the environments whose names begin with `start`, one of PACKAGES.
+
+    Raises ConfigError about a setting if their package is not installed.
+    """
+    package, extra = PACKAGES[start]
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(key, value, f"needs {package}: pip install 'a3c-exp[{extra}]'")
+    gymnasium.register_envs(importlib.import_module(package))
 
 
 @dataclass(frozen=True, kw_only=True)
