@@ -178,10 +178,43 @@ def test_a_sweep_names_the_best_of_its_finished_configurations(
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
     say_best([Job(0, [], folder, "") for folder in folders])
     best, command = capsys.readouterr().err.splitlines()
-    assert best == "best on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0]"
+    assert best == "best on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0], steps until solved -"
     assert "a3c_exp.report" in command
     say_best([Job(0, [], tmp_path / "not_started", "")])
     assert "best on" not in capsys.readouterr().err
+
+
+def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(tmp_path: Path) -> None:
+    """How far the last rollout went beyond it is luck."""
+    stop = {"stop": {"mean_return": 475.0}}
+    for seed, (lucky, sooner) in enumerate(((490.0, 475.5), (480.0, 475.0))):
+        run(
+            tmp_path / f"a{seed}",
+            seed,
+            3000 + seed,
+            settings=returns(5) | stop,
+            mean_return_100=lucky,
+            stop_reason="mean_return",
+        )
+        run(
+            tmp_path / f"b{seed}",
+            seed,
+            1000 + seed,
+            settings=returns(9) | stop,
+            mean_return_100=sooner,
+            stop_reason="mean_return",
+        )
+    assert list(ranked(tmp_path)) == ["returns.n=9", "returns.n=5"]
+    [sentence] = comparison(ranked(tmp_path))
+    assert "is solved after fewer steps" in sentence and sentence.endswith("returns.n=5: 1.00 [1.00, 1.00].")
+
+
+def test_how_runs_are_saved_does_not_separate_them(tmp_path: Path) -> None:
+    for number, settings in enumerate(
+        ({"checkpoint": {"every": 10}}, {"checkpoint": {"every": 20}}, {"log": {"every": 5}})
+    ):
+        run(tmp_path / str(number), number, settings=settings)
+    assert list(ranked(tmp_path)) == ["CartPole-v1"]
 
 
 def test_without_a_return_there_is_no_comparison_and_without_a_threshold_nothing_to_reach(tmp_path: Path) -> None:
@@ -220,23 +253,34 @@ def test_a_run_that_goes_on_is_reported_as_far_as_it_is(tmp_path: Path, capsys: 
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "| 1 | CartPole-v1 | 1, 1 unfinished | 1 of 1 | 20.0 | 30.0 | 2,000 | 2.0 | 1,000 | - | a |" in output
-    assert "Unfinished, going on or killed, and counted: a." in output
+    assert "Unfinished, and counted: a." in output
 
 
 # What is left out, and what is refused.
 
 
-def test_runs_that_broke_off_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_interrupted_counts_as_one_that_was_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both go on with the same command."""
+    run(tmp_path / "a", 0)
+    run(tmp_path / "b", 1, stop_reason="interrupted", mean_return_100=10.0)
+    assert report.main([str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "| CartPole-v1 | 2, 1 unfinished |" in output and "Unfinished, and counted: b." in output
+
+
+def test_runs_that_failed_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "a", 0, 1000, machine={"processor": "this one", "usable_cores": 2})
-    run(tmp_path / "b", 1, stop_reason="interrupted")
+    run(tmp_path / "b", 1, stop_reason="stalled")
     run(tmp_path / "c", 2, 5000, machine={"processor": "that one", "usable_cores": 8})
     assert report.main([str(tmp_path)]) == 1, "as evaluate ends that leaves runs out"
     output = capsys.readouterr().out
     assert "| 1 | CartPole-v1 | 2 | 2 of 2 |" in output
-    assert f"; that one, 8 cores; this one, 2 cores.\nLeft out: {tmp_path / 'b'}: interrupted\n" in output
+    assert f"; that one, 8 cores; this one, 2 cores.\nLeft out: {tmp_path / 'b'}: stalled\n" in output
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "interrupted" in page and "<img" not in page, "there is no curve"
-    for folder, reason in ((tmp_path / "b", "interrupted"), (tmp_path / "nowhere", "must hold runs")):
+    assert "stalled" in page and "<img" not in page, "there is no curve"
+    for folder, reason in ((tmp_path / "b", "stalled"), (tmp_path / "nowhere", "config.yaml")):
         assert report.main([str(folder)]) == 2
         error = capsys.readouterr().err
         assert error.startswith(f"a3c_exp: folder = '{folder}': ") and reason in error

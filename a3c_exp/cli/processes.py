@@ -174,7 +174,7 @@ class Runs:
     def _end(self, job: Job, status: Status, text: str) -> None:
         """Note how a job has ended, and say so with how far the sweep is. Failures are explained at the end."""
         job.status, job.text = status, text
-        ended = sum(each.status is not None for each in self.jobs)
+        ended = sum(each.status in ("ended", "failed") for each in self.jobs)
         shown = status if status == "failed" else text
         say(f"{ended} of {len(self.jobs)}{self._left()}: {job.label}: {shown}")
 
@@ -187,12 +187,13 @@ class Runs:
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
         found = Counter(job.status for job in self.jobs)
-        say(f"{found['ended']} of {len(self.jobs)} runs have finished, in {short(self.jobs[0].folder.parent)}")
+        sweep = short(self.jobs[0].folder.parent)
+        say(f"{found['ended']} of {len(self.jobs)} runs have finished, in {sweep}")
         for job in self.jobs:
             if job.status == "failed":
                 say(f"failed: {short(job.folder)}: {job.text}")
-            elif job.status == "interrupted" and self._noted.signal is None:
-                say(f"interrupted: {short(job.folder)}: the same command continues it")
+        if found["interrupted"] or self._noted.signal is not None:
+            say(f"the same command with sweep={sweep} continues the others")
         if self._noted.signal is not None:
             return signal_code(self._noted.signal)
         return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0
@@ -200,12 +201,13 @@ class Runs:
 
 def say_best(jobs: Sequence[Job]) -> None:
     """Print the best configuration of each environment in finished runs, and the command for the report on them."""
-    folders = [job.folder for job in jobs if read_summary(job.folder) is not None]
+    folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
             best = table(rank(configurations))[0]
             if best["final return"] != "-" and len(configurations) > 1:
-                say(f"best on {env}: {best['configuration']}: final return {best['final return']}")
+                numbers = ", ".join(f"{name} {best[name]}" for name in ("final return", "steps until solved"))
+                say(f"best on {env}: {best['configuration']}: {numbers}")
     say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
 
 

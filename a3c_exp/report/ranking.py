@@ -20,10 +20,11 @@ from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
 Ranked by the {score}, and where it is the same by the steps until solved. Returns: interquartile means over runs (of \
-three or fewer, means) with 95 % bootstrap intervals. Final return: the mean of the last 100 training episodes. Best \
-return: of the best evaluation, or the highest mean of 100 training episodes of a run without evaluations. The others: \
-medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: updates of others \
-between a worker's pull and its push."""
+three or fewer, means) with 95 % bootstrap intervals. Final return: the mean of the last 100 training episodes, whose \
+actions are sampled; runs that stop.mean_return has ended rank alike by it. Best return: of the best evaluation, whose \
+actions are the most likely ones, or the highest mean of 100 training episodes of a run without evaluations. The \
+others: medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: updates of \
+others between a worker's pull and its push."""
 
 Runs = Sequence[RecordedRun]
 
@@ -73,16 +74,22 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
 
 
 def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
-    """The probability that a run of the first configuration ends higher than one of the second, in a sentence; none if
-    there is no second one, or one of them has fewer than two returns."""
+    """The probability that a run of the first configuration ends higher than one of the second, in a sentence; where
+    all end alike, that it is solved sooner.
+
+    None if there is no second one, or one of them has fewer than two returns.
+    """
     if len(ranked) < 2:
         return []
     first, second = list(ranked)[:2]
     x, y = scores(ranked[first], curve), scores(ranked[second], curve)
     if min(len(x), len(y)) < 2:
         return []
-    low, high = improvement_interval(x, y)
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
+    if len({*x, *y}) == 1:
+        x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
+        ends = "is solved after fewer steps"
+    low, high = improvement_interval(x, y)
     probability = f"{probability_of_improvement(x, y):.2f} [{low:.2f}, {high:.2f}]"
     return [f"Probability that a run of {first} {ends} than one of {second}: {probability}."]
 

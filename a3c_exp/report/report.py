@@ -32,7 +32,7 @@ CAPTION = """\
 Interquartile mean over runs, with its 95 % bootstrap band; dotted: the return that counts as solved. A run that has \
 ended keeps its last return; a thin line is a run that is unfinished."""
 CHOICE = "Only the first {most} of {count} configurations, in the order of their rank: curves.csv has all."
-SCATTER = "{score} over {key}, a point for each run: runs whose settings differ otherwise too are apart by colour."
+SCATTER = "The {score} over {key}, a point for each run: runs whose settings differ otherwise too are apart by colour."
 
 # The policy forbids the page everything that it does not bring along.
 HEAD = """\
@@ -69,7 +69,11 @@ class Report:
             rows = table(ranked, self.curve)
             lines = markdown.table(list(rows[0]), ([_cell(text) for text in row.values()] for row in rows))
             parts += [f"{env}:\n\n{lines}\n", *(f"{line}\n" for line in comparison(ranked, self.curve))]
-        return "\n".join([*parts, *self._origin(), *self._missing()])
+        return "\n".join([*parts, EXPLANATION.format(score=self._score), "", *self._origin(), *self._missing()])
+
+    @property
+    def _score(self) -> str:
+        return "final return" if self.curve is None else f"last value of {self.curve}"
 
     def _origin(self) -> list[str]:
         summaries = [run.summary for run in self.runs if run.ended]
@@ -78,7 +82,7 @@ class Report:
         processors = sorted({f"{each.get('processor')}, {each.get('usable_cores')} cores" for each in machines})
         unfinished = ", ".join(run.folder.name for run in self.runs if not run.ended)
         lines = [f"Runs: {len(self.runs)}."]
-        lines += [f"Unfinished, going on or killed, and counted: {unfinished}."] if unfinished else []
+        lines += [f"Unfinished, and counted: {unfinished}."] if unfinished else []
         if min(len(alike) for configurations in self.ranked.values() for alike in configurations.values()) < FEW_RUNS:
             lines.append(f"With fewer than {FEW_RUNS} runs of a configuration its intervals are too narrow.")
         return [*lines, f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}."]
@@ -95,7 +99,6 @@ class Report:
         ranked = self.ranked
         self._write_tables(folder, ranked)
         parts = [HEAD, element("h1", "Report"), element("p", *self._origin())]
-        score = "Final return" if self.curve is None else f"Last value of {self.curve}"
         for number, (env, configurations) in enumerate(ranked.items(), 1):
             parts += [element("h2", env), html_table(table(configurations, self.curve))]
             parts.append(element("p", *comparison(configurations, self.curve)))
@@ -107,12 +110,11 @@ class Report:
                 pictures["curves"] = learning_curves(configurations), f"{CAPTION}{others}"
             scored = [run for run in runs if run.score(self.curve) is not None]
             for key, values in swept(scored, MOST_CURVES).items():
-                pictures[key] = scatter(scored, key, values, self.curve), SCATTER.format(score=score, key=key)
+                pictures[key] = scatter(scored, key, values, self.curve), SCATTER.format(score=self._score, key=key)
             for name, (png, caption) in pictures.items():
                 write_bytes(folder / f"{number}_{_file_name(env)}_{_file_name(name)}.png", png)
                 parts.append(picture(png, caption))
-        explanation = EXPLANATION.format(score=score[0].lower() + score[1:])
-        parts.append(element("p", explanation, *self._missing()))
+        parts.append(element("p", EXPLANATION.format(score=self._score), *self._missing()))
         write_text(folder / PAGE, "".join(parts))
 
     def _write_tables(self, folder: Path, ranked: Mapping[str, Mapping[str, Runs]]) -> None:

@@ -27,11 +27,8 @@ from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, envi
 Array = NDArray[np.float64]
 Axis = Literal["steps", "seconds"]
 
-IGNORED = ("seed", "plugins")
-"""Settings that do not separate configurations."""
-
-BROKEN = (*FAILED, "interrupted")
-"""Stop reasons of runs that are left out."""
+IGNORED = ("seed", "plugins", "checkpoint", "log", "record_episodes")
+"""Settings and components that do not separate configurations: training does not depend on them."""
 
 UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
@@ -91,7 +88,7 @@ class RecordedRun:
 
     @property
     def ended(self) -> bool:
-        return self.stop_reason != UNFINISHED
+        return self.stop_reason not in (UNFINISHED, "interrupted")
 
     @property
     def threshold(self) -> float | None:
@@ -124,8 +121,14 @@ class RecordedRun:
         return found
 
     def score(self, curve: str | None) -> float | None:
-        """The last value of a curve; None: the final return. None if the run has no such number."""
-        return self.numbers["final_return"] if curve is None else self.curve.last.get(curve)
+        """The last value of a curve; None: the final return. None if the run has no such number.
+
+        The final return of a run that `stop.mean_return` has ended is that one: what it is above is luck.
+        """
+        if curve is not None:
+            return self.curve.last.get(curve)
+        goal = _number(self.settings, "stop.mean_return") if self.stop_reason == "mean_return" else None
+        return self.numbers["final_return"] if goal is None else goal
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, str]]:
@@ -138,7 +141,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
     for folder in folders:
         found = run_folders(expanded(folder))
         if not found:
-            raise ConfigError("folder", str(folder), f"must hold runs: no {CONFIG_FILE} is below it")
+            raise ConfigError("folder", str(folder), f"must be a folder with runs: no {CONFIG_FILE} is there or below")
         places.update(found)
     runs, left_out = [], {}
     for place in sorted(places):
@@ -181,7 +184,7 @@ def read_run(folder: Path) -> RecordedRun:
     summary = read_summary(folder) or {}
     if "stop_reason" not in summary and (folder / SUMMARY_FILE).exists():
         raise FolderError(folder, f"its {SUMMARY_FILE} is damaged: it does not say how the run ended")
-    if summary.get("stop_reason") in BROKEN:
+    if summary.get("stop_reason") in FAILED:
         raise FolderError(folder, summary["stop_reason"])
     try:
         curve = read_curve(folder / METRICS_FILE)
@@ -256,7 +259,7 @@ def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]
 def _differing(runs: Sequence[RecordedRun]) -> list[str]:
     """The settings that differ between runs of the same components."""
     values: dict[tuple[str, str], set[str]] = defaultdict(set)  # by setting and class of its component
-    for key in {key for run in runs for key in run.settings if key not in IGNORED}:
+    for key in {key for run in runs for key in run.settings if key.partition(".")[0] not in IGNORED}:
         component = f"{key.removesuffix(f'.{TARGET}').rpartition('.')[0]}.{TARGET}"  # in which the setting is
         for run in runs:
             values[key, str(run.settings.get(component))].add(_as_json(run.settings.get(key)))
