@@ -142,7 +142,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
     """What is reported about episodes, as texts: of the mean return with its 95 % interval (Student's t)."""
     returns, several = episodes.returns, len(episodes) > 1
-    interval = f" +- {student_half_width(returns):.3g}" if several else ""
+    interval = f" +- {student_half_width(returns):.3g} (95 %)" if several else ""
     return {
         "episodes": str(len(episodes)),
         "mean return": f"{returns.mean():.6g}{interval}",

@@ -12,7 +12,6 @@ import struct
 import termios
 import threading
 import warnings
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,11 +85,10 @@ def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left() 
     for _ in range(5):
         shown.pass_by(1, 50_000, (10.0, 20.0), best=123.4)
     assert shown.screen.rows() == ["250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"]
-    shown.statistics.add(Event(0, counts=Counter(rejected=3)))
     shown.now += 1
     shown.run.best_return = None
     shown.progress.update("evaluation")
-    assert shown.screen.rows() == ["250k / 1M steps | 41.7k/s | return 15.0 | evaluation | 3 updates rejected"]
+    assert shown.screen.rows() == ["250k / 1M steps | 41.7k/s | return 15.0 | evaluation"]
 
 
 def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run() -> None:

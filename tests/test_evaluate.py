@@ -194,7 +194,7 @@ class TestPlaying:
     def test_what_is_reported(self) -> None:
         played = PlayedEpisodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64))
         found = evaluate.statistics(played)
-        assert found["mean return"] == "3 +- 6.52"  # 4.27 sqrt(7) / sqrt(3)
+        assert found["mean return"] == "3 +- 6.52 (95 %)"  # 4.27 sqrt(7) / sqrt(3)
         assert (found["lowest"], found["highest"], found["mean length"]) == ("1", "6", "5")
 
 
@@ -298,7 +298,7 @@ def test_a_sweep_has_a_row_for_each_run_that_can_be_played(
     assert head.startswith("| run | policy | steps | episodes | mean return |") and set(line) == set("| -")
     assert [row.split(" | ")[0] for row in rows] == ["| 1_s1", "| 2_s2"]
     assert re.fullmatch(
-        r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \| 0 \| 0\.96 \| 0\.96 \| \S+ \| 0 \| - \|", rows[0]
+        r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \(95 %\) \| 0 \| 0\.96 \| 0\.96 \| \S+ \| 0 \| - \|", rows[0]
     )
     assert "not evaluated" in output.err and str(tmp_path / "0_s0") in output.err
     assert output.err.count("\n") == 1

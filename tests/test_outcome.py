@@ -12,7 +12,7 @@ import pytest
 
 from a3c_exp import compose
 from a3c_exp.config.builder import build_experiment
-from a3c_exp.run.outcome import WIDTH, ending, next_commands, opening, outcome
+from a3c_exp.run.outcome import ending, next_commands, opening, outcome
 
 SUMMARY: dict[str, Any] = {
     "stop_reason": "total_steps", "mean_return_100": 477.3, "steps": 107_000, "training_seconds": 4.04,
@@ -39,7 +39,7 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
 
 
 def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_reached() -> None:
-    assert ending(SUMMARY, None)[-1] == "26.5k/s | best eval 500.0"
+    assert ending(SUMMARY, None)[-1] == "26.5k/s | best greedy evaluation 500.0"
     assert "stayed below 500" in ending(SUMMARY, 500.0)[-1]
     assert "300 was reached at step 9,000" in ending(SUMMARY | {"solved_at_steps": 9000}, 300.0)[-1]
     assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]
@@ -50,15 +50,13 @@ def test_the_first_lines_say_what_is_trained_where_and_with_what(changes: list[s
     config = compose([*changes, "workers=2", "seed=7"])
     experiment = build_experiment(config)
     lines = opening(experiment, Path("outputs") / "run", 0)
-    assert config["env"]["id"] in lines[0] and f"{experiment.total_steps:,} steps" in lines[0]
+    assert config["env"]["id"] in lines[0] and "seed 7" in lines[0]
+    assert f"{experiment.total_steps:,} steps" in lines[1]
     if experiment.reward_threshold is not None:
-        assert f"{experiment.reward_threshold:g}" in lines[0]
-    assert all(
-        word in lines[-2]
-        for word in ("2 workers", "processes", "seed 7", "Lstm" if "network=lstm" in changes else "Mlp")
-    )
-    assert lines[-1] == "folder: outputs/run"
-    assert max(map(len, lines)) <= WIDTH
+        assert f"{experiment.reward_threshold:g}" in lines[1]
+    assert all(word in lines[2] for word in ("2 workers", "processes", "Lstm" if "network=lstm" in changes else "Mlp"))
+    assert lines[3:] == ["folder: outputs/run"]
+    assert max(map(len, lines)) < 80, "a terminal does not cut them"
     assert "steps 300 to " in " ".join(opening(replace(experiment, seed=1), Path("x"), 300)), "it goes on"
 
 
@@ -75,6 +73,13 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
         [python, "-m", "a3c_exp.report"],
     ]
     assert "--logdir 'a run'" in finished[2]
+    named = " 'plugins=[mine,yours]'"  # a folder cannot itself allow code
+    assert next_commands("interrupted", folder, ["mine", "yours"]) == [f"{python} -m a3c_exp resume='a run'{named}"]
+    assert [line.endswith(named) for line in next_commands("total_steps", folder, ["mine", "yours"])] == [
+        True,
+        False,
+        False,
+    ]
     monkeypatch.setenv("PATH", "")
     assert next_commands("interrupted", folder)[0].split()[0].endswith(sys.executable.lstrip("/").split("/")[-1])
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

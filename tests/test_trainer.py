@@ -259,7 +259,7 @@ class TestEvaluation:
         assert "step 112" in line and "4 of 4" in line
 
     def test_the_last_one_can_be_interrupted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It would never end. The training is done by then, and its reason stands."""
+        """It would take long. A resumed run makes it, and no more steps."""
         handler, predict, pending = signal.getsignal(signal.SIGINT), Policy.predict, [signal.SIGINT]
 
         def interrupting(*arguments: Any) -> Any:
@@ -268,10 +268,14 @@ class TestEvaluation:
             return predict(*arguments)
 
         monkeypatch.setattr(Policy, "predict", interrupting)
-        done = train(tmp_path, SCRIPTED, env__kwargs={"lengths": [0]}, eval__every=10**9)
-        assert (done.summary["stop_reason"], done.summary["signal"], done.exit_code) == ("total_steps", 2, 130)
-        assert latest(tmp_path)["store"]["steps"] == 160
+        endless: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "eval__every": 10**9}
+        done = train(tmp_path, SCRIPTED, **endless)
+        assert (done.summary["stop_reason"], done.summary["signal"], done.exit_code) == ("interrupted", 2, 130)
+        assert (done.summary["steps"], done.summary["best_eval_return"]) == (160, None)
         assert signal.getsignal(signal.SIGINT) is handler
+        done = train_config(config(SCRIPTED, **endless, eval__max_steps=50), tmp_path, resume=True)
+        assert (done.summary["stop_reason"], done.summary["steps"]) == ("total_steps", 160)
+        assert done.summary["best_eval_return"] is not None
 
     def test_one_that_hangs_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neither the run nor its end waits for it."""

@@ -91,7 +91,7 @@ def _alternatives(hint: Any) -> list[str]:
     if origin in _LISTS:
         items = [describe(argument) for argument in arguments if argument is not Ellipsis]
         many = len(arguments) == 1 or arguments[-1] is Ellipsis
-        return [f"a list, each item {items[0]}" if many else f"a list of {len(items)}: {', '.join(items)}"]
+        return [f"a list in brackets, each item {items[0]}" if many else f"a list of {len(items)}: {', '.join(items)}"]
     if origin in _MAPPINGS:
         return [f"a mapping of names, each to {describe(arguments[1])}"]
     if hint in _NAMES:
@@ -281,7 +281,7 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     none or configuration may not name it."""
     module_name, _, name = str(target).rpartition(".")
     allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
-    require(allowed, key, target, f"a component class of {PACKAGE} or of a package listed in plugins")
+    require(allowed, key, target, f"a class of {PACKAGE}, or of a package that the command lists: plugins=[<package>]")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything

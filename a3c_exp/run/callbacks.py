@@ -355,8 +355,6 @@ class ProgressLine(Own):
             ends.append((total - statistics.steps) / speed)
         if ends and not activity:
             parts.append(f"{duration(max(0.0, min(ends)))} left")
-        if rejected := statistics.counts["rejected"]:
-            parts.append(f"{rejected:,} updates rejected")
         return " | ".join(parts)
 
     def _speed(self, now: float) -> float:

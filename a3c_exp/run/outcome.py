@@ -6,10 +6,9 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 from a3c_exp.core.experiment import Experiment, Stop
@@ -17,8 +16,6 @@ from a3c_exp.errors import FAILED
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
 
-WIDTH = 79
-"""Columns of a line, of a terminal's 80."""
 RULES = [rule.name for rule in fields(Stop)]
 
 
@@ -34,9 +31,10 @@ def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
     if goal is None and solved is not None:
         until += f"; a mean return of {solved:g} counts as solved"
     return [
-        *wrap(f"training {type(experiment.algorithm).__name__} on {name} {until}", WIDTH),
+        f"training {type(experiment.algorithm).__name__} on {name}, seed {experiment.seed}",
+        until,
         f"{workers} worker{'s' * (workers > 1)} of {envs} environment{'s' * (envs > 1)} each, "
-        f"backend {type(experiment.backend).__name__.lower()}, network {network.__name__}, seed {experiment.seed}",
+        f"backend {type(experiment.backend).__name__.lower()}, network {network.__name__}",
         f"folder: {short(folder)}",
     ]
 
@@ -63,23 +61,23 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     speed, best, solved = (summary[key] for key in ("steps_per_second", "best_eval_return", "solved_at_steps"))
     facts = [f"{amount(speed or 0.0)}/s"]
     if best is not None:
-        facts.append(f"best eval {return_text(best)}")
+        facts.append(f"best greedy evaluation {return_text(best)}")
     if threshold is not None and solved is None:
-        facts.append(f"not solved: training returns stayed below {threshold:g}")
+        facts.append(f"not solved: training stayed below {threshold:g}")
     elif threshold is not None:
         facts.append(f"{threshold:g} was reached at step {solved:,}")
-    if rejected := summary["rejected_updates"]:
-        facts.append(f"{rejected:,} updates rejected")
-    return [*wrap(outcome(summary), WIDTH), *wrap(" | ".join(facts), WIDTH)]
+    rejected = summary["rejected_updates"]
+    return [*outcome(summary).split("; "), " | ".join(facts), *([f"{rejected:,} updates rejected"] if rejected else [])]
 
 
-def next_commands(reason: str, folder: Path) -> list[str]:
+def next_commands(reason: str, folder: Path, plugins: Sequence[str] = ()) -> list[str]:
     """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what a finished one has
-    learned."""
+    learned. plugins: its packages, which a command names again."""
     python, place = _program(Path(sys.executable).name), shlex.quote(short(folder))
+    named = f" 'plugins=[{','.join(plugins)}]'" if plugins else ""
     if reason in ("interrupted", *FAILED):
-        return [f"{python} -m a3c_exp resume={place}"]
-    commands = [f"{python} -m a3c_exp.{name} {place}" for name in ("evaluate", "report")]
+        return [f"{python} -m a3c_exp resume={place}{named}"]
+    commands = [f"{python} -m a3c_exp.evaluate {place}{named}", f"{python} -m a3c_exp.report {place}"]
     return [*commands, f"{_program('tensorboard')} --logdir {place}"]
 
 

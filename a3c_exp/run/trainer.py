@@ -297,6 +297,8 @@ class Trainer:
                 self._drain(events)
                 if self._stop_reason != "interrupted":
                     self.tell("on_trained")
+                if self.interruption.signal is not None:  # a last evaluation may be left to make
+                    self._stop_reason = "interrupted"
             except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
                 self.interruption.signal = self.interruption.signal or signal.SIGINT
                 self._stop_reason = "interrupted"
@@ -390,7 +392,7 @@ class Trainer:
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
         if self.sweep is None:
-            for line in outcome.next_commands(summary["stop_reason"], self.folder):
+            for line in outcome.next_commands(summary["stop_reason"], self.folder, self.experiment.plugins):
                 log.info("  %s", line)
         self.tell("on_end", summary)
         return Run(self.folder, summary)
