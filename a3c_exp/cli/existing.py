@@ -58,7 +58,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     asked, found = typed_settings(config), typed_settings(there)
     differences = [key for key in {**asked, **found} if asked.get(key, ...) != found.get(key, ...)]
     if differences and not _means_the_same(config, there):
-        shown = ", ".join(f"{key}={found.get(key)}, not {asked.get(key)}" for key in differences[:3])
+        shown = ", ".join(f"{key}={found.get(key)} there, {asked.get(key)} here" for key in differences[:3])
         way = "another folder keeps it, existing=restart begins it anew"
         if all(key.partition(".")[0] in MAY_CHANGE for key in differences):
             way = f"resume={folder} with these settings goes on with it"

@@ -24,9 +24,9 @@ def run_folder(config: Mapping[str, Any]) -> Path:
 
 
 def labels(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """What differs between jobs as it was typed, one text each: "returns=gae seed=2".
+    """What differs between jobs, and their seed, as it was typed, one text each: "returns=gae seed=2".
 
-    jobs: the overrides of each, in the same order. Empty for a single job.
+    jobs: the overrides of each, in the same order. Empty for a single job without a seed.
     """
     return [" ".join(job[place].lstrip("+") for place in _differing(jobs)) for job in jobs]
 
@@ -38,7 +38,7 @@ def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
     their last part where that is clear. A name that is cut, or that an earlier job has, ends with a hash of the job's
     values. Where nothing differs the name is `run`.
     """
-    places = _differing(jobs, "seed=")
+    places = _differing(jobs)
     keys = [jobs[0][place].lstrip("+~").partition("=")[0] for place in places]
     last_parts = Counter(map(_last_part, keys))
     shorter = [_last_part(key) if last_parts[_last_part(key)] == 1 else key for key in keys]
@@ -53,10 +53,10 @@ def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
     return names
 
 
-def _differing(jobs: Sequence[Sequence[str]], *always: str) -> list[int]:
-    """The places of overrides that are not the same in all jobs, and of those that begin with one of `always`."""
+def _differing(jobs: Sequence[Sequence[str]]) -> list[int]:
+    """The places of overrides that are not the same in all jobs, and of seeds."""
     places = enumerate(zip(*jobs, strict=True))
-    return [place for place, texts in places if len(set(texts)) > 1 or texts[0].startswith(always)]
+    return [place for place, texts in places if len(set(texts)) > 1 or texts[0].startswith("seed=")]
 
 
 def _last_part(key: str) -> str:
