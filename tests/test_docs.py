@@ -258,14 +258,29 @@ def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:
         words = shlex.split(re.sub(r"\$\(\(.*\)\)", "2", arguments))
         composed = a3c_exp.compose([word for word in words if not word.startswith("hydra.")])
         assert isinstance(load_experiment(composed, check=False).backend, Ray)
-    [script] = blocks(DOCUMENTS["batch.md"], "bash")
-    [arguments] = re.findall(r"python -m a3c_exp (.*?)\n(?!    )", script.replace("\\\n    ", ""))
-    composed = a3c_exp.compose(shlex.split(arguments.replace("$SLURM_ARRAY_TASK_ID", "3"))[:3])
-    assert composed["seed"] == 3 and "existing=resume" in arguments
     [job] = map(yaml.safe_load, blocks(text, "yaml"))
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
     assert f"\nray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
+
+
+@pytest.mark.parametrize(("code", "then"), [(0, ""), (75, "scontrol requeue 7"), (143, "sleep 600"), (137, "")])
+def test_a_task_of_the_job_array_trains_its_run_and_is_queued_again(code: int, then: str, tmp_path: Path) -> None:
+    """By the script after a time limit, by Slurm after a preemption, if the script waits for that."""
+    (tmp_path / "a3c").mkdir()
+    for name in ("srun", "scontrol", "sleep"):
+        (tmp_path / name).write_text(f'#!/bin/bash\necho {name} "$@"\n{f"exit {code}" if name == "srun" else ""}\n')
+        (tmp_path / name).chmod(0o755)
+    [script] = blocks(DOCUMENTS["batch.md"], "bash")
+    slurm = {"SLURM_ARRAY_TASK_ID": "28", "SLURM_JOB_ID": "7", "SCRATCH": "/scratch", "HOME": str(tmp_path)}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=slurm | path, capture_output=True, text=True)
+    step, *others = done.stdout.splitlines()
+    assert (done.returncode, " ".join(others), done.stderr) == (code, then, "")
+    words = step.partition("python -m a3c_exp ")[2].split()
+    composed = a3c_exp.compose([word for word in words if not word.startswith(("hydra.", "existing="))])
+    assert (composed["seed"], composed["optimizer"]["learning_rate"]) == (3, 3e-3)
+    assert words[-2:] == ["hydra.run.dir=/scratch/lunar/rate-3e-3_seed-3", "existing=resume"]
 
 
 # From Python.
