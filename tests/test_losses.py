@@ -318,6 +318,14 @@ class TestWhatALossIsGiven:
         assert np.isfinite(values).all()
         assert arrays.mask is not None and not values[arrays.mask == 0].any()
 
+    @pytest.mark.parametrize("masked", [True, False])
+    def test_a_mean_of_numbers_that_are_not_one_a_transition_is_refused(self, masked: bool) -> None:
+        arrays = make_batch(*np.zeros((4, 3, 2), np.float32))
+        batch = Batch(replace(arrays, mask=np.array([[1, 1], [1, 1], [1, 0]], np.float32)) if masked else arrays)
+        for wrong in (torch.zeros(2), torch.zeros(()), torch.zeros(3, 2, 1)):
+            with pytest.raises(ValueError, match=r"must be \[3, 2\]"):
+                batch.mean(wrong)
+
     def test_the_mean_of_no_transition_is_0(self) -> None:
         _, arrays = drawn()
         batch = Batch(replace(arrays, mask=np.zeros(arrays.shape, np.float32)))

@@ -116,11 +116,16 @@ class Batch:
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum of x [T, B] over the transitions."""
-        return (x if self._arrays.mask is None else torch.where(self.mask, x, 0.0)).sum()
+        return self._of_transitions(x).sum()
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean of x [T, B] over the transitions; 0 if there are none."""
-        return x.mean() if self._arrays.mask is None else self.sum(x) / self.count
+        return self._of_transitions(x).mean() if self._arrays.mask is None else self.sum(x) / self.count
+
+    def _of_transitions(self, x: Tensor) -> Tensor:
+        if x.shape != self.mask.shape:
+            raise ValueError(f"{list(x.shape)} must be {list(self.mask.shape)}: a number for each step and environment")
+        return x if self._arrays.mask is None else torch.where(self.mask, x, 0.0)
 
     def normalize(self, x: Tensor) -> Tensor:
         """x [T, B] with mean 0 and standard deviation 1 over the transitions. Computed in float64."""

@@ -4,11 +4,12 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from a3c_exp.algorithms import Algorithm, Batch, Metrics, PolicyOutputs
+from a3c_exp.common.ranges import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class HuberA3C(Algorithm):
-    delta: float = 1.0
+    delta: Positive = 1.0
     value_coefficient: float = 0.5
     entropy_coefficient: float = 0.01
 
