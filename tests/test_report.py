@@ -177,11 +177,12 @@ def test_a_sweep_names_the_best_of_its_finished_configurations(
             run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value + seed)
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
     say_best([Job(0, [], folder, "") for folder in folders])
-    best, command = capsys.readouterr().err.splitlines()
-    assert best == "best on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0], steps until solved -"
+    best, probability, command = capsys.readouterr().err.splitlines()
+    assert "returns.n=2 ends higher" in probability and "decide nothing" not in probability
+    assert best == "first on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0], steps until solved -"
     assert "a3c_exp.report" in command
     say_best([Job(0, [], tmp_path / "not_started", "")])
-    assert "best on" not in capsys.readouterr().err
+    assert "first on" not in capsys.readouterr().err
 
 
 def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Literal
 from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say, signal_code
-from a3c_exp.report.ranking import rank, table
+from a3c_exp.report.ranking import comparison, rank, table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import FolderLockedError, exclusive_folder
@@ -200,14 +200,15 @@ class Runs:
 
 
 def say_best(jobs: Sequence[Job]) -> None:
-    """Print the best configuration of each environment in finished runs, and the command for the report on them."""
+    """Print the first configuration of each environment in finished runs, and the command for the report on them."""
     folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
-            best = table(rank(configurations))[0]
-            if best["final return"] != "-" and len(configurations) > 1:
-                numbers = ", ".join(f"{name} {best[name]}" for name in ("final return", "steps until solved"))
-                say(f"best on {env}: {best['configuration']}: {numbers}")
+            ranked = rank(configurations)
+            if (first := table(ranked)[0])["final return"] != "-" and len(configurations) > 1:
+                numbers = ", ".join(f"{name} {first[name]}" for name in ("final return", "steps until solved"))
+                for line in (f"first on {env}: {first['configuration']}: {numbers}", *comparison(ranked)):
+                    say(line)
     say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
 
 

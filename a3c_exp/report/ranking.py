@@ -91,7 +91,8 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
         ends = "is solved after fewer steps"
     low, high = improvement_interval(x, y)
     probability = f"{probability_of_improvement(x, y):.2f} [{low:.2f}, {high:.2f}]"
-    return [f"Probability that a run of {first} {ends} than one of {second}: {probability}."]
+    verdict = ": these runs decide nothing" if low <= 0.5 <= high else ""
+    return [f"Probability that a run of {first} {ends} than one of {second}: {probability}{verdict}."]
 
 
 def _there(values: Iterable[float | None]) -> list[float]:

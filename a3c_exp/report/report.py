@@ -76,7 +76,7 @@ class Report:
         return "final return" if self.curve is None else f"last value of {self.curve}"
 
     def _origin(self) -> list[str]:
-        summaries = [run.summary for run in self.runs if run.ended]
+        summaries = [run.summary for run in self.runs if run.summary]
         commits = sorted({str(summary.get("commit") or "unknown") for summary in summaries}) or ["unknown"]
         machines = [summary["machine"] for summary in summaries if isinstance(summary.get("machine"), dict)]
         processors = sorted({f"{each.get('processor')}, {each.get('usable_cores')} cores" for each in machines})
