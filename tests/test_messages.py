@@ -13,7 +13,7 @@ MESSAGES = {
     "gamma=1.5": "gamma = 1.5: must be a number from 0 to 1",
     "workers=0": "workers = 0: must be a whole number from 1 to 65536",
     "returns=gea": "returns = 'gea': is no option: did you mean 'gae'? Allowed: "
-    "discounted, gae, gae_095, n_step, n_step_zero, vtrace",
+    "discounted, gae, gae_095, n_step, n_step_zero, vtrace; --config-dir adds a folder of your own",
     "returns.m=3": "returns.m = 3: is no setting of GAE: Allowed: lambda_",
     "env=LunarLander-v3": "env = 'LunarLander-v3': is no option: it is env=lunar",
     "lr=1e-3": "lr = 0.001: is no setting of Experiment: here it is optimizer.learning_rate",

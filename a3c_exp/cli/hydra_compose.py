@@ -206,8 +206,7 @@ class Files:
         if (group, value) in ELSEWHERE:
             return ELSEWHERE[group, value]
         if group != "env" or not re.search(r"[:/]|-v\d+$", value):
-            hint = did_you_mean(value, options)
-            return hint if hint.startswith("did") else f"{hint}; --config-dir adds a folder of your own"
+            return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
         files = {option: self._loader.repository.load_config(f"env/{option}").config for option in options}
         found = [f"env={option}" for option, file in files.items() if OmegaConf.select(file, "env.id") == value]
         return f"it is {either(found or [f'env=gym env.id={value}'])}"

@@ -18,7 +18,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import ConfigError, printable, say
-from a3c_exp.run.run_folder import config_text, read_summary
+from a3c_exp.run.run_folder import config_text
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -63,13 +63,6 @@ def command(arguments: Sequence[str]) -> int:
     finished = execute(plan)
     if finished is not None:
         return finished.exit_code
-    say(f"{plan.folder}: has finished{_way_on(plan)}")
+    more = ": a larger total_steps, or null for its stop rule, goes on" if plan.existing == CONTINUE else " before"
+    say(f"{plan.folder}: has finished{more}")
     return 0
-
-
-def _way_on(plan: Plan) -> str:
-    """What lets a finished run go on, for one that was asked to: "; a larger total_steps goes on"."""
-    if plan.existing != CONTINUE:
-        return " before"
-    reason = (read_summary(plan.folder) or {})["stop_reason"]
-    return f": {'a larger total_steps goes on' if reason == 'total_steps' else f'stop.{reason}=null goes on past it'}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _HERE = {
-    "optimizer.learning_rate": "learning_rate lr alpha eta",
+    "optimizer.learning_rate": "learning_rate lr eta",
     "optimizer.max_grad_norm": "max_grad_norm grad_clip clip_grad gradient_clip_val",
     "algorithm.entropy_coefficient": "ent_coef entropy_coef entropy_coeff beta",
     "algorithm.target_every with algorithm=n_step_q": "target_update_interval target_network_update_freq target_update",
@@ -13,12 +13,11 @@ _HERE = {
     "algorithm.minibatch_size with algorithm=ppo": "batch_size",
     "algorithm.clip with algorithm=ppo": "clip_range clip_coef clip_param",
     "returns.lambda_": "gae_lambda lambda",
-    "update=async lock=false": "hogwild lock_free",
     "gamma": "discount discount_factor",
     "rollout_length": "n_steps num_steps t_max rollout_fragment_length",
     "envs_per_worker": "n_envs num_envs num_envs_per_worker",
-    "workers": "num_workers n_workers num_processes num_env_runners",
-    "total_steps": "total_timesteps n_timesteps timesteps max_steps num_env_steps",
+    "workers": "num_workers n_workers num_processes num_env_runners threads",
+    "total_steps": "total_timesteps n_timesteps timesteps max_steps num_env_steps T_max",
     "eval.every": "eval_freq eval_interval evaluation_interval",
     "eval.episodes": "n_eval_episodes eval_episodes num_eval_episodes",
     "checkpoint.every": "save_freq save_interval checkpoint_freq",

@@ -281,7 +281,7 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     none or configuration may not name it."""
     module_name, _, name = str(target).rpartition(".")
     allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
-    require(allowed, key, target, f"a class of {PACKAGE}, or of a package that the command lists: plugins=[<package>]")
+    require(allowed, key, target, f"a class of {PACKAGE}, or of a package that you allow: 'plugins=[<package>]'")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything
