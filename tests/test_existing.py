@@ -52,7 +52,7 @@ class TestWhatSettingsStoodFor:
 
     def test_is_another_setting_than_what_is_typed(self, refuses: Refuses) -> None:
         line = refuses([*AUTO, "workers=2", "hydra.run.dir=run", "existing=resume"], "hydra.run.dir")
-        assert "workers=auto, not 2" in line
+        assert "workers=auto there, 2 here" in line
 
     def test_changes_where_a_resumed_run_is_given_another(self) -> None:
         assert main(["resume=run", "total_steps=128", "workers=3"]) == 0

@@ -110,7 +110,7 @@ def test_no_code_is_called_that_a_configuration_names(
         configure(run, {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}})
     configure(run, {place: {"_target_": target, **CODE[target]}})
     ours = target.startswith("a3c_exp.")
-    problem = "cannot be imported: " if ours else "must be a component class of a3c_exp or of a package listed in plug"
+    problem = "cannot be imported: " if ours else "must be a class of a3c_exp, or of a package that you allow"
     assert refusal(run, capsys).startswith(f"a3c_exp: {place}._target_ = '{target}': {problem}")
     assert not Path("harmed").exists()
 
@@ -130,7 +130,7 @@ Path("harmed").touch()
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"network._target_": "intruder.Network"}, "network._target_ = 'intruder.Network': must be a component class "),
+        ({"network._target_": "intruder.Network"}, "network._target_ = 'intruder.Network': must be a class of a3c_exp"),
         ({"env.id": "intruder:Env-v0"}, "env.id = 'intruder:Env-v0': imports intruder: allow it with plugins=["),
         ({"env.wrappers": ["intruder:Wrapper"]}, "env.wrappers = 'intruder:Wrapper': imports intruder: allow it with"),
     ],

@@ -115,7 +115,7 @@ def test_a_whole_float_counts_as_a_whole_number() -> None:
         ("mode", "crop", "'fill' or 'fit'"),
         ("limit", "x", "a whole number or null"),
         ("workers", "many", "a whole number or 'auto'"),
-        ("sizes", 64, "a list, each item a whole number"),
+        ("sizes", 64, "a list in brackets, each item a whole number"),
         ("pair", [1], "a list of 2: a whole number, text"),
         ("frame", 5, "a mapping with the keys width"),
         ("shape", 5, "a mapping that names a Shape by _target_ or null"),
