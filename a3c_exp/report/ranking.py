@@ -23,8 +23,8 @@ Ranked by the {score}, and where it is the same by the steps until solved. Retur
 three or fewer, means) with 95 % bootstrap intervals. Final return: the mean of the last 100 training episodes, much \
 of a short run, with sampled actions; runs that stop.mean_return has ended rank alike by it. Best return: of the best \
 evaluation, with the most likely actions, or the highest mean of 100 training episodes of a run without evaluations. \
-The others: medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: updates \
-of others between a worker's pull and its push."""
+The others: medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: the mean \
+of a run, of updates of others between a worker's pull and its push."""
 
 Runs = Sequence[RecordedRun]
 
