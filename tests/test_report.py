@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp.cli.processes import Job, say_best
+from a3c_exp.cli.processes import Job, say_first
 from a3c_exp.report import __main__ as report
 from a3c_exp.report.charts import band
 from a3c_exp.report.ranking import Runs, comparison, rank, table
@@ -169,42 +169,29 @@ def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
         assert f" returns.n={first} |" in row and row.endswith(f"| n-{first}_seed-* |")
 
 
-def test_a_sweep_names_the_best_of_its_finished_configurations(
+def test_a_sweep_names_the_first_of_its_finished_configurations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for n, value in ((1, 20.0), (2, 30.0)):
         for seed in (0, 1):
             run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value + seed)
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
-    say_best([Job(0, [], folder, "") for folder in folders])
-    best, probability, command = capsys.readouterr().err.splitlines()
+    say_first([Job(0, [], folder, "") for folder in folders])
+    first, probability, command = capsys.readouterr().err.splitlines()
     assert "returns.n=2 ends higher" in probability and "decide nothing" not in probability
-    assert best == "first on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0], steps until solved -"
+    assert first == "first on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0], steps until solved -"
     assert "a3c_exp.report" in command
-    say_best([Job(0, [], tmp_path / "not_started", "")])
+    say_first([Job(0, [], tmp_path / "not_started", "")])
     assert "first on" not in capsys.readouterr().err
 
 
 def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(tmp_path: Path) -> None:
     """How far the last rollout went beyond it is luck."""
     stop = {"stop": {"mean_return": 475.0}}
-    for seed, (lucky, sooner) in enumerate(((490.0, 475.5), (480.0, 475.0))):
-        run(
-            tmp_path / f"a{seed}",
-            seed,
-            3000 + seed,
-            settings=returns(5) | stop,
-            mean_return_100=lucky,
-            stop_reason="mean_return",
-        )
-        run(
-            tmp_path / f"b{seed}",
-            seed,
-            1000 + seed,
-            settings=returns(9) | stop,
-            mean_return_100=sooner,
-            stop_reason="mean_return",
-        )
+    for n, steps, reached in ((5, 3000, (490.0, 480.0)), (9, 1000, (475.5, 475.0))):
+        for seed, value in enumerate(reached):
+            ended = {"mean_return_100": value, "stop_reason": "mean_return"}
+            run(tmp_path / f"{n}_{seed}", seed, steps + seed, settings=returns(n) | stop, **ended)
     assert list(ranked(tmp_path)) == ["returns.n=9", "returns.n=5"]
     [sentence] = comparison(ranked(tmp_path))
     assert "is solved after fewer steps" in sentence and sentence.endswith("returns.n=5: 1.00 [1.00, 1.00].")

@@ -199,7 +199,7 @@ class Runs:
         return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0
 
 
-def say_best(jobs: Sequence[Job]) -> None:
+def say_first(jobs: Sequence[Job]) -> None:
     """Print the first configuration of each environment in finished runs, and the command for the report on them."""
     folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished

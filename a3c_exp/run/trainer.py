@@ -297,8 +297,8 @@ class Trainer:
                 self._drain(events)
                 if self._stop_reason != "interrupted":
                     self.tell("on_trained")
-                if self.interruption.signal is not None:  # a last evaluation may be left to make
-                    self._stop_reason = "interrupted"
+                if self.interruption.signal is not None and self._stop_reason == "total_steps":
+                    self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation and no step
             except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
                 self.interruption.signal = self.interruption.signal or signal.SIGINT
                 self._stop_reason = "interrupted"
