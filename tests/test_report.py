@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp.cli.processes import Job, say_first
+from a3c_exp.cli.processes import Job, say_comparison
 from a3c_exp.report import __main__ as report
 from a3c_exp.report.charts import band
 from a3c_exp.report.ranking import Runs, comparison, rank, table
@@ -150,8 +150,8 @@ def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys:
     output = capsys.readouterr().out
     assert "| 1 | returns.n=9 | 3 | 3 of 3 | 301.0 [300.0, 302.0] |" in output
     assert "| 3 | returns.n=7 | 3 | 0 of 3 | - | - |" in output, "no episode has ended"
-    assert "a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00].\n" in output
-    assert "Runs: 9.\nWith fewer than 5 runs " in output
+    assert "Undecided between returns.n=9 and returns.n=5: " in output, "three runs each"
+    assert "Runs: 9.\n" in output
     assert "\nCommit abc, unknown; " in output
 
 
@@ -169,32 +169,42 @@ def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
         assert f" returns.n={first} |" in row and row.endswith(f"| n-{first}_seed-* |")
 
 
-def test_a_sweep_names_the_first_of_its_finished_configurations(
+def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_compare(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for n, value in ((1, 20.0), (2, 30.0)):
-        for seed in (0, 1):
+    for n, value in ((1, 20.0), (2, 30.0), (3, 10.0)):
+        for seed in range(5):
             run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value + seed)
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
-    say_first([Job(0, [], folder, "") for folder in folders])
-    first, probability, command = capsys.readouterr().err.splitlines()
-    assert "returns.n=2 ends higher" in probability and "decide nothing" not in probability
-    assert first == "first on CartPole-v1: returns.n=2: final return 30.5 [30.0, 31.0], steps until solved -"
+    say_comparison([Job(0, [], folder, "") for folder in folders])
+    sentence, first, second, command = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("CartPole-v1: returns.n=2 is ahead of returns.n=1") and "ends higher" in sentence
+    assert first.startswith("  returns.n=2: final return 32.0 [") and first.endswith("steps until solved -")
+    assert second.startswith("  returns.n=1: final return 22.0 [")
     assert "a3c_exp.report" in command
-    say_first([Job(0, [], tmp_path / "not_started", "")])
-    assert "first on" not in capsys.readouterr().err
+    say_comparison([Job(0, [], tmp_path / "not_started", "")])
+    assert "CartPole" not in capsys.readouterr().err
 
 
 def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(tmp_path: Path) -> None:
     """How far the last rollout went beyond it is luck."""
     stop = {"stop": {"mean_return": 475.0}}
-    for n, steps, reached in ((5, 3000, (490.0, 480.0)), (9, 1000, (475.5, 475.0))):
-        for seed, value in enumerate(reached):
-            ended = {"mean_return_100": value, "stop_reason": "mean_return"}
-            run(tmp_path / f"{n}_{seed}", seed, steps + seed, settings=returns(n) | stop, **ended)
+    for n, steps in ((5, 3000), (9, 1000)):
+        for seed in range(5):
+            place, settings, value = tmp_path / f"{n}_{seed}", returns(n) | stop, 475.0 + n + seed
+            run(place, seed, steps + seed, settings=settings, mean_return_100=value, stop_reason="mean_return")
     assert list(ranked(tmp_path)) == ["returns.n=9", "returns.n=5"]
     [sentence] = comparison(ranked(tmp_path))
-    assert "is solved after fewer steps" in sentence and sentence.endswith("returns.n=5: 1.00 [1.00, 1.00].")
+    assert sentence.startswith("returns.n=9 is ahead of returns.n=5") and "is solved after fewer steps" in sentence
+
+
+@pytest.mark.parametrize(("seeds", "apart"), [(5, 1.0), (4, 100.0)])
+def test_runs_that_overlap_or_are_few_leave_it_undecided(tmp_path: Path, seeds: int, apart: float) -> None:
+    for n in (5, 9):
+        for seed in range(seeds):
+            run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=apart * n + 4 * seed)
+    [sentence] = comparison(ranked(tmp_path))
+    assert sentence.startswith("Undecided between returns.n=9 and returns.n=5")
 
 
 def test_how_runs_are_saved_does_not_separate_them(tmp_path: Path) -> None:
@@ -205,12 +215,12 @@ def test_how_runs_are_saved_does_not_separate_them(tmp_path: Path) -> None:
     assert list(ranked(tmp_path)) == ["CartPole-v1"]
 
 
-def test_without_a_return_there_is_no_comparison_and_without_a_threshold_nothing_to_reach(tmp_path: Path) -> None:
+def test_without_a_return_a_comparison_is_undecided_and_without_a_threshold_nothing_is_reached(tmp_path: Path) -> None:
     run(tmp_path / "a", settings=returns(5) | {"reward_threshold": None})
     assert comparison(ranked(tmp_path)) == []
     assert table(ranked(tmp_path))[0]["solved"] == "-"
     run(tmp_path / "b", settings=returns(9), mean_return_100=None)
-    assert comparison(ranked(tmp_path)) == []
+    assert comparison(ranked(tmp_path))[0].startswith("Undecided")
 
 
 def test_a_run_counts_once_and_runs_of_one_seed_are_shown(tmp_path: Path) -> None:
@@ -430,7 +440,7 @@ def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
     assert [source[:27] for source in sources] == ['src="data:image/png;base64,'] * 2, "curves of two environments"
     assert not re.search("<(script|link|iframe)", page), "a name is text, not code"
     assert html.escape(SCRIPT) in page
-    sentence = "Probability that a run of returns.n=9 ends higher than one of returns.n=5: 1.00 [1.00, 1.00]."
+    sentence = "Undecided between returns.n=9 and returns.n=5"
     assert page.count(sentence) == 2, "in each environment"
     pictures = list(written.glob("*_curves.png"))
     assert len(pictures) == 2 and all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)

@@ -199,16 +199,17 @@ class Runs:
         return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0
 
 
-def say_first(jobs: Sequence[Job]) -> None:
-    """Print the first configuration of each environment in finished runs, and the command for the report on them."""
+def say_comparison(jobs: Sequence[Job]) -> None:
+    """Print how the first two configurations of each environment compare in finished runs, and the report's command."""
     folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
             ranked = rank(configurations)
-            if (first := table(ranked)[0])["final return"] != "-" and len(configurations) > 1:
-                numbers = ", ".join(f"{name} {first[name]}" for name in ("final return", "steps until solved"))
-                for line in (f"first on {env}: {first['configuration']}: {numbers}", *comparison(ranked)):
-                    say(line)
+            for sentence in comparison(ranked):
+                say(f"{env}: {sentence}")
+                for row in table(ranked)[:2]:
+                    numbers = f"final return {row['final return']}, steps until solved {row['steps until solved']}"
+                    say(f"  {row['configuration']}: {numbers}")
     say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
 
 

@@ -21,7 +21,7 @@ from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, identity, saved_runs
 from a3c_exp.cli.names import folder_names, labels
-from a3c_exp.cli.processes import DOES, Job, Runs, say_first
+from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
 from a3c_exp.cli.search import Jobs, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
@@ -66,7 +66,7 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
         with cores_shared(at_once):
             if line.search is None:
                 jobs, code = run(combinations)
-                say_first(jobs)
+                say_comparison(jobs)
                 return code
             return search(hydra, overrides, line.search, at_once, line.objective or "best", run)
 

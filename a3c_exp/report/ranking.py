@@ -20,13 +20,16 @@ from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
 Ranked by the {score}, and where it is the same by the steps until solved. Returns: interquartile means over runs (of \
-three or fewer, means) with 95 % bootstrap intervals. Final return: the mean of the last 100 training episodes, much \
-of a short run, with sampled actions; runs that stop.mean_return has ended rank alike by it. Best return: of the best \
-evaluation, with the most likely actions, or the highest mean of 100 training episodes of a run without evaluations. \
-The others: medians, with the range in brackets; a run that has not been solved counts as slowest. Staleness: the mean \
-of a run, of updates of others between a worker's pull and its push."""
+three or fewer, means) with 95 % bootstrap intervals, which are too narrow for fewer than five runs. Final return: the \
+mean of the last 100 training episodes, much of a short run, with sampled actions; runs that stop.mean_return has \
+ended rank alike by it. Best return: of the best evaluation, with the most likely actions, or the highest mean of 100 \
+training episodes of a run without evaluations. The others: medians, with the range in brackets; a run that has not \
+been solved counts as slowest. Staleness: the mean of a run, of others' updates between a worker's pull and its push."""
 
 Runs = Sequence[RecordedRun]
+FEW_RUNS = 5
+"""With fewer a bootstrap sees too little of how much runs differ: in one of five comparisons of a configuration with
+itself, three runs each, it finds one ahead."""
 
 
 def rank(configurations: Mapping[str, Runs], curve: str | None = None) -> dict[str, Runs]:
@@ -74,25 +77,26 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
 
 
 def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
-    """The probability that a run of the first configuration ends higher than one of the second, in a sentence; where
-    all end alike, that it is solved sooner.
+    """A sentence on whether the runs tell the first two configurations apart; none of a single one.
 
-    None if there is no second one, or one of them has fewer than two returns.
+    They do if the interval of the probability that a run of the first ends higher leaves 0.5 out; where all end alike,
+    that it is solved sooner.
     """
     if len(ranked) < 2:
         return []
     first, second = list(ranked)[:2]
     x, y = scores(ranked[first], curve), scores(ranked[second], curve)
-    if min(len(x), len(y)) < 2:
-        return []
+    undecided = f"Undecided between {first} and {second}"
+    if min(len(x), len(y)) < FEW_RUNS:
+        return [f"{undecided}: that takes {FEW_RUNS} runs of each at least."]
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
     if len({*x, *y}) == 1:
         x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
         ends = "is solved after fewer steps"
     low, high = improvement_interval(x, y)
-    probability = f"{probability_of_improvement(x, y):.2f} [{low:.2f}, {high:.2f}]"
-    verdict = ": these runs decide nothing" if low <= 0.5 <= high else ""
-    return [f"Probability that a run of {first} {ends} than one of {second}: {probability}{verdict}."]
+    verdict = undecided if low <= 0.5 <= high else f"{first} is ahead of {second}"
+    probability = f"{probability_of_improvement(x, y):.2f} (95 % interval {low:.2f} to {high:.2f})"
+    return [f"{verdict}: a run of the first {ends} with a probability of {probability}."]
 
 
 def _there(values: Iterable[float | None]) -> list[float]:

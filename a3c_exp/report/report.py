@@ -22,9 +22,6 @@ from a3c_exp.run import markdown
 from a3c_exp.run.files import write_bytes, write_text
 
 PAGE = "index.html"
-FEW_RUNS = 5
-"""With fewer a bootstrap sees too little of how much runs differ."""
-
 RUN_COLUMNS = ("folder", "environment", "configuration", "seed", "stop_reason", *NUMBERS)
 CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "low", "high")
 
@@ -83,8 +80,6 @@ class Report:
         unfinished = ", ".join(run.folder.name for run in self.runs if not run.ended)
         lines = [f"Runs: {len(self.runs)}."]
         lines += [f"Unfinished, and counted: {unfinished}."] if unfinished else []
-        if min(len(alike) for configurations in self.ranked.values() for alike in configurations.values()) < FEW_RUNS:
-            lines.append(f"With fewer than {FEW_RUNS} runs of a configuration its intervals are too narrow.")
         return [*lines, f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}."]
 
     def _missing(self) -> list[str]:
