@@ -123,7 +123,7 @@ class RMSProp(Optimizer):
 
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
         xp, mean_square = functions_of(gradient), state[0]
-        _add_square(mean_square, gradient, self.decay, scratch)
+        _add_square(xp, mean_square, gradient, self.decay, scratch)
         if self.epsilon_inside:
             scratch += self.epsilon
             xp.sqrt(scratch, out=scratch)
@@ -176,7 +176,7 @@ class Adam(Optimizer):
         xp.multiply(gradient, 1 - first, out=scratch)
         mean *= first
         mean += scratch
-        _add_square(mean_square, gradient, second, scratch)
+        _add_square(xp, mean_square, gradient, second, scratch)
         # Both bias corrections are in the denominator: one pass instead of two.
         correction, square_correction = 1 - first**t, math.sqrt(1 - second**t)
         xp.sqrt(scratch, out=scratch)
@@ -375,12 +375,11 @@ def euclidean_norm(vector: Vector) -> float:
     return math.sqrt(square)
 
 
-def _add_square(mean_square: Vector, gradient: Vector, decay: float, scratch: Vector) -> None:
+def _add_square(xp: Any, mean_square: Vector, gradient: Vector, decay: float, scratch: Vector) -> None:
     """mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in `scratch`.
 
     There it is at least (1 - decay) gradient^2, even if another worker writes to `mean_square`.
     """
-    xp = functions_of(gradient)
     xp.multiply(gradient, gradient, out=scratch)
     scratch *= 1 - decay
     mean_square *= decay

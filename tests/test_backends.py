@@ -25,8 +25,7 @@ from runs import BACKENDS, LINUX, SCRIPTED, config, drain, make_store, processes
 from a3c_exp.backends import messages
 from a3c_exp.backends.messages import Inbox, WorkerExit, send_events
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.events import Event
-from a3c_exp.core.worker import YieldPoint
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.errors import ConfigError, RunError
 
 # Settings whose parts reach another process, or another turn of a worker, in ways of their own.

@@ -12,11 +12,11 @@ from workers import LSTM, events_of, make_workers, next_event, ppo_config
 
 from a3c_exp.algorithms import BatchArrays
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import build_network
 from a3c_exp.core.rollout import Actor, Rollout, episode_boundaries
 from a3c_exp.core.store import Snapshot
-from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
+from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker
 
 MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16]}
 START = Snapshot(version=0, steps=0, normalizer=None)

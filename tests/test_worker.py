@@ -11,10 +11,10 @@ from runs import CORRIDOR, SCRIPTED
 from workers import by_descent, events_of, next_event, sgd
 
 from a3c_exp.common.arrays import Floats
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.rollout import Rollout
 from a3c_exp.core.store import Push, SharedStore
-from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker, YieldPoint
+from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker
 from a3c_exp.errors import RunError
 
 

@@ -9,10 +9,10 @@ from runs import BANDIT, CORRIDOR, config, make_store
 
 from a3c_exp.algorithms import PPO
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Worker, YieldPoint
+from a3c_exp.core.worker import Worker
 
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}
 

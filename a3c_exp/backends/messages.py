@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 
-from a3c_exp.core.events import Event
-from a3c_exp.core.worker import YieldPoint
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
 

@@ -10,11 +10,10 @@ from typing import ClassVar
 from a3c_exp.backends.messages import failed
 from a3c_exp.backends.supervision import MaxRestarts, Restarts, run_worker
 from a3c_exp.core import seeding
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Backend, RunContext
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import YieldPoint
 from a3c_exp.errors import FAILURES
 
 

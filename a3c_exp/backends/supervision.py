@@ -18,11 +18,11 @@ from typing import Generic, TypeVar
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, Inbox, WorkerExit
 from a3c_exp.common.ranges import Checked, Positive, Whole
 from a3c_exp.common.trust import import_plugins
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch, inactivity
 from a3c_exp.core.store import SharedStore, Store
-from a3c_exp.core.worker import Worker, YieldPoint
+from a3c_exp.core.worker import Worker
 from a3c_exp.errors import RunError
 
 RESUMED_STRIDE = 1 << 16

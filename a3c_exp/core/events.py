@@ -1,10 +1,11 @@
-"""Reports of workers to the rest of the program: one event for one or more updates."""
+"""What a worker yields: reports to the rest of the program, one for one or more updates, and its pauses."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,14 @@ rejected: gradients that were not finite, and so were not applied. restarts: wor
 those of them whose environment went wrong. late_gradients: their synchronous round was over when they came.
 cut_eval_episodes: episodes of evaluations that `eval.max_steps` has cut.
 """
+
+
+class YieldPoint(Enum):
+    """A worker's reason to pause: before it first pulls again for a rollout, before a push, or waiting in a round."""
+
+    BEFORE_PULL = auto()
+    BEFORE_PUSH = auto()
+    WAITING = auto()
 
 
 @dataclass(slots=True)

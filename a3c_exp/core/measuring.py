@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.common.arrays import Floats
-from a3c_exp.core.events import Event, Span
+from a3c_exp.core.events import Event, Span, YieldPoint
 
 PARTS = ("environment", "acting", "returns", "gradient", "push", "waiting")
 """Where a worker's time goes. Waiting is what is left: for its turn, for a round, for predictors or rollouts."""
@@ -61,12 +61,12 @@ class Stopwatch:
         setattr(owner, method, timed)
 
     def outputs(self, learn: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
-        """What a learner does, which is part of the gradient. The time between its outputs is one of waiting."""
+        """What a learner does: gradients, and pushes after their pauses. The time between its outputs is of waiting."""
         self.switch("gradient")
         for output in learn(*arguments):
             self.switch("waiting")
             yield output
-            self.switch("gradient")
+            self.switch("push" if output is YieldPoint.BEFORE_PUSH else "gradient")
         self.switch("waiting")
 
     def report(self, event: Event) -> None:
@@ -94,7 +94,6 @@ def measure_learner(measures: Collection[str], learner: Any, watch: Stopwatch | 
     if "time" in measures:
         watch = Stopwatch() if watch is None else watch
         watch.time(learner, "_copy_parameters", "push")
-        watch.time(learner, "_hand_over", "push")
         learner.learn = partial(watch.outputs, learner.learn)
         watch.time(learner, "_estimate", "returns")
 

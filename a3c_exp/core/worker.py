@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import explain_divergence
 from a3c_exp.core.episodes import LeavingRules
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.measuring import measure_actor, measure_learner
@@ -38,14 +37,6 @@ PARAMETER_NORM_EVERY = 10
 
 # A gradient that is not finite is refused and reported: numpy need not warn as well.
 _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-
-
-class YieldPoint(Enum):
-    """A worker's reason to pause: before it first pulls again for a rollout, before a push, or waiting in a round."""
-
-    BEFORE_PULL = auto()
-    BEFORE_PUSH = auto()
-    WAITING = auto()
 
 
 class Worker:
@@ -126,9 +117,6 @@ class Learner:
     def _copy_parameters(self) -> Snapshot:
         return self.store.pull(self.worker, self.network.vector)
 
-    def _hand_over(self, push: Push) -> Callable[[], bool]:
-        return self.store.push(self.worker, push)
-
     def learn(self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None) -> Iterator[Event | YieldPoint]:
         """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each minibatch.
 
@@ -149,7 +137,9 @@ class Learner:
         for push in pushes:
             pushed, rejected = pushed + 1, rejected + push.event.counts["rejected"]
             yield YieldPoint.BEFORE_PUSH
-            yield from self._push(push)
+            yield from self._wait(self.store.push(self.worker, push))
+            self.heartbeat.beat()
+            yield push.event
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
             yield from self._wait(self.store.finish_rollout(self.worker))
@@ -247,12 +237,6 @@ class Learner:
         gradient = network.gradient if is_finite and weight else None
         event.contributions = int(gradient is not None)
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self.rng)
-
-    def _push(self, push: Push) -> Iterator[Event | YieldPoint]:
-        """Push, wait, and report."""
-        yield from self._wait(self._hand_over(push))
-        self.heartbeat.beat()
-        yield push.event
 
     def _wait(self, done: Callable[[], bool]) -> Iterator[YieldPoint]:
         """Wait where a synchronous round waits for others."""

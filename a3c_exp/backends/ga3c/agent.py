@@ -14,13 +14,13 @@ from a3c_exp.backends.supervision import incarnation
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.episodes import LeavingRules
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.measuring import measure_actor
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import YieldPoint, make_actor
+from a3c_exp.core.worker import make_actor
 from a3c_exp.envs import close_within
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.schedules import progress_of

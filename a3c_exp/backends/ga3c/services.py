@@ -15,14 +15,14 @@ from a3c_exp.backends.ga3c.buffers import AgentBuffers, SharedBuffers
 from a3c_exp.backends.ga3c.device import build_thread_network
 from a3c_exp.common.ranges import Checked, whole, within
 from a3c_exp.core import seeding
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, SERVING, Heartbeat
 from a3c_exp.core.measuring import measure_learner
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
-from a3c_exp.core.worker import Learner, YieldPoint
+from a3c_exp.core.worker import Learner
 
 # The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
 POLL_SECONDS = 0.02
