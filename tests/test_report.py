@@ -193,8 +193,10 @@ def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(
         for seed in range(5):
             place, settings, value = tmp_path / f"{n}_{seed}", returns(n) | stop, 475.0 + n + seed
             run(place, seed, steps + seed, settings=settings, mean_return_100=value, stop_reason="mean_return")
-    assert list(ranked(tmp_path)) == ["returns.n=9", "returns.n=5"]
-    [sentence] = comparison(ranked(tmp_path))
+    configurations = ranked(tmp_path)
+    assert list(configurations) == ["returns.n=9", "returns.n=5"]
+    assert {row["final return"] for row in table(configurations)} == {"475.0 [475.0, 475.0]"}
+    [sentence] = comparison(configurations)
     assert sentence.startswith("returns.n=9 is ahead of returns.n=5") and "is solved after fewer steps" in sentence
 
 

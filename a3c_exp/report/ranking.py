@@ -21,8 +21,8 @@ from a3c_exp.report.runs import NUMBERS, RecordedRun
 EXPLANATION = """\
 Ranked by the {score}, and where it is the same by the steps until solved. Returns: interquartile means over runs (of \
 three or fewer, means) with 95 % bootstrap intervals, which are too narrow for fewer than five runs. Final return: the \
-mean of the last 100 training episodes, much of a short run, with sampled actions; runs that stop.mean_return has \
-ended rank alike by it. Best return: of the best evaluation, with the most likely actions, or the highest mean of 100 \
+mean of the last 100 training episodes, much of a short run, with sampled actions; of a run that stop.mean_return has \
+ended, that number. Best return: of the best evaluation, with the most likely actions, or the highest mean of 100 \
 training episodes of a run without evaluations. The others: medians, with the range in brackets; a run that has not \
 been solved counts as slowest. Staleness: the mean of a run, of others' updates between a worker's pull and its push."""
 
@@ -64,7 +64,7 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
                 "runs": _count(runs),
                 "solved": _solved(runs),
                 **({} if curve is None else {curve: estimate(scores(runs, curve))}),
-                "final return": estimate(_there(numbers["final_return"])),
+                "final return": estimate(scores(runs, None)),
                 "best return": estimate(_there(numbers["best_return"])),
                 "steps until solved": spread(numbers["solved_steps"], 0),
                 "seconds until solved": spread(numbers["solved_seconds"], 1),
@@ -88,7 +88,7 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
     x, y = scores(ranked[first], curve), scores(ranked[second], curve)
     undecided = f"Undecided between {first} and {second}"
     if min(len(x), len(y)) < FEW_RUNS:
-        return [f"{undecided}: that takes {FEW_RUNS} runs of each at least."]
+        return [f"{undecided}: fewer than {FEW_RUNS} runs of each cannot tell."]
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
     if len({*x, *y}) == 1:
         x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
@@ -96,7 +96,7 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
     low, high = improvement_interval(x, y)
     verdict = undecided if low <= 0.5 <= high else f"{first} is ahead of {second}"
     probability = f"{probability_of_improvement(x, y):.2f} (95 % interval {low:.2f} to {high:.2f})"
-    return [f"{verdict}: a run of the first {ends} with a probability of {probability}."]
+    return [f"{verdict}: a run of {first} {ends} with a probability of {probability}."]
 
 
 def _there(values: Iterable[float | None]) -> list[float]:
