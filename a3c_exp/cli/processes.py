@@ -208,8 +208,8 @@ def say_comparison(jobs: Sequence[Job]) -> None:
             for sentence in comparison(ranked):
                 say(f"{env}: {sentence}")
                 for row in table(ranked)[:2]:
-                    numbers = f"final return {row['final return']}, steps until solved {row['steps until solved']}"
-                    say(f"  {row['configuration']}: {numbers}")
+                    solved = f"median and range of steps until solved {row['steps until solved']}"
+                    say(f"  {row['configuration']}: final return with 95 % interval {row['final return']}, {solved}")
     say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
 
 

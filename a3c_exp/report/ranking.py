@@ -19,7 +19,7 @@ from a3c_exp.common.estimates import (
 from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
-Ranked by the {score}, and where it is the same by the steps until solved. Returns: interquartile means over runs (of \
+In the order of the {score}, among equals of the steps until solved. Returns: interquartile means over runs (of \
 three or fewer, means) with 95 % bootstrap intervals, which are too narrow for fewer than five runs. Final return: the \
 mean of the last 100 training episodes, much of a short run, with sampled actions; of a run that stop.mean_return has \
 ended, that number. Best return: of the best evaluation, with the most likely actions, or the highest mean of 100 \
@@ -55,11 +55,10 @@ def scores(runs: Runs, curve: str | None) -> list[float]:
 def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str, str]]:
     """A row for each configuration, by column. curve: that by which they are ranked."""
     rows = []
-    for number, (name, runs) in enumerate(ranked.items(), 1):
+    for name, runs in ranked.items():
         numbers = {key: [run.numbers[key] for run in runs] for key in NUMBERS}
         rows.append(
             {
-                "rank": str(number),
                 "configuration": name,
                 "runs": _count(runs),
                 "solved": _solved(runs),
@@ -88,7 +87,7 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
     x, y = scores(ranked[first], curve), scores(ranked[second], curve)
     undecided = f"Undecided between {first} and {second}"
     if min(len(x), len(y)) < FEW_RUNS:
-        return [f"{undecided}: fewer than {FEW_RUNS} runs of each cannot tell."]
+        return [f"{undecided}: {min(len(x), len(y))} runs of each are too few; {FEW_RUNS} or more may tell."]
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
     if len({*x, *y}) == 1:
         x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
