@@ -280,6 +280,5 @@ def test_a_report_ranks_by_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture
         rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")]
         column = rows[0].index(name if "/" in name else f"rollout/{name}")
         assert [row[column].split()[0] for row in rows[2:]] == ["3.000", "2.000", "1.000"]
-        assert "a higher" in out
     assert report.main([str(tmp_path), "rank=levle"]) == 2
     assert "rank = 'levle'" in capsys.readouterr().err

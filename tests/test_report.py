@@ -159,14 +159,16 @@ def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for n, value in ((1, 20.0), (2, 30.0)):
-        for seed in (0, 1):
+        for seed in range(5):
             folder = tmp_path / f"n-{n}_seed-{seed}"
             run(folder, seed, settings=returns(n), mean_return_100=100.0 / n)
             (folder / "metrics.csv").write_text(f"step,wall_seconds,eval/mean_reward\n10,1.0,{value}\n")
-    for words, first in ([], 1), (["rank=eval"], 2):
+    for words, first, ends in ([], 1, "ends higher"), (["rank=eval"], 2, "ends with a higher eval/mean_reward"):
         assert report.main([str(tmp_path), *words]) == 0
-        row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| returns"))
+        lines = capsys.readouterr().out.splitlines()
+        row = next(line for line in lines if line.startswith("| returns"))
         assert f" returns.n={first} |" in row and row.endswith(f"| n-{first}_seed-* |")
+        assert any(f"returns.n={first} is ahead" in line and ends in line for line in lines)
 
 
 def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_compare(
