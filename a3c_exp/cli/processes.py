@@ -34,6 +34,12 @@ LOCK_SECONDS = 0.5
 MOST_TRIES = 2
 """Processes of one run, if they are killed from outside."""
 
+COLUMNS = {
+    "final return": "final return with 95 % interval",
+    "steps until solved": "median and range of steps until solved",
+}
+"""Columns of a report's table, with their names in the last lines of a sweep, which have those that differ."""
+
 Status = Literal["ended", "failed", "interrupted"]
 DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "has finished"}
 """What a run does, in lines."""
@@ -207,9 +213,10 @@ def say_comparison(jobs: Sequence[Job]) -> None:
             ranked = rank(configurations)
             for sentence in comparison(ranked):
                 say(f"{env}: {sentence}")
-                for row in table(ranked)[:2]:
-                    solved = f"median and range of steps until solved {row['steps until solved']}"
-                    say(f"  {row['configuration']}: final return with 95 % interval {row['final return']}, {solved}")
+                rows = sorted(table(ranked)[:2], key=lambda row: row["configuration"])
+                shown = {key: text for key, text in COLUMNS.items() if rows[0][key] != rows[1][key]}
+                for row in rows:
+                    say(f"  {row['configuration']}: {', '.join(f'{text} {row[key]}' for key, text in shown.items())}")
     say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
 
 

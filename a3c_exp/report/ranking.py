@@ -85,7 +85,7 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
         return []
     first, second = list(ranked)[:2]
     x, y = scores(ranked[first], curve), scores(ranked[second], curve)
-    undecided = f"Undecided between {first} and {second}"
+    undecided = f"Undecided between {' and '.join(sorted([first, second]))}"
     if min(len(x), len(y)) < FEW_RUNS:
         return [f"{undecided}: {min(len(x), len(y))} runs of each are too few; {FEW_RUNS} or more may tell."]
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
