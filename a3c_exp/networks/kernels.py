@@ -43,12 +43,12 @@ def gradient_of(parameter: Tensor) -> Floats:
 class Activation(NamedTuple):
     """y = f(x) on arrays, and its derivative.
 
-    apply: may overwrite its argument, and returns y.
+    apply: returns y, which it may write into its second argument. That may be x.
     times_slope: multiplies its first argument, in place, by dy/dx at x and y. It may overwrite y. If `apply` has
         overwritten x, x is y.
     """
 
-    apply: Callable[[Floats], Floats]
+    apply: Callable[[Floats, Floats], Floats]
     times_slope: Callable[[Floats, Floats, Floats], None]
 
 
@@ -68,12 +68,12 @@ def _by_torch(forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor, T
     def times_slope(grad: Floats, x: Floats, _: Floats) -> None:
         grad[:] = backward(torch.from_numpy(grad), torch.from_numpy(x)).numpy()
 
-    return Activation(lambda x: forward(torch.from_numpy(x)).numpy(), times_slope)
+    return Activation(lambda x, _: forward(torch.from_numpy(x)).numpy(), times_slope)
 
 
 ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
-    nn.Tanh: lambda _: Activation(lambda x: np.tanh(x, x), _times_tanh_slope),
-    nn.ReLU: lambda _: Activation(lambda x: np.maximum(x, 0, out=x), _times_relu_slope),
+    nn.Tanh: lambda _: Activation(np.tanh, _times_tanh_slope),
+    nn.ReLU: lambda _: Activation(lambda x, out: np.maximum(x, 0, out=out), _times_relu_slope),
     nn.ReLU6: lambda _: _by_torch(functional.relu6, lambda grad, x: aten.hardtanh_backward(grad, x, 0, 6)),
     nn.LeakyReLU: lambda layer: _by_torch(
         lambda x: functional.leaky_relu(x, layer.negative_slope),
@@ -144,8 +144,11 @@ class ActivationKernel(Kernel):
         self._apply, self._times_slope = activation
         self._in_place = in_place
 
+    def act_forward(self, x: Floats) -> Floats:
+        return self._apply(x, x if self._in_place else np.empty_like(x))
+
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        y = self._apply(x if self._in_place else x.copy())
+        y = self.act_forward(x)
         return y, (x, y)
 
     def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
