@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.common.arrays import Floats, Vector, functions_of
+from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.common.ranges import BelowOne, Checked, NotNegative, Positive
 from a3c_exp.errors import ConfigError, require
 
@@ -363,6 +363,15 @@ def clip(gradient: Vector, longest: float | None) -> float:
     if longest is not None and longest < norm < math.inf:
         gradient *= longest / norm
     return norm
+
+
+def functions_of(vector: Vector) -> Any:
+    """The module whose functions take this vector: numpy or torch."""
+    if isinstance(vector, np.ndarray):
+        return np
+    import torch  # here, since commands that only read files do without it
+
+    return torch
 
 
 def euclidean_norm(vector: Vector) -> float:

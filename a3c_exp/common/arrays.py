@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,20 +19,6 @@ ArraySpecs = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Shape and type of arrays, by name, in the order in which they lie in a block."""
 
 CACHE_LINE = 64
-
-
-def all_finite(array: Array) -> bool:
-    """Return whether all numbers are finite. The sum of their squares, which may overflow, is three times as fast."""
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
-
-
-def functions_of(vector: Vector) -> Any:
-    """The module whose functions take this vector: numpy or torch."""
-    if isinstance(vector, np.ndarray):
-        return np
-    import torch  # here, since commands that only read files do without it
-
-    return torch
 
 
 def block_size(specs: ArraySpecs) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -9,7 +10,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from a3c_exp.common.arrays import Array, Bools, Floats, all_finite
+from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.heartbeat import STEPPING, Heartbeat
@@ -255,7 +256,7 @@ class Actor:
         The batches of this package never give such. A user's own may.
         """
         for what, numbers in (("an observation", observations), ("a reward", rewards)):
-            if numbers is not None and numbers.dtype.kind == "f" and not all_finite(numbers):
+            if numbers is not None and numbers.dtype.kind == "f" and not _all_finite(numbers):
                 found = numbers[~np.isfinite(numbers)][0]
                 raise EnvError(f"{type(self.env).__name__} returned {what} that is {found}")
 
@@ -297,6 +298,11 @@ class Actor:
             return measure_stats(observations, None)
         measured = rewards if normalizer.reward_mean is not None else self._discounted.add(rewards, ended)
         return measure_stats(observations, measured[valid])
+
+
+def _all_finite(array: Array) -> bool:
+    """Return whether all numbers are finite. The sum of their squares, which may overflow, is three times as fast."""
+    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def _stack(rows: Sequence[Array]) -> Array:
