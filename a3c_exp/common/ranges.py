@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import types
 import typing
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError, require
 
 
-@dataclass(frozen=True)
-class Range:
-    """The numbers that a setting may have. allowed: in words, for errors."""
+class Range(NamedTuple):
+    """The numbers from `least` to `most` that a setting may have. allowed: in words, for errors."""
 
     allowed: str
-    holds: Callable[[float], bool]
+    least: float
+    most: float
 
 
 def within(least: float, most: float) -> Range:
     """The numbers between two bounds, which count."""
-    return Range(f"a number from {least:g} to {most:g}", lambda x: least <= x <= most)
+    return Range(f"a number from {least:g} to {most:g}", least, most)
 
 
 def whole(least: int, most: float = math.inf) -> Range:
     """The whole numbers between two bounds, which count. Without the second there is no upper bound."""
     allowed = f"a whole number >= {least}" if most == math.inf else f"a whole number from {least} to {most}"
-    return Range(allowed, lambda x: least <= x <= most)
+    return Range(allowed, least, most)
 
 
-Finite = Annotated[float, Range("a finite number", math.isfinite)]
-Positive = Annotated[float, Range("a number > 0", lambda x: 0 < x < math.inf)]
-NOT_NEGATIVE = Range("a number >= 0", lambda x: 0 <= x < math.inf)
+_LARGEST = sys.float_info.max
+Finite = Annotated[float, Range("a finite number", -_LARGEST, _LARGEST)]
+Positive = Annotated[float, Range("a number > 0", math.ulp(0.0), _LARGEST)]
+NOT_NEGATIVE = Range("a number >= 0", 0, _LARGEST)
 NotNegative = Annotated[float, NOT_NEGATIVE]
 Share = Annotated[float, within(0, 1)]
-BelowOne = Annotated[float, Range("a number from 0 to less than 1", lambda x: 0 <= x < 1)]
+BelowOne = Annotated[float, Range("a number from 0 to less than 1", 0, math.nextafter(1, 0))]
 Count = Annotated[int, whole(1)]
 Whole = Annotated[int, whole(0)]
 
@@ -52,17 +52,18 @@ class Checked:
 
     def __post_init__(self) -> None:
         cls: type = type(self)
-        for name, allowed, holds in _ranges(cls):
+        for name, (allowed, least, most) in _ranges(cls):
             value = getattr(self, name)
             if callable(value):
                 for progress, when in ((0.0, "begins"), (1.0, "ends")):
-                    require(holds(value(progress)), name, value(progress), f"{allowed} where the run {when}, too")
-            elif isinstance(value, (int, float)):
-                require(holds(value), name, value, allowed)
+                    found = value(progress)
+                    require(least <= found <= most, name, found, f"{allowed} where the run {when}, too")
+            elif isinstance(value, (int, float)) and not least <= value <= most:
+                raise ConfigError(name, value, f"must be {allowed}")
 
 
 @functools.cache
-def _ranges(cls: type) -> list[tuple[str, str, Callable[[float], bool]]]:
+def _ranges(cls: type) -> list[tuple[str, Range]]:
     """The fields of a class that have a range, each with it."""
     found = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
@@ -70,5 +71,5 @@ def _ranges(cls: type) -> list[tuple[str, str, Callable[[float], bool]]]:
         also = ", or null" if types.NoneType in alternatives else ""
         for each in (hint, *alternatives):
             ranges = (mark for mark in getattr(each, "__metadata__", ()) if isinstance(mark, Range))
-            found += [(name, mark.allowed + also, mark.holds) for mark in ranges]
+            found += [(name, mark._replace(allowed=mark.allowed + also)) for mark in ranges]
     return found
