@@ -11,12 +11,16 @@ from a3c_exp.common import signals
 from a3c_exp.errors import exit_code
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code: see a3c_exp.errors.exit_code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, that of this process without one, and return its exit code: see a3c_exp.errors.exit_code."""
     return exit_code(lambda: _command(arguments))
 
 
-def _command(arguments: Sequence[str]) -> int:
+def _command(arguments: Sequence[str] | None) -> int:
+    if arguments is None:
+        signals.end_early()
+        gc.disable()  # until all is imported: see `import_training`
+        arguments = sys.argv[1:]
     from a3c_exp.cli.help import FLAGS  # here, where a signal has an exit code
     from a3c_exp.cli.startup import end_with_parent
 
@@ -25,16 +29,5 @@ def _command(arguments: Sequence[str]) -> int:
     return int(importlib.import_module(module).command(arguments))
 
 
-def script() -> int:
-    """Run this process's own command line and return its exit code."""
-    return exit_code(_program)
-
-
-def _program() -> int:
-    signals.end_early()
-    gc.disable()  # until all is imported: see `import_training`
-    return main(sys.argv[1:])
-
-
 if __name__ == "__main__":
-    sys.exit(script())
+    sys.exit(main())

@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
 import sys
-from a3c_exp.__main__ import script
+from a3c_exp.__main__ import main
 if __name__ == "__main__":
-    sys.exit(script())
+    sys.exit(main())
 """
 
 

@@ -42,14 +42,13 @@ def command(arguments: Sequence[str]) -> int:
         if not folder:
             raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
         place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()
-        own = [text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))]
         plan = Plan(
             config=config,
             folder=place,
             new=folder == "auto",
             existing=line.existing or "refuse",
             key="hydra.run.dir",
-            overrides=own,
+            overrides=[text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))],
             label=os.environ.pop(LABEL, None),  # only a sweep gives one
         )
     if line.cfg is not None:
