@@ -11,15 +11,14 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from refusals import Refuses
-from runs import CORRIDOR, TARGET, TARGETS, content, latest, put, same, train
+from runs import CORRIDOR, TARGET, TARGETS, content, latest, put, same, train, train_config
 
 from a3c_exp.__main__ import main
-from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.run import checkpoint
 from a3c_exp.run.callbacks import ProgressLine
 from a3c_exp.run.files import exclusive_folder
-from a3c_exp.run.trainer import Run, Trainer, run
+from a3c_exp.run.trainer import Run, Trainer
 
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
 NORMALIZED = {"env__normalize_observations": True, "env__normalize_rewards": True, "env__kwargs": {"length": 5}}
@@ -37,7 +36,7 @@ def resume(folder: Path, **changes: Any) -> Run:
     whole = read_config(folder, ["scripted"])
     for name, value in changes.items():
         put(whole, name, value)
-    return run(load_experiment(whole, check=False), whole, folder, resume=True)
+    return train_config(whole, folder, resume=True)
 
 
 class TestState:

@@ -36,7 +36,7 @@ class Plan:
     key: the setting that names the folder, for errors.
     trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it is the user's own.
     callbacks: of a program, besides those of the configuration.
-    overrides: those of this run alone. label: see `trainer.run`.
+    overrides: those of this run alone. label: see `trainer.session`.
     """
 
     config: Mapping[str, Any]
@@ -57,7 +57,7 @@ def execute(plan: Plan) -> Run | None:
     """
     prestart(plan.config.get("backend"))
     from a3c_exp.config.builder import load_final
-    from a3c_exp.run.trainer import run
+    from a3c_exp.run.trainer import session
 
     # A run that goes on took its first parameters long ago: their run may be gone.
     config, experiment = load_final(plan.config, begins=plan.existing != CONTINUE, trusted=plan.trusted)
@@ -78,7 +78,8 @@ def execute(plan: Plan) -> Run | None:
         if resumes and plan.existing == "resume":  # with what its settings stood for when it began
             config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:
-            return run(experiment, config, folder, resumes, plan.overrides, plan.label)
+            with session(experiment, config, folder, resumes, plan.overrides, plan.label) as trainer:
+                return trainer.run()
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
                 folder.rmdir()

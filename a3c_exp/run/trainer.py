@@ -7,8 +7,8 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,22 +52,23 @@ class Run:
         return int(self.summary["error"] is not None or bool(self.summary["unwritten"]))
 
 
-def run(
+@contextmanager
+def session(
     experiment: Experiment,
     config: Mapping[str, Any],
     folder: Path,
     resume: bool = False,
     overrides: Sequence[str] = (),
     label: str | None = None,
-) -> Run:
-    """Train in `folder`; with `resume`, continue from the latest checkpoint there.
+) -> Iterator[Trainer]:
+    """Within: the trainer of a run in `folder`; with `resume`, from the latest checkpoint there.
 
     experiment: already checked. config: the plain configuration it was built from, which is saved in the folder.
     folder: locked by the caller, and without another run.
     overrides: those of this run alone, for its summary. label: of a run of a sweep, whose runs lie in one folder. If it
     is not empty the terminal shows the run's warnings alone, with this in front. None: it is part of none.
-    Also returns after a worker's failure or an interruption, which the summary then reports. Raises FolderError for a
-    checkpoint that cannot be used, before anything is written, and for a folder that cannot be written to.
+    Raises FolderError for a checkpoint that cannot be used, before anything is written, and for a folder that cannot be
+    written to.
     """
     with one_thread():  # with more of them a decomposition draws other last digits
         network, env = build_network(experiment)
@@ -100,7 +101,7 @@ def run(
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise FolderError(folder, f"cannot be written: {error}") from error
-        return trainer.run()
+        yield trainer
 
 
 def _restore(store: SharedStore, statistics: RunStatistics, state: Mapping[str, Any], folder: Path) -> None:
@@ -283,7 +284,10 @@ class Trainer:
     # The run.
 
     def run(self) -> Run:
-        """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary."""
+        """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary.
+
+        Also returns after a failure or an interruption, which the summary then reports.
+        """
         for line in outcome.opening(self.experiment, self.folder, self.statistics.steps):
             log.info("%s", line)
         # Callbacks stay here: workers are built from the rest.
