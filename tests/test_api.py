@@ -100,6 +100,6 @@ def test_a_signal_ends_the_program_too(number: int, ends_with: type[BaseExceptio
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(ends_with) as ended:
-        a3c_exp.train([*QUICK, "total_steps=1e9", "stop.max_seconds=60"], tmp_path / "run")
+        a3c_exp.train([*QUICK, "total_steps=1e9", "stop.max_seconds=60", "log.every=100"], tmp_path / "run")
     assert ended.value.args == (128 + number,)
     assert summary(tmp_path / "run")["stop_reason"] == "interrupted"

@@ -120,11 +120,10 @@ def test_a_damaged_file_is_named_with_its_line(here: Path, refuses: Refuses) -> 
 
 
 def test_the_full_names_in_hints_are_those_of_settings() -> None:
-    default = dict(flatten(compose()))
-    for hint in ELSEWHERE.values():
-        full, *chosen = hint.split(" with ")
-        known = dict(flatten(compose(chosen))) if chosen else default
-        assert full in known or not re.fullmatch(r"[a-z_.]+", full), hint
+    hints = [hint.partition(" with ") for hint in ELSEWHERE.values()]
+    known = {chosen: dict(flatten(compose(chosen.split()))) for chosen in {each[2] for each in hints}}
+    for full, _, chosen in hints:
+        assert full in known[chosen] or not re.fullmatch(r"[a-z_.]+", full), full
 
 
 @pytest.mark.parametrize(

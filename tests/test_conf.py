@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ TOGETHER = [
     f"returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala backend=ga3c {CORNERS}",
     "network=dict env=gym env.id=Blackjack-v1",
     f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
-    "backend=ray",
     *(f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1" for name in ("one_step_q", "n_step_q", "sarsa")),
 ]
 # What an environment or a preset needs beside it, to be quick too.
@@ -58,13 +56,11 @@ def train_a_few_steps(config: dict[str, Any], folder: Path) -> None:
 
 def test_every_option_is_among_those_that_are_tried() -> None:
     together = {word for words in TOGETHER for word in words.split()}
-    assert {*ENVS, *PRESETS, *together} >= OPTIONS
+    assert {*ENVS, *PRESETS, *together, "backend=ray"} >= OPTIONS, "Ray starts in test_parts"
 
 
 @pytest.mark.parametrize("words", TOGETHER, ids=range(len(TOGETHER)))
 def test_options_train_a_few_steps(words: str, tmp_path: Path) -> None:
-    if "ray" in words and find_spec("ray") is None:  # not imported: that is for the backend
-        pytest.skip("clusters: pip install 'a3c-exp[ray]'")
     config = compose(words.split()) | SMALL
     train_a_few_steps(config if "backend" in words else config | {"backend": SERIAL}, tmp_path / "run")
 

@@ -190,7 +190,7 @@ class TestSignals:
 @LINUX
 def test_a_worker_that_prints_into_a_pipe_that_nobody_reads_is_not_waited_for(program: Start) -> None:
     printing = ["+env.kwargs.fault=print", f"+env.kwargs.victim={VICTIM}", "plugins=[faulty]"]
-    running = program("processes", "stop.max_seconds=2", "checkpoint.every=1000", *printing, env="faulty:Faulty-v0")
+    running = program("processes", "stop.max_seconds=0.5", "checkpoint.every=1000", *printing, env="faulty:Faulty-v0")
     assert running.process.wait(60) == 0
     summary = json.loads((running.folder / "summary.json").read_text())
     assert summary["stop_reason"] == "max_seconds" and summary["training_seconds"] < 7

@@ -97,7 +97,7 @@ def test_a_signal_while_an_environment_is_made_is_none_of_its_errors(tmp_path: P
 
 
 def test_a_signal_that_was_ignored_stays_ignored_and_another_one_saves_the_run(tmp_path: Path) -> None:
-    program = start("total_steps=1e9", "hydra.run.dir=run", folder=tmp_path)
+    program = start("total_steps=1e9", "log.every=100", "hydra.run.dir=run", folder=tmp_path)
     try:
         points = tmp_path / "run" / "metrics.csv"
         wait_until(lambda: points.exists() and points.read_text().count("\n") > 1)

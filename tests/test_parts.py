@@ -82,7 +82,7 @@ def overrides(backend: str, **more: Any) -> list[str]:
     return [f"{key}={value}" for key, value in (settings | more).items()]
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes", "ga3c", "ray"])
+@pytest.mark.parametrize("backend", ["serial", "processes", "ga3c", pytest.param("ray", marks=pytest.mark.slow)])
 def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(backend: str, tmp_path: Path) -> None:
     if backend == "ray" and find_spec("ray") is None:  # not imported: that is for the backend
         pytest.skip("clusters: pip install 'a3c-exp[ray]'")
