@@ -17,12 +17,16 @@ from runs import QUICK, content, processes, summary
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
+from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import make_new
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, parse, sweep
+from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
+from a3c_exp.config.builder import load_final
 from a3c_exp.config.elsewhere import ELSEWHERE
 from a3c_exp.errors import FolderError
+from a3c_exp.run.run_folder import config_text
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +226,14 @@ def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
     assert summary(here / "run")["steps"] >= 128
 
 
+@pytest.mark.parametrize("change", ["backend=processes", "total_steps=1e6"])
+def test_a_copy_with_another_backend_or_length_chooses_its_points_again(change: str, here: Path) -> None:
+    saved, _ = load_final(compose([*QUICK, "total_steps=1000"]))
+    (here / "run.yaml").write_text(config_text(saved))
+    changed = saved_plan("from", "run.yaml", read_arguments(["from=run.yaml", change])).config
+    assert (saved["log"], changed["log"]) == ({"every": 4}, {"every": "auto"})
+
+
 def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     """A component that is written out replaces the saved one."""
     adam = "optimizer={_target_: a3c_exp.optimizers.Adam, learning_rate: 1e-3}"
@@ -239,6 +251,10 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     assert after == expected
     assert after["critic_returns"]["_target_"] == "a3c_exp.returns.GAE"
     assert summary(folder)["steps"] == 64
+    assert program.main([f"from={finished}", "optimizer=sgd", "hydra.run.dir=sgd"]) == 0
+    places = here / "sgd" / "config.yaml", conf_folder() / "optimizer" / "sgd.yaml"
+    sgd, option = (yaml.safe_load(place.read_text()) for place in places)
+    assert sgd["optimizer"] == option, "nothing of the default environment"
     shutil.copy(folder / "config.yaml", here / "mine.yaml")
     assert program.main(["from=mine.yaml", "hydra.run.dir=again"]) == 0
     assert (here / "again" / "config.yaml").read_text() == (folder / "config.yaml").read_text()

@@ -19,7 +19,7 @@ from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
 from a3c_exp.cli.names import run_folder
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET, flatten
-from a3c_exp.config.saved import NORMALIZATION, as_typed, read_config, without_typed
+from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, as_typed, read_config, without_typed
 from a3c_exp.config.schema import build
 from a3c_exp.errors import ConfigError, named
 
@@ -39,8 +39,11 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     with named(word):
         config = read_config(folder)
     place, trusted = None, list[str]()
-    if any(change.key_or_group.partition(".")[0] in ("env", "network") for change in changes):
-        config = as_typed(config, [NORMALIZATION])  # it is measured again
+    stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
+    if word == "from":
+        stale["total_steps"] = LOG_EVERY
+    changed = {change.key_or_group.partition(".")[0] for change in changes}
+    config = as_typed(config, [stale[name] for name in stale.keys() & changed])  # they are chosen again
     for change in changes:
         key = change.key_or_group
         value: Any = to_container(OmegaConf.create({key: change.value()}))[key]  # its interpolations resolved
@@ -52,7 +55,8 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             continue
         config = without_typed(config, key)
         if key == "callbacks" or (isinstance(value, str) and isinstance(config.get(key, ""), (dict, type(None)))):
-            config[key] = compose([str(change.input_line)], line.config_dir)[key]
+            alone = [] if key == "env" else ["env=gym"]  # the default environment has settings for components
+            config[key] = compose([*alone, str(change.input_line)], line.config_dir)[key]
         else:
             node = OmegaConf.create(config)
             set_value(node, key, value)
