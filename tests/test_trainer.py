@@ -208,6 +208,16 @@ class TestEvaluation:
         episodes = evaluate_policy(loaded.policy, loaded.experiment.env.make(4, seeds), 4)
         assert episodes.returns.mean() == pytest.approx(max(values))
 
+    def test_the_last_one_is_of_the_final_parameters(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The steps of a rollout are counted with the first of its minibatches, and one is due then."""
+        states = self.pretend(monkeypatch, [1.0, 2.0, 3.0])
+        ppo = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 4}
+        train(tmp_path, algorithm=ppo, envs_per_worker=4, rollout_length=4, eval__every=16, total_steps=32)
+        final = latest(tmp_path)["store"]
+        assert [state["steps"] for state in states] == [16, 32, 32]
+        assert same(states[-1]["parameters"], final["parameters"])
+        assert not same(states[-2]["parameters"], final["parameters"])
+
     def test_a_worse_one_does_not_replace_the_best(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         states = self.pretend(monkeypatch, [math.nan, 3.0, 2.0, 3.0])
         done = train(tmp_path, eval__every=40)

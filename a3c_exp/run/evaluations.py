@@ -72,7 +72,8 @@ class Evaluations(Own):
         if self._run.experiment.eval.every is None:
             return
         self._take(block=True)
-        if not self._evaluated or self._evaluated["store"]["steps"] != run.steps:
+        final = {"steps": run.steps, "version": self._run.statistics.updates}
+        if not self._evaluated or any(self._evaluated["store"][name] != number for name, number in final.items()):
             self._start()
             self._take(block=True)
 
