@@ -108,6 +108,15 @@ def test_a_configuration_is_named_by_what_differs(settings: list[Any], named: li
     assert list(configurations) == named
 
 
+def test_folders_tell_configurations_of_one_name_apart(tmp_path: Path) -> None:
+    for place, typed in {"a/s0": "A", "b/s0": "B", "c/s1": "C"}.items():
+        settings = {"algorithm": {"_target_": f"mine.{typed}"}}
+        run(tmp_path / place, settings=settings, overrides=["algorithm=mine"])
+    [configurations] = grouped(tmp_path).values()
+    assert len(configurations) == 3 and "algorithm=mine (s1)" in configurations
+    assert any(str(tmp_path / "a" / "s0") in name for name in configurations)
+
+
 def test_an_option_of_ones_own_is_named_by_the_word_that_was_typed(tmp_path: Path) -> None:
     for name, overrides in {"clipped": ["algorithm=clipped", "seed=0"], "Plain": None, "Old": [7, "seed"]}.items():
         run(tmp_path / name, 0, settings={"algorithm": {"_target_": f"mine.{name}"}}, overrides=overrides)
@@ -209,6 +218,15 @@ def test_runs_that_overlap_or_are_few_leave_it_undecided(tmp_path: Path, seeds: 
             run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=apart * n + 4 * seed)
     [sentence] = comparison(ranked(tmp_path))
     assert sentence.startswith("Undecided between returns.n=5 and returns.n=9")
+
+
+def test_a_high_mean_of_few_good_runs_is_not_ahead(tmp_path: Path) -> None:
+    for seed in range(25):
+        run(tmp_path / f"5_{seed}", seed, settings=returns(5), mean_return_100=500.0 if seed < 7 else 20.0)
+        run(tmp_path / f"9_{seed}", seed, settings=returns(9), mean_return_100=49.0 + seed / 100)
+    configurations = ranked(tmp_path)
+    assert next(iter(configurations)) == "returns.n=5"
+    assert comparison(configurations)[0].startswith("Undecided between")
 
 
 def test_how_runs_are_saved_does_not_separate_them(tmp_path: Path) -> None:

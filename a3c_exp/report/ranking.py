@@ -78,8 +78,8 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
 def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
     """A sentence on whether the runs tell the first two configurations apart; none of a single one.
 
-    They do if the interval of the probability that a run of the first ends higher leaves 0.5 out; where all end alike,
-    that it is solved sooner.
+    They do if the interval of the probability that a run of the first ends higher lies above 0.5; where all end alike,
+    that it is solved sooner. It may lie below: a few runs that end high raise a mean.
     """
     if len(ranked) < 2:
         return []
@@ -93,7 +93,7 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
         x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
         ends = "is solved after fewer steps"
     low, high = improvement_interval(x, y)
-    verdict = undecided if low <= 0.5 <= high else f"{first} is ahead of {second}"
+    verdict = f"{first} is ahead of {second}" if low > 0.5 else undecided
     probability = f"{probability_of_improvement(x, y):.2f} (95 % interval {low:.2f} to {high:.2f})"
     return [f"{verdict}: a run of {first} {ends} with a probability of {probability}."]
 

@@ -228,7 +228,8 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
 
     A configuration is named by the settings in which runs of that environment differ: `returns=GAE, gamma=0.9`. Of a
     component, the class is named, and of its settings those in which runs with that class differ. The name is that of
-    the environment if nothing differs. A folder's name is added where names are equal.
+    the environment if nothing differs. A folder is added where names are equal: its name, and its path
+    where those are equal too.
     """
     groups = {}
     for env in dict.fromkeys(run.environment for run in runs):
@@ -238,10 +239,11 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
         for run in members:
             same.setdefault(tuple(_as_json(run.settings.get(key)) for key in keys), []).append(run)
         names = [_name(alike[0], keys) or env for alike in same.values()]
-        groups[env] = {
-            name if names.count(name) == 1 else f"{name} ({alike[0].folder.name})": alike
-            for name, alike in zip(names, same.values(), strict=True)
-        }
+        folders = [alike[0].folder for alike in same.values()]
+        for marks in ([folder.name for folder in folders], folders):
+            pairs = zip(names, marks, strict=True)
+            names = [name if names.count(name) == 1 else f"{name} ({mark})" for name, mark in pairs]
+        groups[env] = dict(zip(names, same.values(), strict=True))
     return groups
 
 
