@@ -177,6 +177,8 @@ class Wrong(A3C):
             "raises": fail,
             "constant": lambda: (0 * loss, metrics),
             "NaN": lambda: (np.nan * loss, metrics),
+            "grad_norm": lambda: (loss, metrics | {"grad_norm": 1.0}),
+            "loss:aux": lambda: (loss, metrics | {"loss:aux": 1.0}),
             "features": lambda: (loss + batch.mean(policy.features.square().sum(-1)), metrics),
         }
         return mistakes.get(self.kind, lambda: (loss, metrics))()
@@ -235,6 +237,8 @@ WRONG = {
     "raises": "RuntimeError: two lines",
     "constant": "no gradient",
     "NaN": "not finite",
+    "grad_norm": "'grad_norm' needs another name",
+    "loss:aux": "'loss:aux' needs another name",
     "unbuilt": "16 features: RuntimeError: two lines",
     "no module": "a torch module or None",
     "double": "layers.0.weight must be float32",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
@@ -15,6 +16,12 @@ from torch import Tensor, nn
 from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, count_of, total
 from a3c_exp.common.ranges import Checked
 from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
+
+CURVE_NAME = re.compile(r"[\w./ -]+")
+"""What TensorBoard takes as the name of a curve, which is that of a metric too."""
+RUN_METRICS = {"grad_norm", "learning_rate", "parameter_norm", "explained_variance", "mean_value", "clipped"}
+RUN_METRICS |= {"n_updates", "rejected_updates"}
+"""Metrics that every run has. A loss's own have other names."""
 
 Metrics = Mapping[str, Tensor | float]
 """Numbers for the curves `train/<name>`, by name, or tensors [T, B] whose mean over the transitions is taken."""

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from torch import nn
 
-from a3c_exp.algorithms.algorithm import Algorithm, differentiate, has_closed_form
+from a3c_exp.algorithms.algorithm import CURVE_NAME, RUN_METRICS, Algorithm, differentiate, has_closed_form
 from a3c_exp.algorithms.batch import BatchArrays
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError, refused
@@ -58,12 +58,16 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
     drawn = zip(("rewards", "advantages", "targets"), rng.standard_normal((3, *_SHAPE)).astype(np.float32), strict=True)
     given = dict(drawn) | {"observations": observations, "actions": actions, "mask": mask}
 
+    names = set[str]()
+
     def gradient(make: Callable[..., Any]) -> Floats:
         network.zero_grad()
         outputs, backward = network.evaluate(observations, actions, recurrent_input)
         own: dict[str, Any] = {"log_probs": outputs.log_probs.copy(), "values": outputs.values.copy()}
         batch = BatchArrays(recurrent_input=recurrent_input, **given, **own)
-        backward(make(algorithm, outputs, batch, _PROGRESS, network.loss_module)[0])
+        found, metrics = make(algorithm, outputs, batch, _PROGRESS, network.loss_module)
+        names.update(metrics)
+        backward(found)
         result: Floats = network.gradient.copy()
         return result
 
@@ -72,7 +76,10 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
         first, second = gradient(type(algorithm).gradient), gradient(type(algorithm).gradient)
         wanted = gradient(differentiate) if has_closed_form(type(algorithm)) else first
     network.zero_grad()
-    if not np.isfinite(first).all():
+    unusable = sorted(each for each in names if each in RUN_METRICS or not CURVE_NAME.fullmatch(each))
+    if unusable:
+        problem = f"its metric {unusable[0]!r} needs another name: letters, digits, spaces and _-./, as no run has"
+    elif not np.isfinite(first).all():
         problem = "its gradient is not finite for a small batch of ordinary numbers"
     elif not first.any():
         problem = "its loss has no gradient: it must be computed from the policy's outputs"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
 import time
 import traceback
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from a3c_exp.algorithms.algorithm import CURVE_NAME
 from a3c_exp.common.reading import parse_yaml, read_text
 from a3c_exp.core.callback import Media
 from a3c_exp.core.cpu import one_thread
@@ -34,7 +34,6 @@ from a3c_exp.run.statistics import RunStatistics, TrainingClock
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 3.0
-CURVE_NAME = re.compile(r"[\w./ -]+")
 
 
 @dataclass(frozen=True, slots=True)
