@@ -24,8 +24,8 @@ SUMMARY: dict[str, Any] = {
     ("summary", "text"),
     [
         (
-            {"stop_reason": "mean_return", "solved_at_steps": 105_000},
-            "solved after 107,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3",
+            {"stop_reason": "mean_return", "solved_at_steps": 105_000, "solved_at_seconds": 3.96},
+            "solved after 105,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3",
         ),
         ({"mean_return_100": None, "training_seconds": 3723}, "finished after 107,000 steps, 1:02:03"),
         ({"stop_reason": "mean_return"}, "reached stop.mean_return after 107,000 steps, 4.0 s; mean return"),
@@ -42,6 +42,8 @@ def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_rea
     assert ending(SUMMARY, None)[-1] == "26.5k/s | best greedy evaluation 500.0"
     assert "stayed below 500" in ending(SUMMARY, 500.0)[-1]
     assert "300 was reached at step 9,000" in ending(SUMMARY | {"solved_at_steps": 9000}, 300.0)[-1]
+    solved = {"stop_reason": "mean_return", "solved_at_steps": 9000, "solved_at_seconds": 0.5}
+    assert "107,000 steps, 4.0 s in all" in ending(SUMMARY | solved, 300.0)[-1]
     assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]
 
 

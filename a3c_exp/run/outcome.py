@@ -42,18 +42,28 @@ def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
 def outcome(summary: Mapping[str, Any]) -> str:
     """How a run has ended: "solved after 107,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3".
 
-    Episodes that were under way when it was solved are among these, and may have lowered the mean.
+    A run that a mean return has ended was solved before: a little, or long where `stop.mean_return` is higher than
+    `reward_threshold`. Episodes that were under way then are among the last 100, and may have lowered the mean.
     """
     reason, value = str(summary["stop_reason"]), summary.get("mean_return_100")
-    if reason == "mean_return" and summary.get("solved_at_steps") is not None:
-        reason = "solved"
+    after = _after(summary.get("steps"), summary.get("training_seconds"))
+    if _is_solved(summary):
+        reason, after = "solved", _after(summary["solved_at_steps"], summary["solved_at_seconds"])
     elif reason in RULES:
         reason = f"reached stop.{reason}"
     elif reason == "total_steps":
         reason = "finished"
-    steps, seconds = summary.get("steps") or 0, summary.get("training_seconds") or 0.0
     mean = "" if value is None else f"; mean return of the last 100 episodes: {return_text(value)}"
-    return f"{reason} after {steps:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}{mean}"
+    return f"{reason} after {after}{mean}"
+
+
+def _is_solved(summary: Mapping[str, Any]) -> bool:
+    return summary["stop_reason"] == "mean_return" and summary.get("solved_at_steps") is not None
+
+
+def _after(steps: int | None, seconds: float | None) -> str:
+    seconds = seconds or 0.0
+    return f"{steps or 0:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
 
 
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
@@ -64,6 +74,8 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
         facts.append(f"best greedy evaluation {return_text(best)}")
     if threshold is not None and solved is None:
         facts.append(f"not solved: training stayed below {threshold:g}")
+    elif _is_solved(summary):
+        facts.append(f"{_after(summary['steps'], summary['training_seconds'])} in all")
     elif threshold is not None:
         facts.append(f"{threshold:g} was reached at step {solved:,}")
     rejected = summary["rejected_updates"]
