@@ -68,6 +68,7 @@ def test_the_smallest_numbers_are_taken(default: dict[str, Any]) -> None:
         ({"optimizer.param_groups": {"nose": {}}}, "optimizer.param_groups", "nose"),
         ({"network.distribution": "cauchy"}, "network.distribution", "cauchy"),
         ({"network.distribution": "beta"}, "network.distribution", "beta"),
+        ({"network": {"_target_": "a3c_exp.networks.Lstm", "distribution": "beta"}}, "network.distribution", "beta"),
         ({"env.normalize_rewards": "centred"}, "env.normalize_rewards", "centred"),
         ({"env.id": "CartPol-v1"}, "env.id", "CartPol-v1"),
         ({"init_from": "nowhere"}, "init_from", str(Path("nowhere").absolute())),

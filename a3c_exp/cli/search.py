@@ -47,7 +47,7 @@ def search(
 
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
     searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
-    seeds = [[text] for text in choices_of(searched.pop("seed"))] if "seed" in searched else [[]]
+    seeds = [[text] for text in dict.fromkeys(choices_of(searched.pop("seed")))] if "seed" in searched else [[]]
     ranges: dict[str, Any] = {
         key: each.value() for key, each in searched.items() if isinstance(each.value(), IntervalSweep)
     }

@@ -208,6 +208,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         raise ConfigError(path, node, f"must be {describe(hint)}; {group}@{path}={node} takes an option of the group")
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
+    typed = dict(node)
     if str(node.get(TARGET)).startswith("torch.optim."):
         with under(path):
             node = TorchOptimizer.settings_of(node) | {TARGET: f"{TorchOptimizer.__module__}.{TorchOptimizer.__name__}"}
@@ -232,7 +233,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     except ConfigError:
         raise
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigError(path or "configuration", dict(node), f"refused by {cls.__name__}: {error}") from error
+        raise ConfigError(path or "configuration", typed, f"refused by {cls.__name__}: {error}") from error
 
 
 def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...]) -> type:

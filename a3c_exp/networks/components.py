@@ -313,7 +313,8 @@ class Lstm(ComposedNetwork):
         try:
             return super().make(observations, actions, rng, build_loss)
         except ConfigError as error:
-            key = error.key.replace("network", "network.encoder", 1)
+            own = error.key == "network.distribution"
+            key = error.key if own else error.key.replace("network", "network.encoder", 1)
             raise ConfigError(key, error.value, error.problem) from error
 
     def make_core(self, features: int) -> LstmCore:

@@ -22,6 +22,7 @@ class PenaltyPPO(MinibatchAlgorithm):
     parts: int = 4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.epochs >= 1, "epochs", self.epochs, "a whole number >= 1")
         require(self.parts >= 1, "parts", self.parts, "a whole number >= 1")
 

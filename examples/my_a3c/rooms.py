@@ -21,6 +21,7 @@ class Rooms(Environment):
     reward_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.steps >= 1, "steps", self.steps, "a whole number >= 1")
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
