@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +22,7 @@ from a3c_exp.core.callback import EvalResult as EvalResult
 from a3c_exp.core.callback import Media
 from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import Event
-from a3c_exp.errors import ConfigError, one_line
+from a3c_exp.errors import one_line, require_package
 
 log = logging.getLogger("a3c_exp")
 
@@ -168,11 +167,7 @@ class Tracker(Callback):
 
     def __post_init__(self) -> None:
         self.connection: Any = None
-        found = find_spec(self.package)
-        if found is None or found.origin is None:  # a folder of that name is no package; W&B itself makes one
-            target = f"{type(self).__module__}.{type(self).__qualname__}"
-            need = f"needs the extra {self.package}: pip install 'a3c-exp[{self.package}]'"
-            raise ConfigError("_target_", target, need)
+        require_package("_target_", f"{type(self).__module__}.{type(self).__qualname__}", self.package)
 
     def group_of(self, run: RunView) -> str | None:
         """The group of a run, which is remembered: a run of a sweep may be resumed outside of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import signal
 import sys
@@ -91,6 +92,14 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise ConfigError("key = value: must be allowed") unless `condition` holds."""
     if not condition:
         raise ConfigError(key, value, f"must be {allowed}")
+
+
+def require_package(key: str, value: object, extra: str, *packages: str) -> None:
+    """Raise ConfigError for a setting whose packages are not installed: those of an extra, or the one of its name."""
+    found = {name: importlib.util.find_spec(name) for name in packages or (extra,)}
+    missing = ", ".join(name for name, spec in found.items() if spec is None or spec.origin is None)
+    if missing:
+        raise ConfigError(key, value, f"needs {missing}: pip install 'a3c-exp[{extra}]'")
 
 
 FAILED = ("failed", "max_restarts", "stalled", "env_errors", "server_died")

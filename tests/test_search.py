@@ -15,7 +15,6 @@ from runs import QUICK
 from test_report import curve, run
 
 import a3c_exp.__main__ as program
-from a3c_exp.cli import search
 from a3c_exp.cli.search import score_of
 
 FOUR = [
@@ -122,5 +121,5 @@ def test_an_objective_that_no_run_has_ends_the_search_after_its_first_trials(her
 
 
 def test_a_search_needs_an_extra(here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
-    monkeypatch.setattr(search, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "a3c-exp[search]" in refuses([*QUICK, "search=3", "sweep=x", "gamma=0.9,0.99"], "search", 3)

@@ -215,7 +215,7 @@ def test_a_missing_package_is_one_line_and_no_matter_to_who_evaluates(
     text = (folder / "config.yaml").read_text()
     listed = f"callbacks:\n- _target_: a3c_exp.callbacks.{name.capitalize()}\n"
     (folder / "config.yaml").write_text(text.replace("callbacks: []\n", listed))
-    monkeypatch.setattr("a3c_exp.callbacks.find_spec", lambda package: found)
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: found)
     assert f"a3c-exp[{name}]" in refused(
         lambda: load_experiment(a3c_exp.compose([*QUICK, f"callbacks=[{name}]"])),
         "callbacks[0]._target_",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,30 +18,24 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, to_container
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import load_final
-from a3c_exp.errors import ConfigError, say
+from a3c_exp.errors import ConfigError, require_package, say
 from a3c_exp.report.runs import EVALUATION, read_run
 
 Jobs = Sequence[list[str]]
 """The overrides of each run."""
+RunJobs = Callable[[Jobs], tuple[list[Job], int]]
+"""Makes runs, and gives an exit code."""
 Settings = tuple[str, ...]
 """The overrides that a trial has chosen."""
 
 
-def search(
-    hydra: Any,
-    overrides: Sequence[Override],
-    trials: int,
-    at_once: int,
-    objective: str,
-    run: Callable[[Jobs], tuple[list[Job], int]],
-) -> int:
+def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int, objective: str, run: RunJobs) -> int:
     """Run `trials` trials, print the best, and return the exit code. Raises ConfigError.
 
     overrides: ranges and choices in them are searched; those of `seed` are the runs of each trial.
     at_once: runs at the same time. objective: see `score_of`. run: makes runs, and gives an exit code.
     """
-    if find_spec("optuna") is None:
-        raise ConfigError("search", trials, "needs the extra search: pip install 'a3c-exp[search]'")
+    require_package("search", trials, "search", "optuna")
     import optuna
 
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]

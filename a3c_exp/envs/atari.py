@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -20,7 +19,7 @@ from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.gym import register
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, require
+from a3c_exp.errors import ConfigError, did_you_mean, require, require_package
 from a3c_exp.schedules import Schedule
 
 _ENLARGED = 4
@@ -127,24 +126,19 @@ class _AtariBatch(VectorEnvBatch):
             fits = 0 <= top < bottom <= ROWS and 0 <= left < right <= COLUMNS
             allowed = f"[top, bottom, left, right] in the picture, [0, {ROWS}, 0, {COLUMNS}]"
             require(fits, "crop", list(crop), allowed)
-            try:
-                self._cv2: Any = importlib.import_module("cv2")
-            except ImportError as error:
-                problem = "needs a package that is not installed: pip install 'a3c-exp[images]'"
-                raise ConfigError("crop", list(crop), problem) from error
+            require_package("crop", list(crop), "images", "cv2")
+            self._cv2: Any = importlib.import_module("cv2")
         super().__init__(settings.games(count, *(size if crop is None else (ROWS, COLUMNS))), seeds)
         self.observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
         self._name = settings.game
         self._life_loss = settings.terminal_on_life_loss
-        self._obs: Array = np.zeros((0,))
-        self._lives: Array = np.zeros(self.count, np.int32)
 
     def _begin(self, seeds: Sequence[int] | None) -> Array:
         # gymnasium knows one seed only.
         seed: Any = None if seeds is None else np.array(seeds, np.int64)
         screens, info = self._env.reset(seed=seed)
-        self._obs = self._seen(screens)
-        self._lives = info["lives"]
+        self._obs: Array = self._seen(screens)
+        self._lives: Array = info["lives"]
         return self._obs
 
     def _advance(self, actions: Array) -> Step:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import itertools
@@ -18,14 +17,13 @@ import cloudpickle  # type: ignore[import-untyped]
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
 
 from a3c_exp.common.ranges import Count
 from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require
+from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_package
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -53,8 +51,7 @@ def register(start: str, key: str, value: str) -> None:
     Raises ConfigError about a setting if their package is not installed.
     """
     package, extra = PACKAGES[start]
-    if importlib.util.find_spec(package) is None:
-        raise ConfigError(key, value, f"needs {package}: pip install 'a3c-exp[{extra}]'")
+    require_package(key, value, extra, package)
     gymnasium.register_envs(importlib.import_module(package))
 
 
@@ -159,8 +156,8 @@ class Gym(Environment):
             problem = " ".join(filter(None, ["no such environment is registered.", guess, package]))
             raise ConfigError("id", self.id, problem)
         spec = gymnasium.registry[name]
-        if str(spec.entry_point).startswith("gymnasium.envs.mujoco") and importlib.util.find_spec("mujoco") is None:
-            raise ConfigError("id", self.id, "needs MuJoCo: pip install 'a3c-exp[mujoco]'")
+        if str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+            require_package("id", self.id, "mujoco")
         return spec
 
     def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
@@ -176,8 +173,8 @@ class Gym(Environment):
 
     def _of_engine(self, count: int, seed: int) -> VectorEnvBatch:
         """`count` environments of another engine than gymnasium."""
-        if self.engine == ENVPOOL and importlib.util.find_spec(ENVPOOL) is None:
-            raise ConfigError("engine", ENVPOOL, "needs EnvPool: pip install 'a3c-exp[envpool]'")
+        if self.engine == ENVPOOL:
+            require_package("engine", ENVPOOL, ENVPOOL)
         path = "envpool:make_gymnasium" if self.engine == ENVPOOL else self.engine
         module, _, name = path.rpartition(":")
         make: Any = getattr(_import(module, "engine", self.engine), name, None)
@@ -188,7 +185,7 @@ class Gym(Environment):
             warnings.simplefilter("ignore", UserWarning)  # of EnvPool's bounds, in float64
             return VectorEnvBatch(self._made(partial(make, self.id, num_envs=count, seed=seed, **threads)), None)
 
-    def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> VectorEnv[Any, Any, Any]:
+    def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> Any:
         """The native vector environment."""
         if str(spec.entry_point).startswith("ale_py"):  # it would clip rewards and preprocess unasked
             raise ConfigError("vectorized", True, f"must be false for {self.id}: env=atari is its native form")
@@ -196,8 +193,7 @@ class Gym(Environment):
             raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
         make = partial(gymnasium.make_vec, spec, num_envs=count, vectorization_mode=mode)
-        env: VectorEnv[Any, Any, Any] = self._made(make, render_mode)
-        return env
+        return self._made(make, render_mode)
 
     def _made(self, make: Callable[..., Any], render_mode: str | None = None) -> Any:
         """What `make` makes with the settings of this component. What fails there is an error of the configuration."""

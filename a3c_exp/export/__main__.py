@@ -5,7 +5,6 @@ python -m a3c_exp.export outputs/<run>
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import ConfigError, printable, require
+from a3c_exp.errors import printable, require, require_package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +45,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     require(options.steps >= 1, "steps", options.steps, "a whole number >= 1")
     path = folder / "policy.onnx" if options.file is None else expanded(options.file)
     require(path.parent.is_dir(), "file", str(path), "in a folder that exists")
-    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError("file", str(path), f"needs {', '.join(missing)}: pip install 'a3c-exp[onnx]'")
+    require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Generator
 from dataclasses import dataclass
 from math import ceil
@@ -16,9 +15,8 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError, require, require_package
 
-INSTALL = "pip install 'a3c-exp[ray]'"
 MOST = 1024
 """Servers, and pushes without a reply."""
 
@@ -52,8 +50,7 @@ class Ray(RestartSettings, Backend):
         require(fits, "backend.shards", self.shards, "1 with a quorum: one server decides who is in a round")
         if self.shards > 1 and experiment.algorithm.target_every is not None:
             raise ConfigError("backend.shards", self.shards, "must be 1 with a target network: one server copies it")
-        if importlib.util.find_spec("ray") is None:
-            raise ConfigError("backend.address", self.address, f"needs Ray: {INSTALL}")
+        require_package("backend.address", self.address, "ray")
         fault = None if self.address == "local" else find_fault(self.address)
         allowed = f"'local', 'auto' or host:port of a cluster's head: {fault}"
         require(fault is None, "backend.address", self.address, allowed)
