@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import are_pictures, require_pictures
-from a3c_exp.envs.batch import EnvBatch, Normalization
-from a3c_exp.envs.errors import close_within
-from a3c_exp.errors import ConfigError, RunError, under
+from a3c_exp.envs.batch import EnvBatch, Normalization, opened
+from a3c_exp.errors import ConfigError, RunError
 
 DEVIATION = 1 / 4
 """Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are of the order of 1."""
@@ -29,19 +28,15 @@ def measure(experiment: Experiment) -> Normalization:
     processes find the same number. Raises ConfigError for an environment that cannot be made or played.
     """
     setting = experiment.env.normalize_observations
-    with under("env"):
-        experiment.env.validate(experiment.plugins)
-        env = experiment.env.make(1, [0])
-    try:
+    with opened(experiment.env, experiment.plugins) as env:
         if setting == "auto" and not (are_pictures(env.observation_space) and _scales_pixels(experiment, env)):
             return False
         require_pictures(env.observation_space, "env.normalize_observations", setting)
-        counts = count_bytes(env, STEPS)
-    except RunError as error:
-        problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
-        raise ConfigError("env.normalize_observations", setting, problem) from error
-    finally:
-        close_within(env)
+        try:
+            counts = count_bytes(env, STEPS)
+        except RunError as error:
+            problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
+            raise ConfigError("env.normalize_observations", setting, problem) from error
     return float(counts.argmax()), len(counts) * DEVIATION
 
 

@@ -17,7 +17,7 @@ from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, has_observations
-from a3c_exp.envs import EnvBatch, Environment, close_within
+from a3c_exp.envs.batch import EnvBatch, Environment, opened
 from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
@@ -106,12 +106,10 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
     to_train: take a step of the environment too. Raises ConfigError if they cannot be made, if the step fails, or if
     they do not fit one another, the loss or `epsilon`.
     """
-    with under("env"):
-        experiment.env.validate(experiment.plugins)
-        env = experiment.env.make(1, [0])
-    algorithm, discrete = experiment.algorithm, isinstance(env.action_space, Discrete)
-    others = f"where actions are not Discrete: they are {env.action_space}"
-    try:
+    algorithm = experiment.algorithm
+    with opened(experiment.env, experiment.plugins) as env:
+        discrete = isinstance(env.action_space, Discrete)
+        others = f"where actions are not Discrete: they are {env.action_space}"
         fits = discrete or algorithm.target_every is None
         require(fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {others}")
         require(discrete or experiment.epsilon == 0, "epsilon", experiment.epsilon, f"0 {others}")
@@ -125,19 +123,15 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             space = NormalizedObservations.of(setting, env.observation_space).network_space(env.observation_space)
             verify(network, space)
             check_loss(algorithm, network, space)
-    finally:
-        close_within(env)
     return network
 
 
 def _check_eval_env(env: EnvBatch, experiment: Experiment) -> None:
     """Raise ConfigError unless evaluations have the observations and actions of training."""
-    with under("eval.env"):
-        experiment.eval_env.validate(experiment.plugins)
-        other = experiment.eval_env.make(1, [0])
-    close_within(other)
-    if (env.observation_space, env.action_space) != (other.observation_space, other.action_space):
-        problem = f"must leave observations and actions as they are: {other.observation_space}, {other.action_space}"
+    with opened(experiment.eval_env, experiment.plugins, "eval.env") as other:
+        spaces = other.observation_space, other.action_space
+    if (env.observation_space, env.action_space) != spaces:
+        problem = f"must leave observations and actions as they are: {spaces[0]}, {spaces[1]}"
         raise ConfigError("eval.env", dict(experiment.eval.env), problem)
 
 

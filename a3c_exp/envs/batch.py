@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array
 from a3c_exp.common.ranges import Checked, Count, Positive, within
 from a3c_exp.envs.answers import LARGEST
+from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.info import Info, is_usable_name
-from a3c_exp.errors import require
+from a3c_exp.errors import require, under
 from a3c_exp.schedules import Schedule
 
 MAX_STEPS_GUARD = 1_000_000
@@ -182,3 +184,15 @@ class Environment(Checked, ABC):
     def warning(self) -> str | None:
         """A sentence about settings that are probably not meant; None if there are none."""
         return None
+
+
+@contextmanager
+def opened(env: Environment, plugins: Sequence[str], key: str = "env") -> Iterator[EnvBatch]:
+    """Within: one environment, which still has its spaces after that. key: of the component, for errors."""
+    with under(key):
+        env.validate(plugins)
+        batch = env.make(1, [0])
+    try:
+        yield batch
+    finally:
+        close_within(batch)
