@@ -97,6 +97,7 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 def require_package(key: str, value: object, extra: str, *packages: str) -> None:
     """Raise ConfigError for a setting whose packages are not installed: those of an extra, or the one of its name."""
     found = {name: importlib.util.find_spec(name) for name in packages or (extra,)}
+    # Without an origin it is a folder of that name, such as W&B itself makes, and no package.
     missing = ", ".join(name for name, spec in found.items() if spec is None or spec.origin is None)
     if missing:
         raise ConfigError(key, value, f"needs {missing}: pip install 'a3c-exp[{extra}]'")

@@ -22,7 +22,6 @@ from a3c_exp.config.schema import build
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
@@ -31,6 +30,8 @@ from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
 
+Which = Literal["best", "latest"] | int | None
+"""A checkpoint: a number is the steps of training of a numbered one; None: the best, or the latest without one."""
 SHOWN_STEPS = 50
 """Steps of the environments between two moments at which a terminal shows how far an evaluation is."""
 
@@ -45,12 +46,7 @@ class Loaded:
     checkpoint: Path
 
 
-def load_run(
-    folder: str | Path,
-    which: Literal["best", "latest"] | int | None = None,
-    plugins: Sequence[str] = (),
-    trust: Sequence[str] = (),
-) -> Loaded:
+def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = (), trust: Sequence[str] = ()) -> Loaded:
     """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
 
     which: a number is the steps of training of a numbered checkpoint.
@@ -94,7 +90,7 @@ class Options(Checked):
 
     episodes: Count = 100
     max_steps: Count | None = None
-    checkpoint: Literal["best", "latest"] | int | None = None
+    checkpoint: Which = None
     greedy: bool = True
     seed: Whole = 0
     video: bool = False
@@ -114,7 +110,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     if options.video:
         with named("video"):
             check_links(folder, VIDEOS)
-    seeds = seeding.environment_seeds(options.seed, Role.EVALUATION, REPLAY, count)
+    seeds = seeding.environment_seeds(options.seed, seeding.Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
     loaded.policy.seed(options.seed)
     with under("env"):

@@ -160,10 +160,7 @@ class Adam(Optimizer):
         allowed = "two numbers from 0 to less than 1"
         require(len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, allowed)
 
-    @property
-    def state_rows(self) -> int:
-        """The mean of the gradient and that of its square."""
-        return 2
+    state_rows = 2  # the mean of the gradient and that of its square
 
     def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
         if self.weight_decay:

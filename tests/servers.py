@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from stores import SIZE, make_store, ones, push
 
-from a3c_exp.backends.ray.server import ParameterServer, merge_shards, shard_slices, shard_spec, shard_state
+from a3c_exp.backends.ray.server import ParameterServer, merge_shards, shard_of, shard_slices
 from a3c_exp.backends.ray.worker import RemoteStore
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.counters import Multipliers
@@ -38,7 +38,7 @@ class Cluster:
         self.thread.start()
         self.calls: list[str] = []
         self.servers = [
-            ParameterServer(shard_spec(self.spec, shard), shard_state(initial.state(), shard))
+            ParameterServer(*shard_of(self.spec, initial.state(), shard))
             for shard in shard_slices(self.spec.size, shards)
         ]
 

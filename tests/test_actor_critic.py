@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -111,7 +112,7 @@ class TestTheVector:
             assert parameter.grad is None or np.shares_memory(parameter.grad.numpy(), network.gradient)
 
     def test_zero_grad_of_a_copy_on_its_own_is_torchs(self) -> None:
-        copy = NETWORKS["mlp"]().unbound_copy()
+        copy = deepcopy(NETWORKS["mlp"]())
         parameter = next(copy.parameters())
         parameter.square().sum().backward()  # type: ignore[no-untyped-call]
         copy.zero_grad()
@@ -180,7 +181,7 @@ class TestAnUnboundCopy:
     def test_has_parameters_of_its_own_and_goes_through_state_dicts_and_files(self, name: str) -> None:
         """A network in training is loaded as such a copy."""
         network, other, observations = NETWORKS[name](), NETWORKS[name](), draw_observations(name, 3)
-        copied = network.unbound_copy()
+        copied = deepcopy(network)
         before = outputs_of(copied, observations)
         acted = [x for x in network.act_forward(observations, network.initial_state(3)) if x is not None]
         for mine, theirs in zip(before, acted, strict=True):

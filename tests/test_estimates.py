@@ -9,7 +9,7 @@ from a3c_exp.common.estimates import (
     bootstrap_band,
     bootstrap_interval,
     estimate,
-    improvement_interval,
+    improvement,
     interquartile_mean,
     probability_of_improvement,
     student_half_width,
@@ -50,8 +50,8 @@ def test_the_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
 
 
 def test_the_interval_of_an_improvement_that_is_sure_has_no_width() -> None:
-    assert improvement_interval([5.0, 6.0, 7.0], [1.0, 2.0]) == (1.0, 1.0)
-    low, high = improvement_interval([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5])
+    assert improvement([5.0, 6.0, 7.0], [1.0, 2.0]) == (1.0, 1.0, 1.0)
+    _, low, high = improvement([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5])
     assert low < 0.5 < high
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def gradient(network: ActorCritic, algorithm: Algorithm, batch: BatchArrays) -> 
 
 def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float) -> Floats:
     """The gradient of the whole as torch finds it, from the modules and the formula."""
-    whole = network.unbound_copy()
+    whole = deepcopy(network)
     assert isinstance(whole, EncoderActorCritic) and whole.loss_module is not None
     state = boundaries = None
     if batch.recurrent_input is not None:
@@ -177,8 +178,8 @@ class Wrong(A3C):
             "raises": fail,
             "constant": lambda: (0 * loss, metrics),
             "NaN": lambda: (np.nan * loss, metrics),
-            "grad_norm": lambda: (loss, metrics | {"grad_norm": 1.0}),
-            "loss:aux": lambda: (loss, metrics | {"loss:aux": 1.0}),
+            "grad_norm": lambda: (loss, {"grad_norm": 1.0}),
+            "loss:aux": lambda: (loss, {"loss:aux": 1.0}),
             "features": lambda: (loss + batch.mean(policy.features.square().sum(-1)), metrics),
         }
         return mistakes.get(self.kind, lambda: (loss, metrics))()

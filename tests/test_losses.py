@@ -18,8 +18,9 @@ from hypothesis.extra.numpy import arrays as drawn_arrays
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs, explained_variance
+from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
 from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
+from a3c_exp.algorithms.batch import explained_variance
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks import NetworkOutputs
 from a3c_exp.schedules import Linear, value

@@ -36,7 +36,7 @@ def build(**settings: Any) -> EncoderActorCritic:
 
 
 def core() -> LstmCore:
-    cells = LstmCore(F, C)
+    cells = LstmCore(F, C, None, 1.0)
     cells.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(3)))
     return cells
 

@@ -12,7 +12,7 @@ from runs import config, make_store, wait_until
 from servers import SECONDS, Cluster, at_once, learn, pulled, serving
 from stores import SIZE, make_spec, ones, pull, push
 
-from a3c_exp.backends.ray.server import shard_slices, shard_spec
+from a3c_exp.backends.ray.server import shard_of, shard_slices
 from a3c_exp.backends.ray.worker import RemoteStore
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.counters import Multipliers
@@ -25,7 +25,8 @@ def test_a_vector_and_the_parts_of_its_network_are_split() -> None:
     shards = shard_slices(7, 3)
     assert [list(range(7))[shard] for shard in shards] == [[0, 1], [2, 3], [4, 5, 6]]
     spec = make_spec(size=7, param_slices={"actor": slice(0, 4), "critic": slice(4, 7)})
-    assert [shard_spec(spec, shard).param_slices for shard in shards] == [
+    state = {"parameters": np.zeros(7), "optimizer_state": np.zeros((1, 1, 7))}
+    assert [shard_of(spec, state, shard)[0].param_slices for shard in shards] == [
         {"actor": slice(0, 2), "critic": slice(2, 2)},
         {"actor": slice(0, 2), "critic": slice(2, 2)},
         {"actor": slice(0, 0), "critic": slice(0, 3)},

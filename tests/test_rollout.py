@@ -108,7 +108,7 @@ def test_an_episodes_return_is_the_sum_of_its_rewards_across_rollouts() -> None:
         returns += rollout.episodes.returns.tolist()
         transitions += rollout.transitions
         assert (np.diff(rollout.episodes.end_steps) >= 0).all()
-    assert set(lengths) == {2, 5, 9} and actor._episodes.envs_with_finished_episode == 3
+    assert set(lengths) == {2, 5, 9} and rollout.episodes.envs_with_finished_episode == 3
     assert abs(sum(lengths) - transitions) < 3 * 9
     # A reward is 100 episode + step + action / 8, and actions are 0 or 1: without the actions' part it is exact.
     for length, total in zip(lengths, returns, strict=True):

@@ -155,9 +155,9 @@ def test_a_sweep_says_what_starts_ends_and_fails(
 def test_two_runs_share_the_cores(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of workers is recorded, and one worker a run is told once."""
     monkeypatch.setattr(cpu, "usable_cores", lambda: 8)
-    with cpu.cores_shared(3):
+    with cpu.environment({cpu.RUNS_AT_ONCE: "3"}):
         assert cpu.cores_of_a_run() == 2
-        with cpu.cores_shared(20):
+        with cpu.environment({cpu.RUNS_AT_ONCE: "20"}):
             assert cpu.cores_of_a_run() == 1
     assert cpu.cores_of_a_run() == 8
     assert os.environ.get(cpu.RUNS_AT_ONCE) is None

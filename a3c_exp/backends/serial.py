@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from a3c_exp.backends.messages import failed
-from a3c_exp.backends.supervision import MaxRestarts, Restarts, run_worker
+from a3c_exp.backends.supervision import MaxRestarts, Outputs, Restarts, run_worker
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Backend, RunContext
-from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import FAILURES
 
@@ -30,7 +29,7 @@ class Serial(MaxRestarts, Backend):
     deterministic: ClassVar[bool] = True
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        rng = seeding.generator(context.experiment.seed, Role.SCHEDULER, resumed=context.resumed)
+        rng = seeding.generator(context.experiment.seed, seeding.Role.SCHEDULER, resumed=context.resumed)
         restarts = Restarts(self, store)
         places = [_place(context, index, store, restarts) for index in range(context.experiment.worker_count)]
         try:
@@ -48,9 +47,7 @@ class Serial(MaxRestarts, Backend):
                 place.close()
 
 
-def _place(
-    context: RunContext, index: int, store: SharedStore, restarts: Restarts
-) -> Generator[Event | YieldPoint, None, None]:
+def _place(context: RunContext, index: int, store: SharedStore, restarts: Restarts) -> Outputs:
     """Run a worker, and after a failure another one in its place. Pauses once it has been built, and as it does."""
     while True:
         try:

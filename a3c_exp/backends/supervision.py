@@ -103,9 +103,11 @@ def incarnation(context: RunContext, attempt: int) -> RunContext:
     return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
 
 
-def run_worker(
-    context: RunContext, index: int, store: Store, attempt: int
-) -> Generator[Event | YieldPoint, None, None]:
+Outputs = Generator[Event | YieldPoint, None, None]
+"""What a worker yields."""
+
+
+def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> Outputs:
     """Build a worker that has had so many predecessors, run it to its end, and close it. Pauses once it is built."""
     import_plugins(context.experiment.plugins)  # in a process of its own: they may register environments
     worker = Worker(incarnation(context, attempt), index, store)
@@ -270,11 +272,8 @@ class Supervisor(ABC, Generic[AnySource]):
         self._running.add(key)
 
     def _kill_stalled(self) -> None:
-        def beats() -> dict[int, int]:
-            watched = self._running - self._hung.keys()
-            return {key: beat for key in watched if (beat := self.sources[key].beat) is not None}
-
-        key = self._watch.find(beats)
+        watched = self._running - self._hung.keys()
+        key = self._watch.find(lambda: {key: beat for key in watched if (beat := self.sources[key].beat) is not None})
         if key is None:
             return
         source = self.sources[key]

@@ -25,7 +25,7 @@ from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
 from a3c_exp.cli.search import Jobs, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
-from a3c_exp.core.cpu import cores_shared, usable_cores
+from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, say
 from a3c_exp.run.run_folder import check_links
 
@@ -63,7 +63,7 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
             make(root)
             return jobs, Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
 
-        with cores_shared(at_once):
+        with environment({RUNS_AT_ONCE: str(at_once)}):
             if line.search is None:
                 jobs, code = run(combinations)
                 say_comparison(jobs)

@@ -75,11 +75,11 @@ def probability_of_improvement(x: Any, y: Any) -> float:
     return float((below + not_above).mean() / (2 * ordered.size))
 
 
-def improvement_interval(x: Any, y: Any) -> tuple[float, float]:
-    """The bootstrap interval of `probability_of_improvement`."""
+def improvement(x: Any, y: Any) -> tuple[float, float, float]:
+    """The same, and the two ends of its bootstrap interval."""
     rng = np.random.default_rng(0)
     draws = zip(_drawn(rng, x, FEW_DRAWS), _drawn(rng, y, FEW_DRAWS), strict=True)
-    return _interval(np.array([probability_of_improvement(a, b) for a, b in draws]))
+    return probability_of_improvement(x, y), *_interval(np.array([probability_of_improvement(a, b) for a, b in draws]))
 
 
 def student_half_width(values: Any) -> float:

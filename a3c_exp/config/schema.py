@@ -9,7 +9,6 @@ packages that the user lists in `plugins`: a configuration file, or one in a run
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import importlib
 import inspect
@@ -101,8 +100,8 @@ def _alternatives(hint: Any) -> list[str]:
     return [f"a mapping that names {_a(hint)} by {TARGET}"]
 
 
-_LISTS = (list, tuple, collections.abc.Sequence)
-_MAPPINGS = (dict, collections.abc.Mapping)
+_LISTS = (list, tuple, Sequence)
+_MAPPINGS = (dict, Mapping)
 
 
 def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:

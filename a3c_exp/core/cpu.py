@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 ONE_THREAD = dict.fromkeys(
@@ -56,11 +56,6 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
-
-
-def cores_shared(runs: int) -> AbstractContextManager[None]:
-    """Within: programs that this process starts are so many runs at once, and `cores_of_a_run` is a share."""
-    return environment({RUNS_AT_ONCE: str(runs)})
 
 
 def cores_of_a_run() -> int:

@@ -20,11 +20,6 @@ class RunningEpisodes:
         self._lengths = np.zeros(count, np.int64)
         self._ended_once = np.zeros(count, np.bool_)
 
-    @property
-    def envs_with_finished_episode(self) -> int:
-        """Number of environments that have ended at least one episode."""
-        return int(self._ended_once.sum())
-
     def finish(self, rewards: Floats, valid: Bools, over: Bools, steps: int) -> Episodes:
         """The episodes that were over in these rows ([T, B]), in the order in which they ended."""
         if not over.any():
@@ -54,7 +49,7 @@ class RunningEpisodes:
         order = np.argsort(times, kind="stable")
         end_steps = (steps + (times[order] + 1) * self._count).astype(np.int64)
         returns, lengths = returns[complete][order], lengths[complete][order]
-        return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode)
+        return Episodes(returns, lengths, end_steps, int(self._ended_once.sum()))
 
 
 class LeavingRules:

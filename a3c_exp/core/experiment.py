@@ -18,9 +18,8 @@ from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
-from a3c_exp.envs import EnvBatch, Environment, close_within
+from a3c_exp.envs.batch import EnvBatch, Environment, opened
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.inputs import PICTURE, observation_form
@@ -182,7 +181,7 @@ class Experiment(Checked):
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""
         normalized = NormalizedObservations.of(self.env.normalize_observations, env.observation_space)
-        space, seed = normalized.network_space(env.observation_space), seeding.integer(self.seed, Role.MODULES)
+        space, seed = normalized.network_space(env.observation_space), seeding.integer(self.seed, seeding.Role.MODULES)
         build_loss, action_values = loss_builder(self.algorithm), self.algorithm.target_every is not None
         network = self.network.build(
             space, env.action_space, rng, seed=seed, build_loss=build_loss, action_values=action_values
@@ -277,13 +276,9 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 
     The environment is closed, but still has its spaces. draw: False for parameters that are about to be overwritten.
     """
-    env = experiment.env.make(1, [0])
-    try:
-        rng = seeding.generator(experiment.seed, Role.PARAMETERS) if draw else None
-        network = experiment.build_network(env, rng)
-        return network, env
-    finally:
-        close_within(env)
+    with opened(experiment.env, experiment.plugins) as env:
+        rng = seeding.generator(experiment.seed, seeding.Role.PARAMETERS) if draw else None
+        return experiment.build_network(env, rng), env
 
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:

@@ -119,7 +119,8 @@ class NormalizedObservations:
         if isinstance(space, PartsBox):
             if setting == "shared":
                 require_pictures(space, "env.normalize_observations", setting)
-            return cls(True, space.shape, left=space.unmeasured)
+            left = tuple(part.columns for part in space.parts if not part.is_measured)
+            return cls(True, space.shape, left=left)
         return cls(True, space.shape if setting is True else (), are_pictures(space))
 
     def network_space(self, space: Box) -> Box:

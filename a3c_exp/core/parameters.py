@@ -92,9 +92,7 @@ class SharedParameters:
         its holder dies. counters: of the workers. Without a lock the version is the sum of their applied gradients.
     """
 
-    def __init__(
-        self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None = None
-    ) -> None:
+    def __init__(self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None) -> None:
         self.spec = spec
         self._counters = counters
         self._flags = arrays["parameter_flags"]
@@ -152,20 +150,14 @@ class SharedParameters:
         state = self._states[target, state_index]
         if spec.target_every is None:
             spec.optimizer.step(parameters, state, gradient, rate, t)
-        else:
-            self._step_online(parameters, state, gradient, rate, t, spec.target_every)
-
-    def _step_online(
-        self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int, target_every: int
-    ) -> None:
-        """Step the online network alone, and copy it to the target network once the run has `target_every` steps more
-        than at the last copy, rounded down."""
-        online = self.spec.param_slices["online"]
+            return
+        # The online network alone. The target network is a copy of it, made anew after every `target_every` steps.
+        online = spec.param_slices["online"]
         own_rate = rate if isinstance(rate, int | float) else rate[online]
-        self.spec.optimizer.step(parameters[online], state[:, online], gradient[online], own_rate, t)
-        refreshes = self._counters.steps // target_every
+        spec.optimizer.step(parameters[online], state[:, online], gradient[online], own_rate, t)
+        refreshes = self._counters.steps // spec.target_every
         if refreshes > self._flags[REFRESHES]:
-            parameters[self.spec.param_slices["target"]] = parameters[online]
+            parameters[spec.param_slices["target"]] = parameters[online]
             self._flags[REFRESHES] = refreshes
 
     def initialize(self, parameters: Floats) -> None:

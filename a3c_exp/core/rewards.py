@@ -24,18 +24,13 @@ def shaped_rewards(settings: Environment, rewards: Floats, terminated: Bools, va
     return scaled.clip(-clip, clip)
 
 
-class DiscountedRewards:
-    """The running discounted sum of each environment's rewards, from one rollout to the next."""
+def discounted_sums(sums: NDArray[np.float64], rewards: Floats, ended: Bools, gamma: float) -> NDArray[np.float64]:
+    """The running discounted sum of each environment's rewards after each row, float64 [T, B].
 
-    def __init__(self, count: int, gamma: float) -> None:
-        self._sums = np.zeros(count)
-        self._gamma = gamma
-
-    def add(self, rewards: Floats, ended: Bools) -> NDArray[np.float64]:
-        """The sums after each row, float64 [T, B]. ended: rows after which one starts again."""
-        out = np.empty(rewards.shape)
-        for t in range(len(rewards)):
-            self._sums = self._gamma * self._sums + rewards[t]
-            out[t] = self._sums
-            self._sums[ended[t]] = 0.0
-        return out
+    sums: [B], those so far, which go on from one rollout to the next. ended: rows after which one starts again.
+    """
+    out = np.empty(rewards.shape)
+    for t in range(len(rewards)):
+        out[t] = sums[:] = gamma * sums + rewards[t]
+        sums[ended[t]] = 0.0
+    return out

@@ -15,7 +15,7 @@ from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.heartbeat import STEPPING, Heartbeat
 from a3c_exp.core.normalization import Normalizer, Stats, measure_stats, merge_stats
-from a3c_exp.core.rewards import DiscountedRewards, shaped_rewards
+from a3c_exp.core.rewards import discounted_sums, shaped_rewards
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, EnvError, Environment, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
@@ -158,7 +158,7 @@ class Actor:
         self._observations = self.env.reset()
         self._episodes = RunningEpisodes(self.env.count)
         self._info_numbers = InfoNumbers(self.settings.info_keys)
-        self._discounted = DiscountedRewards(self.env.count, self.gamma)
+        self._discounted = np.zeros(self.env.count)
 
     def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:
         """Step the environments until the rollout is full.
@@ -296,8 +296,9 @@ class Actor:
         observations = normalizer.part_to_measure(raw, valid)
         if normalizer.reward_scale is None:
             return measure_stats(observations, None)
-        measured = rewards if normalizer.reward_mean is not None else self._discounted.add(rewards, ended)
-        return measure_stats(observations, measured[valid])
+        if normalizer.reward_mean is not None:
+            return measure_stats(observations, rewards[valid])
+        return measure_stats(observations, discounted_sums(self._discounted, rewards, ended, self.gamma)[valid])
 
 
 def _all_finite(array: Array) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm, explained_variance
-from a3c_exp.algorithms.batch import count_of, total
+from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm
+from a3c_exp.algorithms.batch import count_of, explained_variance, total
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import explain_divergence
@@ -20,7 +20,6 @@ from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout
-from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch, close_within, on_progress
 from a3c_exp.errors import RunError
@@ -273,8 +272,8 @@ def make_actor(
     """
     experiment, env_settings = context.experiment, context.experiment.env
     count, resumed = experiment.envs_per_worker, context.resumed
-    seeds = seeding.environment_seeds(experiment.seed, Role.ENVIRONMENT, worker, count, resumed)
-    rng = seeding.generator(experiment.seed, Role.ACTIONS, worker, resumed=resumed)
+    seeds = seeding.environment_seeds(experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed)
+    rng = seeding.generator(experiment.seed, seeding.Role.ACTIONS, worker, resumed=resumed)
     seeding.seed_globals(experiment.seed, worker, resumed)
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)

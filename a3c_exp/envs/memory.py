@@ -29,7 +29,6 @@ class Recall(gymnasium.Env[Observation, np.int64]):
         self.action_space = Discrete(symbols)
         self._symbols = symbols
         self._delay = delay
-        self._lamp = self._moment = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

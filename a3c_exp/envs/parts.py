@@ -77,11 +77,6 @@ class PartsBox(Box):
         """The columns of the mask of actions; None if there is none."""
         return next((part.columns for part in self.parts if part.name == ACTION_MASK), None)
 
-    @property
-    def unmeasured(self) -> tuple[slice, ...]:
-        """The columns that running statistics leave as they are."""
-        return tuple(part.columns for part in self.parts if not part.is_measured)
-
     def unbounded(self) -> PartsBox:
         """The same with no bounds for the parts that running statistics scale."""
         return PartsBox(

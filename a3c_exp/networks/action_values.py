@@ -10,14 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.networks.actor_critic import (
-    ActorCritic,
-    NetworkOutputs,
-    OutputGradients,
-    Runtime,
-    TrainOutputs,
-    UnrollOutputs,
-)
+from a3c_exp.networks.actor_critic import ActorCritic, NetworkOutputs, OutputGradients, TrainOutputs, UnrollOutputs
 from a3c_exp.networks.composed import describe, encoder_part
 from a3c_exp.networks.distributions import Greedy
 from a3c_exp.networks.inputs import ObservationInput
@@ -39,8 +32,7 @@ class QNetwork(ActorCritic):
     def __init__(
         self, encoder: nn.Module, last: nn.Linear, observation_input: ObservationInput, distribution: Greedy
     ) -> None:
-        super().__init__(distribution, None)
-        self.observation_input = observation_input
+        super().__init__(observation_input, distribution, None)
         self.encoders = (encoder,)
         self.online = nn.Sequential(encoder, last)
         self.target = copy.deepcopy(self.online)
@@ -78,7 +70,7 @@ class QNetwork(ActorCritic):
         nothing = np.zeros(shape, np.float32)
         return NetworkOutputs(nothing, nothing, action_values[rows, taken].reshape(shape)), add_gradient
 
-    def make_runtime(self) -> Runtime:
+    def make_runtime(self) -> QRuntime:
         return QRuntime(self)
 
 

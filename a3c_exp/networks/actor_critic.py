@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -76,8 +75,8 @@ class ActorCritic(nn.Module, ABC):
 
     A network in training is bound: `bind` moves all parameters into `vector`, one contiguous float32 array, and all
     gradients into `gradient`, another. Pulling, clipping, stepping, sending and saving are then one operation each. The
-    parameters are views: whoever writes to `vector` changes the network. A bound network cannot be moved, a copy by
-    `unbound_copy` can.
+    parameters are views: whoever writes to `vector` changes the network. A bound network cannot be moved; a deep copy
+    is unbound, with parameters of its own.
     With GA3C on a GPU, `move_to` replaces both by tensors there.
 
     observation_input: the form in which its modules take observations. encoders: from these to features, if it has any.
@@ -90,7 +89,6 @@ class ActorCritic(nn.Module, ABC):
     runtime: computes a bound network.
     """
 
-    observation_input: ObservationInput
     encoders: tuple[nn.Module, ...] = ()
     action_mask: slice | None = None
     warnings: tuple[str, ...] = ()
@@ -99,10 +97,11 @@ class ActorCritic(nn.Module, ABC):
 
     BOUND: ClassVar[tuple[str, ...]] = ("runtime", "_ordered", "vector", "gradient", "param_slices")
 
-    def __init__(self, distribution: Distribution, loss_module: nn.Module | None) -> None:
+    def __init__(self, observation_input: ObservationInput, distribution: Distribution, loss: nn.Module | None) -> None:
         super().__init__()
+        self.observation_input = observation_input
         self.distribution = distribution
-        self.loss_module = loss_module
+        self.loss_module = loss
 
     # -- the torch module ---------------------------------------------------------------------------------------------
 
@@ -152,10 +151,6 @@ class ActorCritic(nn.Module, ABC):
         assert form.layout is not None and form.pixels is not None
         form.pixels.normalize(form.layout, mean, inverse_std)
 
-    def unbound_copy(self) -> ActorCritic:
-        """A copy with parameters of its own, on which everything of torch works."""
-        return copy.deepcopy(self)
-
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self.BOUND}
 
@@ -196,13 +191,10 @@ class ActorCritic(nn.Module, ABC):
         sizes = [sum(parameter.numel() for parameter in parameters) for parameters in groups.values()]
         edges = itertools.pairwise([0, *itertools.accumulate(sizes)])
         self.param_slices = {name: slice(start, end) for name, (start, end) in zip(groups, edges, strict=True)}
-        self.vector: Vector = np.empty(sum(sizes), np.float32)
+        self.vector: Vector = np.concatenate([np.empty(0, np.float32), *(array_of(each).ravel() for each in ordered)])
         self.gradient: Vector = np.zeros_like(self.vector)
-        vector = torch.from_numpy(self.vector)
-        for parameter, place in _views(ordered, vector):
-            place.copy_(parameter.detach())
         self._ordered = ordered
-        place_parameters(ordered, vector, torch.from_numpy(self.gradient))
+        place_parameters(ordered, torch.from_numpy(self.vector), torch.from_numpy(self.gradient))
         self.runtime = self.make_runtime()
 
     def move_to(self, vector: Tensor, gradient: Tensor, runtime: Runtime) -> None:
@@ -317,18 +309,9 @@ class TorchRuntime:
 
 def place_parameters(parameters: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor) -> None:
     """Let parameters be views of a vector [P], one after another, and their gradients views of another vector."""
-    for parameter, place in _views(parameters, vector):
+    sizes = [parameter.numel() for parameter in parameters]
+    places, slopes = torch.split(vector, sizes), torch.split(gradient, sizes)
+    for parameter, place, slope in zip(parameters, places, slopes, strict=True):
         parameter.grad = None  # torch refuses one of another device
-        parameter.data = place
-    # torch too adds to an existing gradient in place, so it lands in the flat vector.
-    for parameter, place in _views(parameters, gradient):
-        parameter.grad = place
-
-
-def _views(parameters: Sequence[nn.Parameter], vector: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-    """Each parameter with its part of a vector [P], in the parameter's shape."""
-    start = 0
-    for parameter in parameters:
-        end = start + parameter.numel()
-        yield parameter, vector[start:end].view_as(parameter)
-        start = end
+        parameter.data = place.view_as(parameter)
+        parameter.grad = slope.view_as(parameter)  # torch adds to it in place, so a gradient lands in the vector

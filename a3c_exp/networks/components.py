@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import nn
 
 from a3c_exp.common.ranges import Checked, Positive, whole, within
@@ -22,15 +22,7 @@ from a3c_exp.errors import ConfigError, refused, require, under
 from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
-from a3c_exp.networks.distributions import (
-    Beta,
-    Categorical,
-    Continuous,
-    Distribution,
-    Greedy,
-    MultiCategorical,
-    make_distribution,
-)
+from a3c_exp.networks.distributions import Beta, Continuous, Distribution, Greedy, make_distribution
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initialization, Initializer, torch_generator
 from a3c_exp.networks.inputs import ObservationInput, injected_names, sample_observations
@@ -109,7 +101,7 @@ class Network(Checked, ABC):
             else:
                 network = self.make(observations, actions, rng, build_loss)
         network.warnings = tuple(dict.fromkeys(f"network: {each}" for each in network.warnings))
-        network.action_mask = _action_mask(observations, network.distribution)
+        network.action_mask = _action_mask(observations, actions, network.distribution)
         network.bind()
         return network
 
@@ -268,7 +260,7 @@ class EncoderNetwork(ComposedNetwork):
         if self.critic_encoder is not None:
             name, value = next(iter(self.critic_encoder.settings.items()))
             raise ConfigError(f"network.critic_{name}", value, "must be null: action values have no critic")
-        assert isinstance(actions, gym.spaces.Discrete)
+        assert isinstance(actions, Discrete)
         distribution = Greedy(actions)
         (encoder, width), observation_input = _construct_encoder(self.encoder, observations)
         last = nn.Linear(width, int(actions.n))
@@ -347,11 +339,11 @@ class WholeNetwork(Network):
         return network
 
 
-def _action_mask(observations: Box, distribution: Distribution) -> slice | None:
+def _action_mask(observations: Box, actions: Space, distribution: Distribution) -> slice | None:
     """The columns of the mask of actions. Raises ConfigError for one that does not fit the actions."""
     columns = observations.mask if isinstance(observations, PartsBox) else None
     if columns is not None:
-        fits = isinstance(distribution, (Categorical, MultiCategorical))
+        fits = isinstance(actions, (Discrete, MultiDiscrete)) and not isinstance(distribution, Greedy)
         require(
             fits, "env.id", "action_mask", "left out: only a policy over Discrete or MultiDiscrete actions has masks"
         )

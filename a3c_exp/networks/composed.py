@@ -35,14 +35,13 @@ class EncoderActorCritic(ActorCritic):
         distribution: Distribution,
         loss_module: nn.Module | None = None,
     ) -> None:
-        super().__init__(distribution, loss_module)
+        super().__init__(observation_input, distribution, loss_module)
         self.shared = encoders[0] is encoders[1]
         self.encoders = encoders
         self.actor_encoder, self.critic_encoder = encoders
         self.core = core
         self.head = head
         self.value = value
-        self.observation_input = observation_input
         self.state_size = 0 if core is None else 2 * core.hidden_size
         for encoder in encoders:
             observation_input.share_pixels(encoder)
@@ -88,9 +87,8 @@ class WholeActorCritic(ActorCritic):
     """
 
     def __init__(self, module: nn.Module, observation_input: ObservationInput, distribution: Distribution) -> None:
-        super().__init__(distribution, None)
+        super().__init__(observation_input, distribution, None)
         self.module = module
-        self.observation_input = observation_input
         observation_input.share_pixels(module)
         initial_state: Any = getattr(module, "initial_state", None)
         if initial_state is not None:

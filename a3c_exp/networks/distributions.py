@@ -83,9 +83,9 @@ class Distribution(ABC):
 class SingleChoice(Distribution):
     """One of A choices: Discrete spaces. Actions are int64 [N]."""
 
-    @abstractmethod
     def logits(self, parameters: Array) -> Array:
-        """The logits of the choices, float32 [N, A], of parameters [N, P]."""
+        """The logits of the choices, float32 [N, A], of parameters [N, P]: the parameters themselves."""
+        return parameters
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return _sample_choice(self.logits(parameters), rng)
@@ -100,9 +100,6 @@ class Categorical(SingleChoice):
 
     def __init__(self, space: gym.spaces.Discrete) -> None:
         self.size = int(space.n)
-
-    def logits(self, parameters: Array) -> Array:
-        return parameters
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         return _evaluate_choice(parameters, actions)
@@ -410,14 +407,7 @@ class Beta(Distribution):
         return torch.from_numpy(self._low) + torch.from_numpy(self._range) * (alpha / (alpha + beta))
 
 
-def make_distribution(
-    space: gym.Space[Any],
-    continuous: Continuous = "gaussian",
-    *,
-    squash_mean: bool = False,
-    softplus_std: bool = False,
-    clip_actions: bool = False,
-) -> Distribution:
+def make_distribution(space: gym.Space[Any], continuous: Continuous = "gaussian", **gaussian: bool) -> Distribution:
     """The distribution that fits an action space.
 
     continuous: of a Box. squash_mean, softplus_std, clip_actions: see `Gaussian`; a squashed one has the second alone.
@@ -440,8 +430,8 @@ def make_distribution(
             if continuous == "beta":
                 return Beta(space)
             if continuous == "squashed_gaussian":
-                return SquashedGaussian(space, softplus_std=softplus_std)
-            return Gaussian(space, squash_mean, softplus_std, clip_actions)
+                return SquashedGaussian(space, softplus_std=gaussian.get("softplus_std", False))
+            return Gaussian(space, **gaussian)
     raise ConfigError("env.id", str(space), "its actions must be Discrete, MultiDiscrete, MultiBinary or a float Box")
 
 

@@ -26,8 +26,7 @@ LEAST_FOR_CNN = 20
 
 def parameters_of(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
     """The constructor's parameters by name, without `self`."""
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    return {parameter.name: parameter for parameter in parameters}
+    return dict(list(inspect.signature(cls.__init__).parameters.items())[1:])
 
 
 def is_actor_critic(cls: type[nn.Module]) -> bool:

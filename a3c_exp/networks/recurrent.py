@@ -52,9 +52,7 @@ class LstmCore(nn.Module):
     scheme, forget_bias: see `initialize`.
     """
 
-    def __init__(
-        self, inputs: int, hidden_size: int, scheme: Initialization | None = None, forget_bias: float = 1.0
-    ) -> None:
+    def __init__(self, inputs: int, hidden_size: int, scheme: Initialization | None, forget_bias: float) -> None:
         super().__init__()
         self.hidden_size = hidden_size
         self._scheme = scheme

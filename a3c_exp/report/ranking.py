@@ -8,14 +8,7 @@ from math import inf
 
 import numpy as np
 
-from a3c_exp.common.estimates import (
-    estimate,
-    improvement_interval,
-    interquartile_mean,
-    median_reached,
-    probability_of_improvement,
-    spread,
-)
+from a3c_exp.common.estimates import estimate, improvement, interquartile_mean, median_reached, spread
 from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
@@ -92,9 +85,9 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
     if len({*x, *y}) == 1:
         x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
         ends = "is solved after fewer steps"
-    low, high = improvement_interval(x, y)
+    share, low, high = improvement(x, y)
     verdict = f"{first} is ahead of {second}" if low > 0.5 else undecided
-    probability = f"{probability_of_improvement(x, y):.2f} (95 % interval {low:.2f} to {high:.2f})"
+    probability = f"{share:.2f} (95 % interval {low:.2f} to {high:.2f})"
     return [f"{verdict}: a run of {first} {ends} with a probability of {probability}."]
 
 

@@ -22,7 +22,7 @@ from a3c_exp.run.files import Appender, RunOutput, amount, log, set_aside
 from a3c_exp.run.interruption import Interruption
 from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, earlier_points
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
-from a3c_exp.run.statistics import RunStatistics, TrainingClock
+from a3c_exp.run.statistics import RunStatistics
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
@@ -42,10 +42,12 @@ class Training(RunView, Protocol):
 
     experiment: Experiment
     statistics: RunStatistics
-    clock: TrainingClock
     output: RunOutput
     interruption: Interruption
     best_return: float | None
+
+    @property
+    def session_seconds(self) -> float: ...
 
     def tell(self, moment: str, *arguments: object) -> None:
         """See `CallbackList.tell`."""
@@ -101,7 +103,7 @@ class StopRules(Own):
             return "mean_return"
         if stop.max_episodes is not None and statistics.episodes >= stop.max_episodes:
             return "max_episodes"
-        if stop.max_seconds is not None and self._run.clock.session >= stop.max_seconds:
+        if stop.max_seconds is not None and self._run.session_seconds >= stop.max_seconds:
             return "max_seconds"
         return None
 
@@ -143,7 +145,7 @@ class Curves(Own):
     def log_new(self) -> None:
         """Log a point of what is new since the last one."""
         if self._run.statistics.has_new_data:
-            self._run.log(self._run.statistics.window(self._run.clock.session))
+            self._run.log(self._run.statistics.window(self._run.session_seconds))
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         """An evaluation's point has the step of the evaluated parameters, which may lie before the last point's."""

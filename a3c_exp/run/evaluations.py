@@ -16,7 +16,6 @@ import numpy as np
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import EvalResult, RunView
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
-from a3c_exp.core.seeding import Role
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError, one_line
 from a3c_exp.run.callbacks import Every, Own, Training
@@ -80,7 +79,7 @@ class Evaluations(Own):
     def record(self) -> None:
         """See `RunView.record_evaluations`."""
         experiment, folder = self._run.experiment, self._run.folder / VIDEOS
-        seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, 1)
+        seeds = seeding.environment_seeds(experiment.seed, seeding.Role.EVALUATION, 0, 1)
         env = experiment.eval_env.make(1, seeds, DRAWN)
         try:
             env.reset()
@@ -174,7 +173,7 @@ class Evaluations(Own):
         limits = experiment.eval
         count = min(limits.episodes, BATCH)
         on_progress(self._heartbeat.beat)
-        seeds = seeding.environment_seeds(experiment.seed, Role.EVALUATION, 0, count)
+        seeds = seeding.environment_seeds(experiment.seed, seeding.Role.EVALUATION, 0, count)
         recorder = None if self._videos is None else Recorder(self._videos / f"{state['steps']}.mp4")
         env = experiment.eval_env.make(count, seeds, None if recorder is None else DRAWN)
         closing.callback(close_within, env)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,10 +21,9 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Experiment, build_network
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
-from a3c_exp.core.seeding import Role
 from a3c_exp.envs import EnvBatch, EnvError
 from a3c_exp.envs.info import InfoNumbers, number_columns
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import ConfigError, RunError, require_package
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
@@ -59,7 +58,7 @@ class Policy:
     def __init__(self, experiment: Experiment, state: Mapping[str, Any]) -> None:
         self._network, self._env = build_network(experiment, draw=False)
         self._normalized = NormalizedObservations.of(experiment.env.normalize_observations, self._env.observation_space)
-        self._rng = seeding.generator(experiment.seed, Role.EVALUATION_ACTIONS)
+        self._rng = seeding.generator(experiment.seed, seeding.Role.EVALUATION_ACTIONS)
         self._state: Array | None = None
         self.normalizer: Normalizer | None = None
         self.info_keys = experiment.eval_env.info_keys
@@ -72,7 +71,7 @@ class Policy:
         It can be moved, saved and trained as any module of torch. Observations are those of an EnvBatch, normalized by
         `normalizer` if there is one.
         """
-        return self._network.unbound_copy()
+        return copy.deepcopy(self._network)
 
     def load(self, store_state: Mapping[str, Any]) -> None:
         """Take the parameters and scales in `SharedStore.state()`. Raises ValueError if they do not fit."""
@@ -89,7 +88,7 @@ class Policy:
 
     def seed(self, seed: int) -> None:
         """Sample actions from a generator for this seed from now on."""
-        self._rng = seeding.generator(seed, Role.EVALUATION_ACTIONS, REPLAY)
+        self._rng = seeding.generator(seed, seeding.Role.EVALUATION_ACTIONS, REPLAY)
 
     def use_float32(self) -> None:
         """Compute images in float32 from now on, whatever the `precision` of the network."""
@@ -149,8 +148,7 @@ class Recorder:
     MAX_FRAMES = 60 * FRAMES_PER_SECOND
 
     def __init__(self, path: Path) -> None:
-        if importlib.util.find_spec("moviepy") is None:
-            raise ConfigError("video", True, "needs the video package: pip install 'a3c-exp[video]'")
+        require_package("video", True, "video", "moviepy")
         self._path = path
         self._frames: list[NDArray[np.uint8]] = []
 

@@ -11,27 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.core.events import COUNTS, RECENT, Episodes, Event
-from a3c_exp.core.store import SharedStore
-
-
-class TrainingClock:
-    """Seconds of training of this session, and with earlier ones of a resumed run. Stands still after `stop`."""
-
-    def __init__(self, store: SharedStore, earlier: float = 0.0) -> None:
-        self._store = store
-        self._earlier = earlier
-        self._stopped_at: float | None = None
-
-    @property
-    def session(self) -> float:
-        return self._store.counters.training_seconds if self._stopped_at is None else self._stopped_at
-
-    @property
-    def seconds(self) -> float:
-        return self._earlier + self.session
-
-    def stop(self) -> None:
-        self._stopped_at = self.session
 
 
 class RunStatistics:
@@ -198,9 +177,7 @@ class RunStatistics:
         if any(len(column) != len(returns) for column in (lengths, end_steps, *numbers.values())):
             raise ValueError("its last episodes lack numbers")
         self._recent = Episodes(returns, lengths, end_steps, numbers=numbers).last(self._kept)
-        self._finished_envs = {}
         self._started = self._clock()
-        self._new_window(0.0)
 
 
 def _mean(values: NDArray[Any]) -> float:

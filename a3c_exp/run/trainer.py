@@ -30,7 +30,7 @@ from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput, log
 from a3c_exp.run.interruption import Interruption, interruptions
-from a3c_exp.run.statistics import RunStatistics, TrainingClock
+from a3c_exp.run.statistics import RunStatistics
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 3.0
@@ -148,7 +148,8 @@ class Trainer:
         self.sweep = None if label is None else folder.absolute().parent.name
         self.experiment = experiment
         self.statistics = statistics
-        self.clock = TrainingClock(store, 0.0 if state is None else state["training_seconds"])
+        self._earlier_seconds = 0.0 if state is None else state["training_seconds"]
+        self._ended_at: float | None = None  # in seconds of this session, once its workers have ended
         self.output = RunOutput(folder)
         self.interruption = Interruption()
         self.best_return = None if state is None else self._best_return(state)
@@ -195,7 +196,12 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        return self.clock.seconds
+        return self._earlier_seconds + self.session_seconds
+
+    @property
+    def session_seconds(self) -> float:
+        """Seconds of training of this session."""
+        return self._store.counters.training_seconds if self._ended_at is None else self._ended_at
 
     @property
     def stopping(self) -> bool:
@@ -274,7 +280,7 @@ class Trainer:
             "store": {**state, **({"constants": self._constants} if self._constants else {})},
             "statistics": self.statistics.state() | ahead,
             "resumed": self._resumed,
-            "training_seconds": self.clock.seconds,
+            "training_seconds": self.seconds,
             "best_eval_return": self.best_return,
             "solved": None if self._solved is None else list(self._solved),
             "callbacks": self._callbacks.state(),
@@ -340,7 +346,7 @@ class Trainer:
             if self.output.lost:
                 raise RunError(f"{self.folder} was renamed, moved or deleted: nothing is written there any more")
             self.tell("on_tick")
-        self.clock.stop()
+        self._ended_at = self.session_seconds
         self._curves.log_new()
         if self.statistics.counts.get("rejected") and not self.statistics.updates:
             raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
@@ -365,7 +371,7 @@ class Trainer:
             self.tell("on_episodes", event.worker, event.episodes)
         self.tell("on_event", event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
-            self._solved = statistics.steps, self.clock.seconds
+            self._solved = statistics.steps, self.seconds
 
     def _warn_once(self, what: str, text: str) -> None:
         if what not in self._warned:
@@ -373,7 +379,7 @@ class Trainer:
             log.warning("%s", text)
 
     def _finish(self) -> Run:
-        self.clock.stop()
+        self._ended_at = self.session_seconds
         self._evaluations.end()
         if self._error is not None:
             log.error(self._error)
@@ -401,7 +407,7 @@ class Trainer:
         return Run(self.folder, summary)
 
     def _summary(self) -> dict[str, Any]:
-        seconds = self.clock.seconds
+        seconds = self.seconds
         solved_steps, solved_seconds = self._solved or (None, None)
         return {
             "seed": self.experiment.seed,

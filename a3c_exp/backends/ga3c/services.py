@@ -20,7 +20,6 @@ from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, SERVING, Heartbeat
 from a3c_exp.core.measuring import measure_learner
 from a3c_exp.core.rollout import concat_rollouts
-from a3c_exp.core.seeding import Role
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner
 
@@ -112,7 +111,7 @@ class Services:
         heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
         experiment, store, buffers = self.context.experiment, self.store, self.buffers
-        rng = seeding.generator(experiment.seed, Role.MINIBATCHES, row, resumed=self.context.resumed)
+        rng = seeding.generator(experiment.seed, seeding.Role.MINIBATCHES, row, resumed=self.context.resumed)
         network = build_thread_network(experiment, store)
         name = f"trainer {row - experiment.worker_count}"
         learner = Learner(experiment, network, row, store, rng, name, heartbeat)

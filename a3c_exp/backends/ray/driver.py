@@ -11,14 +11,7 @@ from typing import Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.cluster import dead_process, death_text, lost_errors
-from a3c_exp.backends.ray.server import (
-    ParameterServer,
-    ServerStatus,
-    merge_shards,
-    shard_slices,
-    shard_spec,
-    shard_state,
-)
+from a3c_exp.backends.ray.server import ParameterServer, ServerStatus, merge_shards, shard_of, shard_slices
 from a3c_exp.backends.ray.worker import WorkerActor
 from a3c_exp.backends.supervision import Received, Source, Supervisor
 from a3c_exp.core.events import Event
@@ -232,7 +225,7 @@ class Driver(Supervisor[ActorSource]):
     def _start_servers(self) -> None:
         """Start all servers with the cached state."""
         state = self._store.cached_state()
-        self._servers[:] = [self._start_server(shard, shard_state(state, shard)) for shard in self._shards]
+        self._servers[:] = [self._start_server(*shard_of(self._spec, state, shard)) for shard in self._shards]
         self._status_calls: dict[Any, int] = {}  # pending, and the server's index
         self._answers = [0] * len(self._servers)  # by server, of calls for its status
         self._patient_until = time.monotonic() + START_SECONDS
@@ -241,7 +234,7 @@ class Driver(Supervisor[ActorSource]):
         if self._store.stopped:
             self.stop()
 
-    def _start_server(self, shard: slice, state: Mapping[str, Any]) -> Any:
+    def _start_server(self, spec: StoreSpec, state: Mapping[str, Any]) -> Any:
         """Start a server: a single one on the driver's node if there is room, several spread over the nodes."""
         ray, strategy = self._ray, self._ray.util.scheduling_strategies
         here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
@@ -252,7 +245,7 @@ class Driver(Supervisor[ActorSource]):
             enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
             scheduling_strategy=here if len(self._shards) == 1 else "SPREAD",
         )
-        return actor.remote(shard_spec(self._spec, shard), state)
+        return actor.remote(spec, state)
 
     def _request_status(self, server: int) -> None:
         self._status_calls[self._servers[server].status.remote(self._store.counters.multipliers)] = server

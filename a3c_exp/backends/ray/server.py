@@ -146,22 +146,18 @@ def shard_slices(size: int, count: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
 
 
-def shard_spec(spec: StoreSpec, shard: slice) -> StoreSpec:
-    """The spec of one server's store. A part of the network that crosses the shard's border is cut there."""
+def shard_of(spec: StoreSpec, state: Mapping[str, Any], shard: slice) -> tuple[StoreSpec, dict[str, Any]]:
+    """One server's part of a store: its spec and its state (`SharedStore.state`).
+
+    A part of the network that crosses the shard's border is cut there.
+    """
     size, param_slices = shard.stop - shard.start, {}
     for name, part in spec.param_slices.items():
         ends = np.array([part.start, part.stop]) - shard.start
         param_slices[name] = slice(*ends.clip(0, size).tolist())
-    return replace(spec, size=size, param_slices=param_slices)
-
-
-def shard_state(state: Mapping[str, Any], shard: slice) -> dict[str, Any]:
-    """One server's part of the state of a store (`SharedStore.state`)."""
-    return {
-        **state,
-        "parameters": state["parameters"][shard].copy(),
-        "optimizer_state": state["optimizer_state"][..., shard].copy(),
-    }
+    vectors = {"parameters": state["parameters"][shard], "optimizer_state": state["optimizer_state"][..., shard]}
+    own = {name: vector.copy() for name, vector in vectors.items()}
+    return replace(spec, size=size, param_slices=param_slices), {**state, **own}
 
 
 def merge_shards(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
