@@ -226,11 +226,11 @@ def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
     assert summary(here / "run")["steps"] >= 128
 
 
-@pytest.mark.parametrize("change", ["backend=processes", "total_steps=1e6"])
+@pytest.mark.parametrize("change", ["backend=processes", "total_steps=1e6", "backend=serial total_steps=1e6"])
 def test_a_copy_with_another_backend_or_length_chooses_its_points_again(change: str, here: Path) -> None:
     saved, _ = load_final(compose([*QUICK, "total_steps=1000"]))
     (here / "run.yaml").write_text(config_text(saved))
-    changed = saved_plan("from", "run.yaml", read_arguments(["from=run.yaml", change])).config
+    changed = saved_plan("from", "run.yaml", read_arguments(["from=run.yaml", *change.split()])).config
     assert (saved["log"], changed["log"]) == ({"every": 4}, {"every": "auto"})
 
 

@@ -43,7 +43,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     if word == "from":
         stale["total_steps"] = LOG_EVERY
     changed = {change.key_or_group.partition(".")[0] for change in changes}
-    config = as_typed(config, [stale[name] for name in stale.keys() & changed])  # they are chosen again
+    config = as_typed(config, {stale[name] for name in stale.keys() & changed})  # they are chosen again
     for change in changes:
         key = change.key_or_group
         value: Any = to_container(OmegaConf.create({key: change.value()}))[key]  # its interpolations resolved
