@@ -14,9 +14,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 TORCH ?= cpu
 PIP_ARGS ?=
 ARGS ?=
-# Two tests at a time. Each process has half of them in the order of the files, so that those of one file share what
-# takes long to start; who is done first takes over what the other has left.
-SIDE_BY_SIDE := -n 2 --dist worksteal
+# Three tests at a time, since many wait. Each process has a third of them in the order of the files, so that those of
+# one file share what takes long to start; who is done first takes over what the others have left.
+SIDE_BY_SIDE := -n 3 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin
