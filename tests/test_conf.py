@@ -56,7 +56,7 @@ def train_a_few_steps(config: dict[str, Any], folder: Path) -> None:
 
 def test_every_option_is_among_those_that_are_tried() -> None:
     together = {word for words in TOGETHER for word in words.split()}
-    assert {*ENVS, *PRESETS, *together, "backend=ray"} >= OPTIONS, "Ray starts in test_parts"
+    assert {*ENVS, *PRESETS, *together, "backend=ray"} >= OPTIONS, "Ray starts in test_ray"
 
 
 @pytest.mark.parametrize("words", TOGETHER, ids=range(len(TOGETHER)))
@@ -83,7 +83,10 @@ def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: 
     if config["backend"]["_target_"] != "a3c_exp.backends.ga3c.Ga3c":
         config["backend"] = SERIAL
     train_a_few_steps(config, tmp_path / "run")
-    load_run(tmp_path / "run")  # whose folder needs no `plugins`, though it may be of an environment of another package
+    if not atari:
+        load_run(
+            tmp_path / "run"
+        )  # whose folder needs no `plugins`, though it may be of an environment of another package
 
 
 def test_the_defaults_are_cartpole_with_a_process_for_each_core() -> None:

@@ -16,7 +16,7 @@ from bench import fuzz
 
 def test_overrides_at_random_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     with hydra_session() as hydra:
-        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 40, 1, tmp_path)
+        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 25, 1, tmp_path)
     assert set(outcomes) <= {"accepted", "one line"}, sorted(tmp_path.iterdir())
     assert len(outcomes) == 2, "both happen"
 

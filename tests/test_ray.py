@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_parts
 from backend_runs import SETTINGS, Events, assert_as_serial, running, totals
 from runs import SCRIPTED, config, drain, latest, processes, train_config, wait_until
 
@@ -120,6 +121,10 @@ def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(clu
     assert_as_serial(state, name)
 
 
+def test_one_worker_learns_from_parts_of_observations_as_on_serial(cluster: Any) -> None:
+    test_parts.test_one_worker_is_the_same_everywhere("ray")
+
+
 def test_every_update_step_and_episode_of_several_workers_is_counted_once(cluster: Any) -> None:
     events, state, error = drain(on_ray(backend={"in_flight": 3}, workers=2, total_steps=1600))
     assert error is None
@@ -154,16 +159,21 @@ def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest
     assert find_fault(cluster.address) is None
 
 
-def test_workers_that_are_killed_or_hang_are_replaced(cluster: Any) -> None:
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (signal.SIGKILL, r"worker \d died: \w.*"),
+        pytest.param(signal.SIGSTOP, r"worker \d hung: .* for 2 s .*", marks=pytest.mark.slow),
+    ],
+    ids=["killed", "stopped"],
+)
+def test_a_worker_that_dies_or_hangs_is_replaced(number: int, text: str, cluster: Any) -> None:
     """In rounds the other waits meanwhile, which is no stall; and so may the one whose process stops."""
-    texts = {signal.SIGKILL: r"worker \d died: \w.*", signal.SIGSTOP: r"worker \d hung: .* for 2 s .*"}
     with endless(workers=2, update="sync", backend={"max_restarts": 3, "stall_seconds": 2.0}) as run:
-        for number, text in texts.items():
-            run.wait_for_events({0, 1}, count=2)
-            victim = min(actors("WorkerActor"))
-            os.kill(victim, number)
-            told = re.compile(f"{text}: another one takes its place").fullmatch
-            run.until(lambda event: event and any(map(told, event.warnings)))  # noqa: B023 (it is called at once)
+        run.wait_for_events({0, 1}, count=2)
+        os.kill(min(actors("WorkerActor")), number)
+        told = re.compile(f"{text}: another one takes its place").fullmatch
+        run.until(lambda event: event and any(map(told, event.warnings)))
         run.wait_for_events({0, 1}, count=2)
 
 

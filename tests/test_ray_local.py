@@ -62,6 +62,7 @@ class TestALocalCluster:
         assert os.listdir(self.temporary) == []
         assert latest(self.folder)["store"]["steps"] > 0
 
+    @pytest.mark.slow
     def test_whose_head_is_killed_ends_the_run_saved(self) -> None:
         (head,) = (pid for pid in processes(self.mark) if "gcs_server" in Path(f"/proc/{pid}/comm").read_text())
         os.kill(head, signal.SIGKILL)

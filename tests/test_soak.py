@@ -31,6 +31,7 @@ threading.Thread(target=leak, daemon=True).start()
 
 
 @LINUX
+@pytest.mark.slow
 def test_a_run_that_leaks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "leaking.py").write_text(LEAKING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
