@@ -20,12 +20,14 @@ from thirdparty import Attention, PredictingA3C, Predictor
 from torch import Tensor, nn
 
 from a3c_exp.algorithms import A3C, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
+from a3c_exp.algorithms.algorithm import RUN_METRICS
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.modules import network_of
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Lstm, Mlp, Network
 from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.run.metrics import read_points
 
 HERE = __name__.partition(".")[0]
 PLUGINS = ["scripted", "thirdparty", HERE]
@@ -245,6 +247,13 @@ WRONG = {
     "double": "layers.0.weight must be float32",
     "lazy": "have a size",
 }
+
+
+def test_the_names_that_a_run_keeps_for_itself_are_those_of_its_curves(tmp_path: Path) -> None:
+    train(tmp_path, algorithm={"_target_": "a3c_exp.algorithms.A3C"})
+    names = {name.removeprefix("train/") for point in read_points(tmp_path / "metrics.csv") for name in point}
+    found = {name for name in names if "/" not in name} - {"policy_loss", "value_loss", "entropy"}
+    assert found - {"step", "wall_seconds"} == RUN_METRICS - {"clipped"}, "this one is measured for callbacks alone"
 
 
 class TestWhatIsRefused:

@@ -78,7 +78,7 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
     network.zero_grad()
     unusable = sorted(each for each in names if each in RUN_METRICS or not CURVE_NAME.fullmatch(each))
     if unusable:
-        problem = f"its metric {unusable[0]!r} needs another name: letters, digits, spaces and _-./, as no run has"
+        problem = f"its metric {unusable[0]!r} needs another name, of letters, digits, spaces and _-./, that no run has"
     elif not np.isfinite(first).all():
         problem = "its gradient is not finite for a small batch of ordinary numbers"
     elif not first.any():

@@ -76,7 +76,7 @@ def probability_of_improvement(x: Any, y: Any) -> float:
 
 
 def improvement(x: Any, y: Any) -> tuple[float, float, float]:
-    """The same, and the two ends of its bootstrap interval."""
+    """`probability_of_improvement`, and the two ends of its bootstrap interval."""
     rng = np.random.default_rng(0)
     draws = zip(_drawn(rng, x, FEW_DRAWS), _drawn(rng, y, FEW_DRAWS), strict=True)
     return probability_of_improvement(x, y), *_interval(np.array([probability_of_improvement(a, b) for a, b in draws]))

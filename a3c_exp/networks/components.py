@@ -150,6 +150,13 @@ class ComposedNetwork(Network):
     def module_class(self) -> type[nn.Module]:
         return self.encoders.encoder.cls
 
+    @abstractmethod
+    def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
+        """The actor's and the critic's encoder, which may be the same, and the form of their observations.
+
+        Raises ConfigError if they cannot take such observations.
+        """
+
     def make_core(self, features: int) -> LstmCore | None:
         """Cells after the encoder; None if there are none."""
         return None
@@ -158,7 +165,7 @@ class ComposedNetwork(Network):
         gaussian = {name: getattr(self, name) for name in ("squash_mean", "softplus_std", "clip_actions")}
         distribution = make_distribution(actions, self.distribution, **gaussian)
         source = self.encoders
-        (actor, width), (critic, critic_width), observation_input = source.make_encoders(observations)
+        (actor, width), (critic, critic_width), observation_input = self.make_encoders(observations)
         core = self.make_core(width)
         features, critic_features = (width, critic_width) if core is None else 2 * (core.hidden_size,)
         loss_module = None if build_loss is None else build_loss(features)
@@ -231,10 +238,6 @@ class EncoderNetwork(ComposedNetwork):
         return self
 
     def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
-        """The actor's and the critic's encoder, which may be the same, and the form of their observations.
-
-        Raises ConfigError if they cannot take such observations.
-        """
         actor, observation_input = _construct_encoder(self.encoder, observations)
         if self.shared:
             return actor, actor, observation_input
@@ -301,12 +304,11 @@ class Lstm(ComposedNetwork):
         assert isinstance(self.encoder, EncoderNetwork)
         return replace(self.encoder, shared=True, critic_encoder=None)
 
-    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+    def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
         try:
-            return super().make(observations, actions, rng, build_loss)
+            return self.encoders.make_encoders(observations)
         except ConfigError as error:
-            own = error.key == "network.distribution"
-            key = error.key if own else error.key.replace("network", "network.encoder", 1)
+            key = error.key.replace("network", "network.encoder", 1)
             raise ConfigError(key, error.value, error.problem) from error
 
     def make_core(self, features: int) -> LstmCore:
