@@ -92,8 +92,8 @@ class Histograms(Checked, Callback):
         self.count += 1
         if self.count % self.points == 0:
             for name, parameters in run.module().parameter_groups().items():
-                numbers = np.concatenate([each.detach().numpy().ravel() for each in parameters])
-                run.log_histogram(f"parameters/{name}", numbers)
+                if parts := [each.detach().numpy().ravel() for each in parameters]:
+                    run.log_histogram(f"parameters/{name}", np.concatenate(parts))
             for name, numbers in self.gradients.items():
                 run.log_histogram(f"gradients/{name}", numbers)
 

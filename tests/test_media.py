@@ -74,6 +74,14 @@ def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None
     assert final.min() - 1e-6 <= last[0, 0] and last[-1, 1] <= final.max() + 1e-6
 
 
+def test_a_part_without_parameters_has_no_histogram(tmp_path: Path) -> None:
+    histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
+    train_config(config(callbacks=[histograms], network__shared=True, network__hidden_sizes=[]), tmp_path)
+    assert {name for name in tensors(tmp_path) if name.startswith("parameters/")} == {
+        "parameters/actor", "parameters/critic"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_a_video_of_each_evaluation(backend: str, tmp_path: Path) -> None:
     """It is of the evaluated episodes themselves: a run with it evaluates as one without."""
