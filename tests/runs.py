@@ -108,7 +108,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def episode_table(folder: Path, episodes: int = 0, most: int = 10) -> EpisodeTable:
     """The callback that writes episodes.csv, without a run. episodes: those that its checkpoint knows of."""
-    experiment, statistics = SimpleNamespace(record_episodes=most), SimpleNamespace(episodes=episodes)
+    experiment = SimpleNamespace(record_episodes=most, env=SimpleNamespace(info_keys=None))
+    statistics = SimpleNamespace(episodes=episodes)
     output = RunOutput(folder)
     run: Any = SimpleNamespace(folder=folder, output=output, experiment=experiment, statistics=statistics)
     return EpisodeTable(run)

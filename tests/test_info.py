@@ -242,6 +242,13 @@ def test_info_keys_chooses_in_training_and_in_evaluation(tmp_path: Path) -> None
     assert "eval/level" in curves and not curves & {"eval/moment", "rollout/success_rate"}
 
 
+def test_what_info_keys_names_has_a_column_though_the_first_episodes_lack_it(tmp_path: Path) -> None:
+    infos: list[dict[str, Any]] = [{}, {}, {"late": 2.0}]
+    train(tmp_path, SCRIPTED, env__info_keys=["late"], env__kwargs={"lengths": [3], "infos": infos})
+    head, *rows = (tmp_path / "episodes.csv").read_text().splitlines()
+    assert head.endswith(",seconds,late") and {row.rpartition(",")[2] for row in rows} == {"", "2"}
+
+
 def test_a_resumed_run_goes_on_with_them_and_a_checkpoint_may_lack_them(tmp_path: Path) -> None:
     whole = config(SCRIPTED, **INFORMED)
     train_config(whole, tmp_path)

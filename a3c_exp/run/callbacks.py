@@ -174,7 +174,7 @@ class EpisodeTable(Own):
     step: environment steps of the run, of all workers, at which the episode ended, as its worker knew them. worker: its
     index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
     of the episode. After them come the environment's own numbers by name, with empty cells where an episode has none.
-    The first episode decides which names have a column; a resumed run keeps those that it has.
+    Those of `env.info_keys` have a column; without it the first episode decides. A resumed run keeps those that it has.
 
     A resumed run keeps the rows of those episodes that its checkpoint knows of.
     """
@@ -218,7 +218,7 @@ class EpisodeTable(Own):
     def _decided(self, episodes: Episodes) -> list[str]:
         """The names of the environment's own numbers that have a column, which the first episodes decide."""
         if self._names is None:
-            self._names = list(episodes.numbers)
+            self._names = list(dict.fromkeys([*(self._run.experiment.env.info_keys or ()), *episodes.numbers]))
             self._file.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
         others = [name for name in episodes.numbers if name not in self._names]
         if others and not self._warned:
