@@ -17,7 +17,7 @@ import a3c_exp
 import a3c_exp.__main__ as program
 from a3c_exp import compose
 from a3c_exp.config import removed
-from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.builder import Made, load_experiment, load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.evaluate import main as evaluate
 from a3c_exp.report.__main__ import main as report
@@ -94,6 +94,13 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
 def test_epsilon_needs_discrete_actions(default: dict[str, Any]) -> None:
     load_experiment(default | {"epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.4, "end": 0.1}})
     refused(lambda: load_experiment(compose(["env=pendulum", "epsilon=0.1"])), "epsilon", 0.1)
+
+
+def test_each_configuration_of_a_sweep_has_its_evaluations_environment_checked(default: dict[str, Any]) -> None:
+    made: Made = []
+    load_final(changed(default, **{"eval.env": {"max_episode_steps": 100}}), made=made)
+    other = changed(default, **{"eval.env": {"id": "Acrobot-v1"}})
+    refused(lambda: load_final(other, made=made), "eval.env")
 
 
 def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, default: dict[str, Any]) -> None:

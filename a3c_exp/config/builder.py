@@ -117,7 +117,14 @@ def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorC
     """The network of an experiment, tried with its environment and its algorithm. Raises ConfigError."""
     if to_train:
         experiment.backend.check(experiment)
-    parts = (experiment.env, experiment.network, experiment.algorithm, experiment.epsilon, experiment.plugins)
+    parts = (
+        experiment.env,
+        experiment.eval.env,
+        experiment.network,
+        experiment.algorithm,
+        experiment.epsilon,
+        experiment.plugins,
+    )
     network = next((each for known, each in made if known == parts), None)
     if network is None:
         network = checks.check_environment_and_network(experiment, to_train=to_train)
