@@ -215,6 +215,30 @@ def test_a_run_that_reached_its_end_after_the_sweep_was_asked_to_end_has_finishe
     assert job.status == "ended"
 
 
+def test_a_run_that_began_anew_and_was_killed_is_continued(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was killed before it had begun anew begins anew at the second try."""
+    folder = here / "two" / "seed-0"
+    codes = [-signal.SIGKILL, 0]
+
+    class Killed:
+        def __init__(self, command: list[str], env: dict[str, str]) -> None:
+            program.main(command)
+            self.returncode = codes.pop(0)
+            if self.returncode:
+                (folder / "summary.json").unlink()
+
+        def poll(self) -> int:
+            return self.returncode
+
+    monkeypatch.setattr("a3c_exp.cli.processes.Popen", Killed)
+    job = Job(0, [*QUICK, "seed=0", f"hydra.run.dir={folder}"], folder, "seed=0")
+    assert Runs([job], [], "restart", 1).run() == 0
+    assert summary(folder)["resumed"] == 1 and not codes
+    job.status, job.tries, codes[:] = None, 1, [0]
+    assert Runs([job], [], "restart", 1).run() == 0
+    assert summary(folder)["resumed"] == 0
+
+
 def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Refuses) -> None:
     before = content(again)
     line = refuses([*TWO, "gamma=0.5"], "sweep", str(again / "two" / "seed-0"))

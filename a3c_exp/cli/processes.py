@@ -51,7 +51,8 @@ class Job:
 
     number: in the sweep. overrides: of its process. label: what distinguishes it from the others.
     action: see `cli.existing.find_action`.
-    started: when its latest process was started. tries: processes that it has had.
+    started: when its latest process was started. tries: processes that it has had. killed: the
+        latest was, from outside.
     look_at: when its folder's lock is looked at again. status, text: how it has ended; None before.
     """
 
@@ -62,6 +63,7 @@ class Job:
     action: Action = "begin"
     started: float = 0.0
     tries: int = 0
+    killed: bool = False
     look_at: float = 0.0
     status: Status | None = None
     text: str = ""
@@ -139,9 +141,10 @@ class Runs:
     def _start(self, job: Job) -> None:
         """Start the process of a job, unless its run has finished before."""
         if job.action == "leave":
-            self._end(job, "ended", "has finished before")
+            self._end(job, "ended", f"has {how_ended(job.folder)} before")
             return
-        existing = "resume" if self.existing == "refuse" and job.tries else self.existing
+        goes_on = job.killed and how_ended(job.folder) == "cut"  # else its kill came before it had begun anew
+        existing = "resume" if goes_on or (self.existing == "refuse" and job.tries) else self.existing
         say(f"{job.label}: {DOES[job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
@@ -171,6 +174,7 @@ class Runs:
             self._end(job, "failed", f"its process ended before the run did, with exit code {code}")
         else:
             problem = "it was refused" if code == 2 else f"its process was killed by {signal.Signals(-code).name}"
+            job.killed = code < 0
             if job.tries < MOST_TRIES:
                 say(f"{job.label}: {problem}: it runs again at the end")
                 self._waiting.append(job)
