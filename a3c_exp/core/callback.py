@@ -156,7 +156,8 @@ class Callback:
         """Called when all workers have ended in order, before the last evaluation."""
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        """Called at last, however the run has ended, with the content of summary.json."""
+        """Called at last, however the run has ended, with the content of summary.json. Nothing can be logged any more:
+        that is for `on_trained`."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds of this callback: plain data. By default the fields that are no settings."""

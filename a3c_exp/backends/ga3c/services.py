@@ -131,7 +131,8 @@ class Services:
                     "ga3c/lag": snapshot.version - float(versions.mean()) if versions.size else 0.0,
                 }
             )
-            # Staleness counts from the oldest parameters that acted.
+            # Staleness counts from the oldest parameters that acted. PPO counts from each minibatch's pull: its ratio
+            # corrects for the lag.
             for step in learner.learn(rollout, snapshot._replace(version=oldest), event):
                 if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
                     return
