@@ -218,6 +218,17 @@ def test_the_runs_of_a_sweep_start_from_a_relative_folder(here: Path, finished: 
     assert sorted(path.parent.name for path in summaries) == ["run_0", "run_1"]
 
 
+def test_a_sweep_goes_on_without_the_run_that_it_started_from(here: Path, finished: Path, in_process: None) -> None:
+    shutil.copytree(finished, here / "start")
+    command = [*QUICK, "env=acrobot", "sweep=two", "seed=1,2", "init_from=start"]
+    assert program.main(command) == 0
+    shutil.rmtree(here / "start")
+    (here / "two" / "seed-2" / "summary.json").unlink()
+    assert program.main(command) == 0
+    assert summary(here / "two" / "seed-2")["resumed"] == 1
+    assert program.main([*command, "seed=1,2,3"]) == 2
+
+
 def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
     (here / "my_conf" / "backend").mkdir(parents=True)
     (here / "my_conf" / "backend" / "mine.yaml").write_text((conf_folder() / "backend" / "threads.yaml").read_text())

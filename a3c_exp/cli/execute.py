@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.backends import forkserver
-from a3c_exp.cli.existing import CONTINUE, clear, find_action
+from a3c_exp.cli.existing import begins, clear, find_action
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named
@@ -59,8 +59,8 @@ def execute(plan: Plan) -> Run | None:
     from a3c_exp.config.builder import load_final
     from a3c_exp.run.trainer import session
 
-    # A run that goes on took its first parameters long ago: their run may be gone.
-    config, experiment = load_final(plan.config, begins=plan.existing != CONTINUE, trusted=plan.trusted)
+    new = plan.new or begins(plan.folder, plan.existing)
+    config, experiment = load_final(plan.config, begins=new, trusted=plan.trusted)
     if plan.callbacks:
         experiment = replace(experiment, callbacks=(*experiment.callbacks, *plan.callbacks))
         config["callbacks"] = [*config.get("callbacks", ()), *map(recorded, plan.callbacks)]

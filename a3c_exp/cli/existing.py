@@ -69,6 +69,12 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     return "leave" if how == "finished" else "begin"
 
 
+def begins(folder: Path, existing: str) -> bool:
+    """Return whether a run in `folder` would begin. One that goes on took its first parameters long ago: their run may
+    be gone."""
+    return existing == "restart" or not (folder / CONFIG_FILE).exists()
+
+
 def how_ended(folder: Path) -> Literal["finished", "failed", "cut"]:
     """How the run in a folder has ended. One that goes on, or lacks a file that it could not write, counts as cut."""
     summary = read_summary(folder) or {}
@@ -92,8 +98,10 @@ def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
     reason = (read_summary(folder) or {}).get("stop_reason")
     if how_ended(folder) != "finished" or reason == "max_seconds":  # a limit of seconds is one of each session
         return False
-    found = read_config(folder)
-    return all(config.get(key) == found.get(key) for key in ("stop", "total_steps"))
+    found, ends = read_config(folder), ["stop", "total_steps"]
+    if reason not in ("total_steps", "max_episodes", "mean_return"):  # a callback ended it, or each worker's own rule
+        ends += ["callbacks", "workers"]
+    return all(config.get(key) == found.get(key) for key in ends)
 
 
 def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, execute, make
-from a3c_exp.cli.existing import find_action, identity, saved_runs
+from a3c_exp.cli.existing import begins, find_action, identity, saved_runs
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
 from a3c_exp.cli.search import Jobs, search
@@ -96,7 +96,7 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
             raise ConfigError("hydra.sweep.subdir", folder.name, problem)
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
-        final, experiment = load_final(config, made=made)
+        final, experiment = load_final(config, made=made, begins=begins(folder, existing))
         action = find_action(folder, final, existing)
         most_workers = max(most_workers, experiment.worker_count)
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
