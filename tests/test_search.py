@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from refusals import Refuses
-from runs import QUICK
+from runs import QUICK, content
 from test_report import curve, run
 
 import a3c_exp.__main__ as program
@@ -96,6 +96,7 @@ def test_a_trial_is_a_run_a_seed_and_the_same_command_goes_on(
         ("search=3 sweep=x hydra/launcher=submitit_local gamma=0.9,0.99", "search", 3),
         ("search=3 sweep=x gamma=0.9,0.99,1.5", "gamma", 1.5),
         ("search=3 sweep=x gamma=interval(0.9,1.5)", "gamma", 1.5),
+        ("search=3 sweep=x rollout_length=interval(8,64)", "rollout_length", 25.825),
         ("sweep=x gamma=interval(0.9,1)", "gamma", "interval(0.9,1)"),
         ("sweep=x optimizer.learning_rate=loguniform(1e-4,1e-2)", "optimizer.learning_rate", "loguniform(1e-4,1e-2)"),
     ],
@@ -103,10 +104,23 @@ def test_a_trial_is_a_run_a_seed_and_the_same_command_goes_on(
 def test_a_search_that_cannot_be_made_is_refused(
     words: str, key: str, value: object, here: Path, refuses: Refuses
 ) -> None:
-    if value == 1.5 or "seed=0,1" in words:
+    if isinstance(value, float) or "seed=0,1" in words:
         pytest.importorskip("optuna")
     refuses([*QUICK, *words.split()], key, value)
     assert list(here.iterdir()) == []
+
+
+def test_whole_numbers_are_searched_and_a_trial_that_failed_is_not_run_again(here: Path, in_process: None) -> None:
+    pytest.importorskip("optuna")
+    (here / "trigger").touch()
+    failing = ["plugins=[faulty]", "algorithm={_target_:faulty.FailingA3C,trigger:trigger}"]
+    command = [*QUICK, *failing, "backend=threads", "sweep=searched", "search=2", "rollout_length=int(interval(8,64))"]
+    assert program.main(command) == 1
+    before = content(here / "searched")
+    lengths = [yaml.safe_load(path.read_text())["rollout_length"] for path in (here / "searched").glob("*/config.yaml")]
+    assert len(lengths) == 2 and all(8 <= each <= 64 for each in lengths)
+    assert program.main(command) == 0
+    assert content(here / "searched") == before
 
 
 def test_an_objective_that_no_run_has_ends_the_search_after_its_first_trials(here: Path, in_process: None) -> None:

@@ -51,10 +51,18 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     def settings(trial: Any) -> Settings:
         found = [trial.suggest_categorical(key, texts) for key, texts in choices.items()]
         for key, each in ranges.items():
-            found.append(f"{key}={trial.suggest_float(key, each.start, each.end, log='log' in each.tags):.5g}")
+            whole = isinstance(each.start, int)  # int(interval(8,64))
+            number = (trial.suggest_int if whole else trial.suggest_float)(
+                key, each.start, each.end, log="log" in each.tags
+            )
+            found.append(f"{key}={number}" if whole else f"{key}={number:.5g}")
         return tuple(found)
 
-    every: dict[str, list[Any]] = {key: [each.start, each.end] for key, each in ranges.items()} | choices
+    # One number within a range too: a setting may take whole numbers only.
+    every: dict[str, list[Any]] = {
+        key: [each.start, each.end, type(each.start)(each.start + (each.end - each.start) / math.pi)]
+        for key, each in ranges.items()
+    } | choices
     probes = [{key: some[n % len(some)] for key, some in every.items()} for n in range(max(map(len, every.values())))]
     for node in compose_jobs(hydra, [[*fixed, *settings(optuna.trial.FixedTrial(each))] for each in probes]):
         load_final(to_container(node))  # raises ConfigError before the first trial

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import CommandLine, quoted
 from a3c_exp.cli.execute import Plan, execute, make
-from a3c_exp.cli.existing import begins, find_action, identity, saved_runs
+from a3c_exp.cli.existing import begins, find_action, how_ended, identity, saved_runs
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
 from a3c_exp.cli.search import Jobs, search
@@ -60,6 +60,9 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
 
         def run(combinations: Jobs) -> tuple[list[Job], int]:
             jobs = _check_jobs(hydra, combinations, root, existing, at_once)
+            for job in jobs:
+                if line.search and how_ended(job.folder) == "failed":  # another score would lead to other trials
+                    job.action = "leave"
             make(root)
             return jobs, Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
 
