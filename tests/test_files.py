@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import LINUX
 
 from a3c_exp.run.files import Appender, FolderLockedError, exclusive_folder, write_text
 
@@ -20,6 +21,26 @@ def test_what_a_killed_process_left_behind_is_written_over(tmp_path: Path) -> No
     write_text(path, "zwei: ü")
     assert path.read_text(encoding="utf-8") == "zwei: ü"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@LINUX
+def test_a_file_is_on_disk_before_it_takes_the_old_ones_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its folder is afterwards. A power cut comes at any moment, and cannot be made."""
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(file: int) -> None:
+        calls.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        fsync(file)
+
+    def note_replace(old: Path, new: Path) -> None:
+        calls.append("replace")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_text(tmp_path / "note.txt", "new")
+    assert calls == ["note.txt.partial", "replace", tmp_path.name]
 
 
 def test_what_does_not_fit_leaves_nothing_of_itself_behind_and_is_written_later(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import compare_gradients
 from nets import make_network
+from refusals import refused
 from runs import train
 from torch import nn
 from torch.nn.utils import parametrize, prune
@@ -135,8 +136,9 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
     assert [type(layer) for layer in network.critic_encoder] == [nn.Linear, nn.ELU] * 2
     assert (network.head.linear.in_features, network.value.in_features) == (80, 20)
     assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
-    with pytest.raises(ConfigError, match=r"critic_hidden_sizes = .*: must be null where shared=true"):
-        build(shared=True, critic_hidden_sizes=(50,))
+    for own in ({"critic_hidden_sizes": (50,)}, {"critic_activation": "relu"}):
+        refused(lambda own=own: build(shared=True, **own), *own)  # type: ignore[misc]
+    refused(lambda: build(critic_hidden_sizes=(0,)), "network.critic_hidden_sizes", (0,))
 
 
 def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting() -> None:

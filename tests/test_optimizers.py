@@ -244,7 +244,7 @@ def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square() -> None:
     assert optimizer_state[0].tolist() == [0.0, 0.0, pytest.approx(0.1)]
 
 
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.0), (0.9, 0.0)])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.0), (0.9, 0.0), (0.95, 0.9)])
 @pytest.mark.parametrize("length", [1, 10, 300])
 def test_adams_longest_possible_steps_are_not_taken_for_torn_state(betas: tuple[float, float], length: int) -> None:
     """The longest step follows gradients that grow by b2 / b1 from one to the next (where the two sums of Cauchy and

@@ -46,6 +46,11 @@ def scaled(images: Array, each: bool) -> Array:
     return values
 
 
+def test_a_normalization_that_is_yet_to_be_measured_is_none() -> None:
+    with pytest.raises(ValueError, match="load_final"):
+        NormalizedObservations.of("background", SPACE)
+
+
 @pytest.mark.parametrize("each", [False, True], ids=["one", "each"])
 @pytest.mark.parametrize("name", ["plain", "padded", "residual"])
 def test_pixels_less_their_mean_over_their_deviation_enter_the_network(name: str, each: bool) -> None:
