@@ -257,6 +257,15 @@ def test_a_process_of_a_sweep_that_leaves_early_has_failed(here: Path, capfd: py
     assert "its process ended before the run did" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("backend", ["processes", "ga3c"])
+def test_a_worker_has_all_that_plugins_register(backend: str, tmp_path: Path) -> None:
+    """Not its own environment alone, whose specification it is given."""
+    wrapper = {"wrapper": "user_modules:Another", "name": "Scripted-v0"}
+    plugins = ["user_modules", "scripted"]
+    done = train(tmp_path, "CartPole-v1", backend=backend, plugins=plugins, env__wrappers=[wrapper], total_steps=100)
+    assert done.summary["episodes"] > 0
+
+
 # A run that has finished.
 
 

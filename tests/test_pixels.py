@@ -11,6 +11,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from nets import make_network
+from refusals import refused
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train
 from test_networks_cnn import SMALL, build, pictures
 from user_modules import SeenRaw
@@ -49,6 +50,11 @@ def scaled(images: Array, each: bool) -> Array:
 def test_a_normalization_that_is_yet_to_be_measured_is_none() -> None:
     with pytest.raises(ValueError, match="load_final"):
         NormalizedObservations.of("background", SPACE)
+
+
+def test_a_fixed_mean_is_of_pixels_alone() -> None:
+    vectors = Box(-1, 1, (4,), np.float32)
+    refused(lambda: NormalizedObservations.of((87.0, 64.0), vectors), "env.normalize_observations", [87.0, 64.0])
 
 
 @pytest.mark.parametrize("each", [False, True], ids=["one", "each"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from refusals import refused
 
 from a3c_exp.common.ranges import Checked, Share
 from a3c_exp.errors import ConfigError
@@ -50,6 +51,10 @@ def test_a_range_holds_for_a_number_and_for_both_ends_of_a_schedule() -> None:
         Exploring(epsilon=Linear(start=1.5, end=0.5))
     with pytest.raises(ConfigError, match=r"epsilon = -1.0.* ends"):
         Exploring(epsilon=Linear(start=0.5, end=-1.0))
+
+
+def test_a_line_ends_after_it_begins() -> None:
+    refused(lambda: Linear(start=1.0, end=0.0, after=0.5, until=0.5), "until", 0.5)
 
 
 def test_progress_is_the_share_of_the_steps_and_at_most_1() -> None:

@@ -248,3 +248,10 @@ class FaultyWhole(Gru):
             "one state for all": (parameters, values, after.mean(0, keepdim=True).expand_as(after)),
         }
         return faults.get(self.fault, (parameters, values, after))
+
+
+class Another(gym.Wrapper[Any, Any, Any, Any]):
+    """Plays another environment, which a plugin must have registered."""
+
+    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+        super().__init__(gym.make(name))
