@@ -136,7 +136,7 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
     assert [type(layer) for layer in network.critic_encoder] == [nn.Linear, nn.ELU] * 2
     assert (network.head.linear.in_features, network.value.in_features) == (80, 20)
     assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
-    same = {"hidden_sizes": (50,), "critic_hidden_sizes": (50,)}
+    same: dict[str, Any] = {"hidden_sizes": (50,), "critic_hidden_sizes": (50,)}
     refused(lambda: build(shared=True, **same, critic_activation="relu"), "critic_activation", "relu")
     refused(lambda: build(critic_hidden_sizes=(0,)), "network.critic_hidden_sizes", (0,))
 
