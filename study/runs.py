@@ -83,7 +83,7 @@ class Training:
         episodes, first = EPISODES if greedy else self.drawn, FIRST_EVALUATION_SEED + seed
         options = Options(episodes=episodes, checkpoint=checkpoint, greedy=greedy, seed=first)
         with one_thread():
-            loaded = load_run(folder, checkpoint)
+            loaded = load_run(folder, checkpoint, self.settings()["plugins"])
             if self.max_episode_steps is not None:
                 env: Any = loaded.experiment.env
                 env = replace(env, max_episode_steps=self.max_episode_steps)
