@@ -119,6 +119,12 @@ class TestErrors:
         assert "plugins=[antigravity]" in refused(lambda: made(Gym(id="antigravity:Fly-v0")), "id")
         assert "antigravity" not in sys.modules
         refused(lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",))), "wrappers", "os:system")
+
+    def test_a_wrapper_of_another_package_than_the_environments_own(self) -> None:
+        own = ("minigrid.wrappers:OneHotPartialObsWrapper",)
+        Gym(id="MiniGrid-MemoryS7-v0", wrappers=own).validate([])
+        refused(lambda: Gym(id="CartPole-v1", wrappers=own).validate([]), "wrappers", own[0])
+        refused(lambda: Gym(id="MiniGrid-MemoryS7-v0", wrappers=("os:system",)).validate([]), "wrappers", "os:system")
         refused(lambda: made(Gym(id="scripted_not:A-v0")), "id")
         refused(lambda: made(Gym(id="CartPole-v1", engine="os:system")), "engine", "os:system")
 

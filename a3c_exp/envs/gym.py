@@ -105,8 +105,9 @@ class Gym(Environment):
     def validate(self, plugins: Sequence[str]) -> None:
         _allow(self.id, "id", plugins)
         _allow(self.engine, "engine", plugins)
+        own = [package for start, (package, _) in PACKAGES.items() if self.id.startswith(start)]
         for name, _ in map(_parsed, self.wrappers):
-            _allow(name, "wrappers", plugins)
+            _allow(name, "wrappers", [*plugins, *own])
 
     def settings_to_trust(self) -> dict[str, object]:
         """The wrappers, if one may do more than convert what passes through it: RecordVideo writes files."""
