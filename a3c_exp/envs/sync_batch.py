@@ -126,11 +126,12 @@ class SyncEnvBatch:
             terminated[index], truncated[index] = dead, cut
         if self._tick >= self._due:
             truncated |= self._tick - np.array(self._began) >= self._limit
+            over = terminated | truncated
+            answers = [each for each in answers if over[each[0]]]
         final_obs, obs = obs, obs.copy()
-        over = terminated | truncated
         # Copies: an environment may write its next episode into the same mapping.
-        infos = {k: dict(info) for k, _, _, info in answers if over[k] and isinstance(info, Mapping) and info}
-        for index in np.flatnonzero(over).tolist():
+        infos = {index: dict(info) for index, _, _, info in answers if isinstance(info, Mapping) and info}
+        for index, *_ in answers:
             self._began[index] = self._tick
             obs[index] = self._first_observation(index)[0]
         self._due = min(self._began) + self._limit
