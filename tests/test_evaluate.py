@@ -171,6 +171,12 @@ class TestPlaying:
         assert played.cut == 3
         assert seen == [0, 1, 2, 3, 4] * 3
 
+    def test_what_follows_a_cut_is_no_episode(self) -> None:
+        """Each of those that count begins with a reset, though other environments play on meanwhile."""
+        env = Gym(id=SCRIPTED, kwargs={"lengths": (6, 3)}).make(2, [0, 0])
+        played = evaluate_policy(Sharer(), env, 6, max_steps=4)  # type: ignore[arg-type]
+        assert sorted(played.lengths) == [3, 3, 4, 4, 4, 4] and played.cut == 4
+
     def test_one_that_ends_with_its_last_step_is_not_cut_and_they_can_be_stopped(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (5, 6)}).make(1, [0])
         seen: list[tuple[int, int]] = []

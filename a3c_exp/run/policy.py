@@ -180,8 +180,8 @@ def evaluate_policy(
 ) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
-    An episode of `max_steps` steps is cut and counted. Its environment is not reset: the next episode starts from the
-    state in which the last one was cut.
+    An episode of `max_steps` steps is cut and counted. What its environment plays from there to the episode's end is
+    not. Once all environments that have episodes to play are at such a rest, they are reset.
 
     Each environment plays a fixed share of the episodes: counting those that end first would favour short ones.
     If an environment goes wrong, the episodes under way are left out, with a warning, and others are played in their
@@ -194,6 +194,7 @@ def evaluate_policy(
     quota = np.full(env.count, episodes // env.count)
     quota[: episodes % env.count] += 1
     returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
+    rest = np.zeros(env.count, np.bool_)  # of an episode that was cut
     done: list[tuple[float, int]] = []
     info_numbers, numbers = InfoNumbers(policy.info_keys), list[dict[str, float]]()
     failures: list[str] = []
@@ -213,16 +214,16 @@ def evaluate_policy(
             if failures_in_a_row == MOST_FAILURES:
                 raise
             observations, state = env.reset(), None
-            returns[:] = lengths[:] = 0
+            returns[:] = lengths[:] = rest[:] = 0
             continue
         observations = step.obs
         returns += step.reward
         lengths += step.valid
         cut = (lengths >= max_steps) & ~step.episode_over
         if state is not None:
-            state = reset_state(state, episode_boundaries(step) | cut)
+            state = reset_state(state, episode_boundaries(step))
         for index in np.flatnonzero(step.episode_over | cut):
-            if quota[index]:
+            if quota[index] and not rest[index]:
                 if not math.isfinite(returns[index]):
                     raise RunError(f"environment {index} of an evaluation has the return {returns[index]}")
                 failures_in_a_row = 0
@@ -231,6 +232,10 @@ def evaluate_policy(
                 numbers.append(info_numbers.of((step.final_info or {}).get(int(index), {})))
                 cut_count += int(cut[index])
             returns[index] = lengths[index] = 0
+            rest[index] = cut[index]
+        if quota.any() and rest[quota > 0].all():
+            observations, state = env.reset(), None
+            returns[:] = lengths[:] = rest[:] = 0
         ticks += 1
     if failures:
         log.warning("an evaluation has begun again after errors: %d, the first: %s", len(failures), failures[0])
