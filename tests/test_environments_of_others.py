@@ -40,10 +40,10 @@ Register = Callable[[str, Any], str]
 class Server(Bandit):
     """Listens on a port as long as it lives."""
 
-    def __init__(self, port: int, folder: str) -> None:
+    def __init__(self, at: dict[str, int], folders: list[str]) -> None:
         super().__init__()
-        self.socket = socket.create_server(("127.0.0.1", port))
-        Path(folder).mkdir()
+        self.socket = socket.create_server(("127.0.0.1", at["port"]))
+        Path(folders[0]).mkdir()
 
     def close(self) -> None:
         self.socket.close()
@@ -51,7 +51,7 @@ class Server(Bandit):
 
 def test_copies_have_ports_and_names_of_their_own(register: Register, tmp_path: Path) -> None:
     """Of workers and of an evaluation, though all have one setting. They are registered here: workers know them."""
-    name, kwargs = register("Server-v0", Server), {"port": "{port}", "folder": f"{tmp_path}/copy-{{copy}}"}
+    name, kwargs = register("Server-v0", Server), {"at": {"port": "{port}"}, "folders": [f"{tmp_path}/copy-{{copy}}"]}
     done = train(tmp_path / "run", name, "processes", env__kwargs=kwargs, workers=2, eval__every=80)
     assert done.summary["stop_reason"] == "total_steps"
     assert len(list(tmp_path.glob("copy-*"))) >= 2 * 4 + 1

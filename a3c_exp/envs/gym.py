@@ -10,7 +10,7 @@ import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -235,12 +235,17 @@ _copies = itertools.count()
 def _filled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one copy: see `Gym.kwargs`."""
     copy = f"{os.getpid()}-{next(_copies)}"
-    port = _free_port() if any("{port}" in value for value in kwargs.values() if isinstance(value, str)) else 0
+    port = cache(_free_port)
 
     def fill(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: fill(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(fill, value))
         if not isinstance(value, str):
             return value
-        return port if value == "{port}" else value.replace("{port}", str(port)).replace("{copy}", copy)
+        filled = value.replace("{port}", str(port())) if "{port}" in value else value
+        return port() if value == "{port}" else filled.replace("{copy}", copy)
 
     return {key: fill(value) for key, value in kwargs.items()}
 
