@@ -99,6 +99,16 @@ def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> Non
     np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
 
 
+def test_a_narrow_beta_begins_with_its_deviation() -> None:
+    network = build(Box(0, 1, (1,)), distribution="beta", initial_std=0.02, policy_gain=0.01)
+    actions, _ = network.distribution.sample(
+        np.repeat(network.act_forward(draw_observations(1))[0], 40_000, 0), np.random.default_rng(3)
+    )
+    np.testing.assert_allclose(
+        actions.std(), 0.01, rtol=0.03
+    )  # actions are shares of the range, which is 2 half ranges
+
+
 @pytest.mark.parametrize(
     ("low", "high", "action", "expected"),
     [

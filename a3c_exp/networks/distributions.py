@@ -356,8 +356,8 @@ class Beta(Distribution):
 
     def initial_spread(self, std: float) -> Array:
         """See `Distribution.initial_spread`. 0.5 for more: a flat density has 0.577."""
-        concentration = 0.5 / min(std, 0.5) ** 2 - 0.5
-        return np.full(self.spread, math.log(math.expm1(concentration - 1)), np.float32)
+        above = 0.5 / min(std, 0.5) ** 2 - 1.5  # ln(1 + exp x), of which x is wanted
+        return np.full(self.spread, above + math.log(-math.expm1(-above)), np.float32)
 
     def _concentrations(self, parameters: Array) -> Array:
         """alpha, beta and their sums side by side, [N, 3 D].
