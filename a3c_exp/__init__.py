@@ -74,7 +74,10 @@ def train(
     from a3c_exp.cli.hydra_compose import compose
     from a3c_exp.cli.names import run_folder
     from a3c_exp.common.reading import expanded
+    from a3c_exp.core.callback import Callback
 
+    if not isinstance(callbacks, Sequence) or not all(isinstance(each, Callback) for each in callbacks):
+        raise ConfigError("callbacks", callbacks, "must be a list of callbacks: objects, not classes")
     if isinstance(overrides, Mapping):
         config = dict(overrides)
         if not isinstance(config.get("env"), Mapping):

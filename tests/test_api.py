@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
@@ -72,7 +73,10 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(overrides:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("key", "value"), [("seed", math.inf), ("init_from", "${"), ("env", {"_target_": {1, 2}})])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("seed", math.inf), ("gamma", np.float64(0.9)), ("init_from", "${"), ("env", {"_target_": {1, 2}})],
+)
 def test_a_configuration_that_is_not_plain_is_refused(key: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         a3c_exp.train(a3c_exp.compose(QUICK) | {key: value}, tmp_path / "run")

@@ -154,7 +154,7 @@ def check_plain(value: object, key: str = "") -> None:
                 waiting.append((f"{place}.{name}" if place else str(name), item, depth + 1))
         elif isinstance(current, (list, tuple)):
             waiting += [(f"{place}[{number}]", item, depth + 1) for number, item in enumerate(current)]
-        elif current is not None and not isinstance(current, (bool, int, float, str)):
+        elif current is not None and type(current) not in (bool, int, float, str):  # np.float64 is a float
             plain = "text, a number, true, false, null, a list or a mapping"
             raise ConfigError(place, current, f"must be plain ({plain}), not {type(current).__name__}")
         elif isinstance(current, int) and abs(current) > LARGEST:
