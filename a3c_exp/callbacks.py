@@ -51,7 +51,10 @@ class NoImprovement(Checked, Callback):
 
 @dataclass(kw_only=True)
 class MetricTarget(Callback):
-    """Ends a run once a curve has a value. at_most: once it is that or less, not that or more."""
+    """Ends a run once a curve has a value. at_most: once it is that or less, not that or more.
+
+    metric: the curve's name; that of one below `rollout/` may be short, as in a report.
+    """
 
     stays_inside = True
 
@@ -60,7 +63,7 @@ class MetricTarget(Callback):
     at_most: bool = False
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        value = values.get(self.metric)
+        value = values.get(self.metric, values.get(f"rollout/{self.metric}"))
         if value is not None and (value <= self.value if self.at_most else value >= self.value):
             run.stop("metric_target")
 

@@ -225,11 +225,17 @@ def test_runs_share_no_callback(tmp_path: Path) -> None:
     assert mine.count == 10
 
 
+@pytest.mark.parametrize("given", [[Counting], Counting()])
+def test_what_is_no_callback_is_refused_before_anything_is_written(given: Any, tmp_path: Path) -> None:
+    refused(lambda: a3c_exp.train(config(), tmp_path / "run", callbacks=given), "callbacks")
+    assert not (tmp_path / "run").exists()
+
+
 # How it is named.
 
 
 def test_an_option_is_named_or_written_out(here: Path) -> None:
-    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:rollout/episodes,value:3}]"]
+    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:3}]"]
     first, second = load_experiment(a3c_exp.compose([*QUICK, *given])).callbacks
     assert isinstance(first, NoImprovement) and first.evaluations == 5
     assert type(second).__name__ == "MetricTarget"
