@@ -245,6 +245,14 @@ def test_a_copy_with_another_backend_or_length_chooses_its_points_again(change: 
     assert (saved["log"], changed["log"]) == ({"every": 4}, {"every": "auto"})
 
 
+def test_a_setting_that_is_typed_before_its_component_counts(here: Path) -> None:
+    saved, _ = load_final(compose(QUICK))
+    (here / "run.yaml").write_text(config_text(saved))
+    words = ["from=run.yaml", "optimizer.learning_rate=0.25", "optimizer=adam"]
+    optimizer = saved_plan("from", "run.yaml", read_arguments(words)).config["optimizer"]
+    assert (optimizer["_target_"], optimizer["learning_rate"]) == ("a3c_exp.optimizers.Adam", 0.25)
+
+
 def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     """A component that is written out replaces the saved one."""
     adam = "optimizer={_target_: a3c_exp.optimizers.Adam, learning_rate: 1e-3}"

@@ -6,6 +6,7 @@ is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         stale["total_steps"] = LOG_EVERY
     changed = {change.key_or_group.partition(".")[0] for change in changes}
     config = as_typed(config, {stale[name] for name in stale.keys() & changed})  # they are chosen again
-    for change in changes:
+    # Components by name come first, as in a new command: a setting that is typed before one belongs to it.
+    for change in sorted(changes, key=lambda change: not _names_component(change, config)):
         key = change.key_or_group
         value: Any = to_container(OmegaConf.create({key: change.value()}))[key]  # its interpolations resolved
         if key == TRUST:
@@ -54,7 +56,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             place = Path(str(value))
             continue
         config = without_typed(config, key)
-        if key == "callbacks" or (isinstance(value, str) and isinstance(config.get(key, ""), (dict, type(None)))):
+        if key == "callbacks" or _names_component(change, config):
             alone = [] if key == "env" else ["env=gym"]  # the default environment has settings for components
             config[key] = compose([*alone, str(change.input_line)], line.config_dir)[key]
         else:
@@ -76,6 +78,11 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         trusted=trusted,
         overrides=line.overrides,
     )
+
+
+def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
+    """Return whether an override names the file of a component: `optimizer=adam`."""
+    return isinstance(change.value(), str) and isinstance(config.get(change.key_or_group, ""), (dict, type(None)))
 
 
 def _check(change: Override, word: str) -> None:
