@@ -49,6 +49,33 @@ def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes
     assert dict(flatten(chosen))[stays] == dict(flatten(preset))[stays]
 
 
+@pytest.mark.parametrize(
+    ("command", "gone"),
+    [
+        ("env=lunar optimizer=torch_adam", "optimizer.learning_rate"),
+        ("experiment=mine optimizer.param_groups={}", "network.initial_std"),
+    ],
+)
+def test_so_does_one_of_torch_and_one_that_an_experiment_chooses(command: str, gone: str, here: Path) -> None:
+    files = {
+        "optimizer/torch_adam.yaml": "_target_: torch.optim.AdamW\nlr: 1.0e-3\n",
+        "network/own.yaml": "_target_: user_modules.Gru\nwidth: 8\n",
+        "experiment/mine.yaml": "# @package _global_\n"
+        "defaults: [override /env: lunar_continuous, override /network: own]\n",
+    }
+    for name, text in files.items():
+        (here / "dir" / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / "dir" / name).write_text(text)
+    chosen = compose([*command.split(), "plugins=[user_modules]"], "dir")
+    load_experiment(chosen)
+    assert gone not in dict(flatten(chosen))
+
+
+def test_an_empty_mapping_takes_the_place_of_another() -> None:
+    chosen = compose(["env=lunar_continuous", "optimizer.param_groups={}", "+env.kwargs={}"])
+    assert (chosen["optimizer"]["param_groups"], chosen["env"]["kwargs"]) == ({}, {})
+
+
 def test_a_setting_that_no_component_knows_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Only settings that the replaced component knows are dropped, neither typed nor mistyped ones."""
     files = {

@@ -65,6 +65,8 @@ def hydra_session(config_dir: str | None = None) -> Iterator[Any]:
     """Hydra on this project's configuration files and on those in `config_dir`. Raises ConfigError."""
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError("--config-dir", config_dir, "there is no such folder")
+    if config_dir is not None and Path(config_dir).resolve() == conf_folder().resolve():
+        raise ConfigError("--config-dir", config_dir, "is this package's own: your files need a folder of their own")
     if config_dir is not None and Path(config_dir, f"{CONFIG_NAME}.yaml").exists():
         problem = f"has a {CONFIG_NAME}.yaml, which would not be read: from={config_dir} runs that of a run's folder"
         raise ConfigError("--config-dir", config_dir, problem)
@@ -238,11 +240,11 @@ class Files:
 
 
 def set_value(node: DictConfig, key: str, value: Any) -> None:
-    """Set the value at a dotted key. A mapping is merged with what is there, unless it is a component that is written
-    out, and none of Hydra's. Raises ConfigError."""
+    """Set the value at a dotted key. A mapping is merged with what is there, unless it is empty, or a component that is
+    written out, and none of Hydra's. Raises ConfigError."""
     try:
-        merge = isinstance(value, dict) and (TARGET not in value or key.partition(".")[0] == "hydra")
-        OmegaConf.update(node, key, value, merge=merge, force_add=True)
+        merge = isinstance(value, dict) and value and (TARGET not in value or key.partition(".")[0] == "hydra")
+        OmegaConf.update(node, key, value, merge=bool(merge), force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as complaint:
         raise ConfigError(key, value, f"does not fit what it would replace: {first_line(complaint)}") from complaint
 
@@ -252,22 +254,25 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
 
     A component that is chosen by name keeps the settings of presets that it knows: `experiment=pong algorithm=a3c`
     keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which no option's file has, stays and is
-    refused. An experiment replaces the algorithm of its environment in the same way.
+    refused. An experiment replaces the components of its environment in the same way.
     """
-    for choice in choices:
-        named = not (choice.is_delete() or choice.is_hydra_override())
-        place, group, option = choice.package or choice.key_or_group, choice.key_or_group, str(choice.value())
-        if named and group == "experiment":
-            place = group = "algorithm"
-            option = str(node.hydra.runtime.choices[group])
-        component = OmegaConf.select(node, place) if named else None
+    chosen = [
+        (choice.package or choice.key_or_group, choice.key_or_group, str(choice.value()))
+        for choice in choices
+        if not (choice.is_delete() or choice.is_hydra_override())
+    ]
+    if any(group == "experiment" for _, group, _ in chosen):
+        chosen += [(g, g, str(option)) for g, option in node.hydra.runtime.choices.items() if re.fullmatch(r"\w+", g)]
+    for place, group, option in chosen:
+        component = OmegaConf.select(node, place)
         if not isinstance(component, DictConfig) or TARGET not in component:
             continue
         foreign = {str(key) for key in component} - files.names_in_file(group, option)
         if not foreign - {TARGET}:
             continue
         with suppress(Exception):  # the check of the whole configuration reports what is wrong, in one line
-            own = settings_of(component[TARGET], list(node.get("plugins") or []))
+            of_torch = str(component[TARGET]).startswith("torch.")  # its settings have names of torch's
+            own = {} if of_torch else settings_of(component[TARGET], list(node.get("plugins") or []))
             for key in foreign & files.names_in_group(group) - own.keys() - {TARGET}:
                 del component[key]
 
