@@ -173,7 +173,7 @@ class PolicyOutputs:
 
     @functools.cached_property
     def parameters(self) -> Tensor:
-        """float32 [T, B, P], of the distribution pi(. | s_t): logits, or means and logarithms of deviations.
+        """float32 [T, B, P], of the distribution pi(. | s_t): see its class in `networks.distributions`.
 
         The logit of an action that is not allowed is a constant, -1e9.
         """

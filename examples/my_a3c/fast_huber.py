@@ -4,6 +4,7 @@ import numpy as np
 
 from a3c_exp.algorithms import BatchArrays
 from a3c_exp.networks import NetworkOutputs, OutputGradients
+from a3c_exp.schedules import value
 from my_a3c.huber import HuberA3C
 
 
@@ -21,7 +22,7 @@ class FastHuberA3C(HuberA3C):
         clipped = errors.clip(-self.delta, self.delta)  # the derivative of the Huber loss
         gradients = OutputGradients(
             log_probs=-weight * advantages,
-            entropy=valid * np.float32(-weight * self.entropy_coefficient),
+            entropy=valid * np.float32(-weight * value(self.entropy_coefficient, progress)),
             values=np.float32(self.value_coefficient) * weight * clipped,
         )
         return gradients, {
