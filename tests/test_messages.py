@@ -21,7 +21,7 @@ MESSAGES = {
     "resume=nowhere": "resume = 'nowhere': must be the folder of a run: it has no readable config.yaml",
     "update=sync optimizer_state=per_worker": "optimizer_state = 'per_worker': must be 'shared' where update=sync: "
     "a round is one step for all",
-    "hydra.run.dir=run": "hydra.run.dir = '{here}/run': must be without a run: existing=resume continues the one in it",
+    "hydra.run.dir=run": "hydra.run.dir = '{here}/run': must be without a run: resume= goes on with the one in it",
 }
 
 

@@ -50,7 +50,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
         _check_nothing_is_lost(folder)
         return "begin"
     if existing == "refuse":
-        raise FolderError(folder, "must be without a run: existing=resume continues the one in it")
+        raise FolderError(folder, "must be without a run: resume= goes on with the one in it")
     if existing == "restart":
         _check_own(folder)
         return "begin"

@@ -10,8 +10,8 @@ to=<folder> writes it elsewhere. The tables are printed too. Configurations are
 ranked by their final return; with rank=eval by the mean return of the last
 evaluation, with rank=success_rate by the last value of the curve
 rollout/success_rate, with rank=eval/success_rate by that of an evaluation. Runs
-may still be going on. Runs that failed, were interrupted or cannot be read are
-left out and named; the exit code is then 1.
+may still be going on. Runs that failed or cannot be read are left out and
+named; the exit code is then 1.
 Runs that differ only in their seed are one configuration, named by the settings
 in which configurations differ. The curves and the page need the extra `report`.
 """
