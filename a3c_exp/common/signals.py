@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from a3c_exp.errors import signal_code
 
@@ -31,6 +32,18 @@ def end_early() -> None:
 def end(number: int, frame: object) -> None:
     """The handler of `end_early`. Not SystemExit, for which code of an environment may be blamed: see `FAILURES`."""
     raise SignalInterrupt(signal_code(number))
+
+
+@contextmanager
+def handled(handlers: Mapping[signal.Signals, Callable[[int, Any], object]]) -> Iterator[dict[signal.Signals, Any]]:
+    """Within: these handlers of signals. Gives those before, which come back afterwards."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            with suppress(TypeError):  # None: a handler that was not set from Python cannot be restored
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from a3c_exp.common.signals import handled
 from a3c_exp.envs.answers import WrongAnswerError
 from a3c_exp.errors import LONGEST_TEXT, RunError, one_line, place_of
 
@@ -69,10 +70,9 @@ def _alarm(seconds: float) -> Iterator[None]:
     def ring(signum: int, frame: object) -> None:
         raise TimeoutError(f"its close took longer than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
+    with handled({signal.SIGALRM: ring}):
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from a3c_exp.common.signals import ENDING, end
+from a3c_exp.common.signals import ENDING, end, handled
 
 
 @dataclass(slots=True)
@@ -52,13 +52,8 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
     handlers = dict.fromkeys((each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN), ask)
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         handlers[signal.SIGUSR1] = save
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    with handled(handlers) as before:
         yield
-    finally:
-        for number, handler in before.items():
-            with suppress(TypeError):  # None: a handler that was not set from Python cannot be restored
-                signal.signal(number, handler)
     requeue = before.get(signal.SIGUSR2)
     if interruption.signal == signal.SIGUSR2 and callable(requeue) and requeue is not end:
         requeue(signal.SIGUSR2, None)
