@@ -173,7 +173,7 @@ class SharedParameters:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set everything as `state` had it. A worker without a row in `state` starts with the initial optimizer
-        state, and its own gradients are counted for the bias correction.
+        state, and its own gradients are counted for the bias correction. Rows of workers that are no more are left out.
 
         Raises ValueError if the state is of another network or optimizer.
         """

@@ -261,7 +261,7 @@ class SharedStore:
 
         This never takes the lock: a worker may be stopped while it holds it. An update is prepared in the second copy,
         so what was copied while the version stayed the same is whole. Otherwise it is copied again, which takes less
-        time than an update.
+        time than an update. Without a lock there is one copy, which may be in the middle of an update, as in a pull.
         """
         while True:
             version = self.version
