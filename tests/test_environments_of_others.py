@@ -286,7 +286,7 @@ def test_a_finished_run_is_not_resumed(
 
 def test_a_run_that_a_callback_has_ended_goes_on_without_it(here: Path) -> None:
     rule = "callbacks=[{_target_:a3c_exp.callbacks.NoImprovement,evaluations:1}]"
-    assert program.main([*QUICK, "total_steps=2000", "eval.every=32", rule, "hydra.run.dir=run"]) == 0
+    assert program.main([*QUICK, "total_steps=600", "eval.every=32", rule, "hydra.run.dir=run"]) == 0
     ended = summary(here / "run")
     assert ended["stop_reason"] == "no_improvement"
     assert program.main(["resume=run"]) == 0
