@@ -243,8 +243,9 @@ def set_value(node: DictConfig, key: str, value: Any) -> None:
     """Set the value at a dotted key. A mapping is merged with what is there, unless it is empty, or a component that is
     written out, and none of Hydra's. Raises ConfigError."""
     try:
-        merge = isinstance(value, dict) and value and (TARGET not in value or key.partition(".")[0] == "hydra")
-        OmegaConf.update(node, key, value, merge=bool(merge), force_add=True)
+        is_component = isinstance(value, dict) and TARGET in value and key.partition(".")[0] != "hydra"
+        merge = isinstance(value, dict) and len(value) > 0 and not is_component
+        OmegaConf.update(node, key, value, merge=merge, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as complaint:
         raise ConfigError(key, value, f"does not fit what it would replace: {first_line(complaint)}") from complaint
 

@@ -247,7 +247,7 @@ def _filled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
         filled = value.replace("{port}", str(port())) if "{port}" in value else value
         return port() if value == "{port}" else filled.replace("{copy}", copy)
 
-    return {key: fill(value) for key, value in kwargs.items()}
+    return dict(fill(kwargs))
 
 
 def _free_port() -> int:

@@ -216,7 +216,7 @@ class EpisodeTable(Own):
         self._run.output.write(EPISODES_FILE, self._file.close)
 
     def _decided(self, episodes: Episodes) -> list[str]:
-        """The names of the environment's own numbers that have a column, which the first episodes decide."""
+        """The names of the environment's own numbers that have a column."""
         if self._names is None:
             self._names = list(dict.fromkeys([*(self._run.experiment.env.info_keys or ()), *episodes.numbers]))
             self._file.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
