@@ -25,7 +25,7 @@ class FixedPolicy:
     def initial_state(self, count: int) -> None:
         return None
 
-    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, None]:
+    def policy_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, None]:
         return observations, self.values(observations, state), None
 
     def values(self, observations: Array, state: Array | None) -> Floats:

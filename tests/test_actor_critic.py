@@ -227,6 +227,15 @@ class TestKernels:
         assert parameters.dtype == values.dtype == np.float32
         np.testing.assert_allclose(network.values(observations[0], state), values, atol=1e-6)
 
+    @ALL
+    def test_a_critic_apart_values_a_whole_rollout_at_its_end(self, name: str) -> None:
+        network, observations = NETWORKS[name](), draw_observations(name, 4, 3)
+        _, values, _ = network.policy_forward(observations[0], network.initial_state(3))
+        assert (values is None) == (name in ("mlp", "box"))
+        if values is None:
+            each = [network.act_forward(row)[1] for row in observations]
+            np.testing.assert_allclose(network.values(observations), each, atol=1e-6)
+
     def test_are_described_for_the_log(self) -> None:
         assert NETWORKS["mlp"]().runtime.description == "kernels: numpy"
         assert "torch for an encoder (Cnn is none" in NETWORKS["cnns"]().runtime.description

@@ -75,7 +75,7 @@ def live(agent: AgentBuffers) -> None:
     for mark in (1, 2):
         slot = network.acquire_slot()
         agent.request["version"][0] = mark
-        network.act_forward(np.full((ENVS, OBSERVATION_SIZE), mark, np.float32), None)
+        network.policy_forward(np.full((ENVS, OBSERVATION_SIZE), mark, np.float32), None)
         network.put_rollout(slot, scripted_rollout(mark))
 
 
@@ -125,7 +125,7 @@ class Case:
         """The successor gets the reply to its own request, and its rollout is queued as its own."""
         network = RemoteNetwork(self.successor, Categorical(Discrete(2)), Heartbeat())
         reply(self.successor, 8.0)
-        distributions, values, _ = network.act_forward(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
+        distributions, values, _ = network.policy_forward(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
         np.testing.assert_array_equal(values, np.full(ENVS, 8.0))
         np.testing.assert_array_equal(distributions, np.full((ENVS, 2), 8.0))
         assert self.take(self.buffers.requests) == [(self.successor, 0)]

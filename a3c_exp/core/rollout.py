@@ -108,19 +108,23 @@ class PolicyNetwork(Protocol):
     def initial_state(self, count: int) -> Array | None:
         """The recurrent state with which every episode begins, float32 [B, S]; None for a network without one."""
 
-    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
-        """Observations [B, ...] -> distribution parameters [B, P], values [B], the state after."""
+    def policy_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array | None, Array | None]:
+        """Observations [B, ...] -> distribution parameters [B, P], values [B], the state after.
+
+        The values are None if `values` takes those of a whole rollout, which are then asked for at its end.
+        """
 
     def values(self, observations: Array, state: Array | None) -> Array:
-        """V(s), float32 [B]. state: the one before s."""
+        """V(s), float32 [N]. state: the one before s. Without a state perhaps of [T, B, ...], see above: [T, B]."""
 
 
-# Actions, their log-probabilities, values, and the recurrent state after the observations that they are for.
-_Choice = tuple[Array, Floats, Floats, Array | None]
+# Actions, their log-probabilities, values (None: see `PolicyNetwork`), and the recurrent state after the observations
+# that they are for.
+_Choice = tuple[Array, Floats, Floats | None, Array | None]
 
 # A row of a rollout as it comes: a choice, and the environments' answer. An environment never writes into an array
 # again, and to concatenate T of them at once is cheaper than to copy each.
-_Row = tuple[Array, Floats, Floats, Array | None, Step]
+_Row = tuple[Array, Floats, Floats | None, Array | None, Step]
 
 
 @dataclass(eq=False)
@@ -173,11 +177,13 @@ class Actor:
         rows = self._interact(snapshot, value(epsilon, progress))
         actions, log_probs, acted_values, _, steps = zip(*rows, strict=True)
         raw = _stack([first, *[step.obs for step in steps[:-1]]])
-        values, rewards = _stack(acted_values), _stack([step.reward for step in steps])
+        rewards = _stack([step.reward for step in steps])
         terminated = _stack([step.terminated for step in steps])
         truncated = _stack([step.truncated for step in steps])
         valid = _stack([step.valid for step in steps])
         self._require_finite(raw, rewards)
+        observations = raw if normalizer is None else normalizer.observations(raw)
+        values = self.network.values(observations, None) if acted_values[0] is None else _stack(acted_values)
 
         if self.settings.time_limit_is_terminal:
             terminated, truncated = terminated | truncated, np.zeros_like(truncated)
@@ -193,8 +199,8 @@ class Actor:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards, stats)
         return Rollout(
-            observations=raw if normalizer is None else normalizer.observations(raw),
-            actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards, values=values,
+            observations=observations, actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards,
+            values=values,
             next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
             version=snapshot.version, state=first_state, episodes=episodes,
             transitions=int(np.count_nonzero(valid)), stats=stats,
@@ -223,7 +229,7 @@ class Actor:
         while len(rows) != last:
             if chosen is None:
                 network_observations = observations if normalizer is None else normalizer.observations(observations)
-                parameters, values, state = network.act_forward(network_observations, state)
+                parameters, values, state = network.policy_forward(network_observations, state)
                 if epsilon:
                     assert isinstance(distribution, SingleChoice)
                     actions, log_probs = distribution.sample_mixed(parameters, epsilon, rng)

@@ -77,6 +77,8 @@ class QNetwork(ActorCritic):
 class QRuntime:
     """Computes a `QNetwork` by kernels, or both of its networks by torch."""
 
+    critic = None
+
     def __init__(self, network: QNetwork) -> None:
         self.description = describe(network.observation_input, network.online)
         self._online = encoder_part(network.online, network.observation_input)

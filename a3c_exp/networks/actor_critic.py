@@ -59,12 +59,16 @@ class Runtime(Protocol):
     """The way in which a network is computed: by kernels and torch, part by part, or by torch alone.
 
     description: a line for the log: which parts numpy runs, and which torch.
+    critic: computes the values of observations [N, ...] or [T, B, ...] alone; None if it is not apart from the policy.
     """
 
     description: str
 
-    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
-        """See `ActorCritic.act_forward`."""
+    @property
+    def critic(self) -> Callable[[Array], Array] | None: ...
+
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array | None, Array | None]:
+        """See `ActorCritic.policy_forward`."""
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         """observations [T, B, ...] -> see `TrainOutputs`."""
@@ -210,12 +214,18 @@ class ActorCritic(nn.Module, ABC):
         self.runtime = runtime
 
     def act_forward(self, observations: Array, state: Array | None = None) -> tuple[Array, Array, Array | None]:
-        """The forward pass to act: [N, ...] -> distribution parameters [N, P], values [N], the state after."""
+        """The forward pass of a step: [N, ...] -> distribution parameters [N, P], values [N], the state after."""
+        parameters, values, after = self.runtime.act_forward(observations, state)
+        return parameters, self.values(observations) if values is None else values, after
+
+    def policy_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array | None, Array | None]:
+        """The same to act. The values are None if the critic is apart: `values` of a whole rollout cost less."""
         return self.runtime.act_forward(observations, state)
 
     def values(self, observations: Array, state: Array | None = None) -> Array:
-        """V(s) for observations [N, ...]: float32 [N]."""
-        return self.act_forward(observations, state)[1]
+        """V(s) for observations [N, ...], or of a critic that is apart for [T, B, ...]: float32 [N] or [T, B]."""
+        critic = self.runtime.critic
+        return self.act_forward(observations, state)[1] if critic is None else critic(observations)
 
     def evaluate(
         self, observations: Array, actions: Array, recurrent_input: RecurrentInput | None = None
@@ -274,6 +284,7 @@ class TorchRuntime:
     """
 
     description = "torch computes the network"
+    critic = None
 
     def __init__(self, network: ActorCritic, device: torch.device | str = "cpu") -> None:
         self._network = network

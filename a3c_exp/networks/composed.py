@@ -144,15 +144,22 @@ class PartRuntime:
         self._core = None if network.core is None else LstmKernel(network.core)
         self._head = network.head.kernel()
         self._value = LinearKernel(network.value)
+        of_vectors = isinstance(self._critic, SequenceKernel) and network.observation_input.axes == 1
+        self.critic = self._critic_forward if of_vectors and not network.shared else None
 
-    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
+    def act_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array | None, Array | None]:
         features = self._actor.act_forward(observations)
         if self._core is not None:
             assert state is not None
             features, state = self._core.act_forward(features, state)
-        critic_features = features if self._shared else self._critic.act_forward(observations)
         parameters = self._masked(self._head.act_forward(features), observations)
-        return parameters, self._value.act_forward(critic_features)[:, 0], state
+        if self._shared:
+            return parameters, self._value.act_forward(features)[:, 0], state
+        return parameters, None if self.critic is not None else self._critic_forward(observations), state
+
+    def _critic_forward(self, observations: Array) -> Floats:
+        values: Floats = self._value.act_forward(self._critic.act_forward(observations))[..., 0]
+        return values
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         length, count = observations.shape[:2]

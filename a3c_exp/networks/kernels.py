@@ -105,7 +105,10 @@ class Kernel(ABC):
 
 
 class LinearKernel(Kernel):
-    """An affine layer: [N, in_features] -> [N, out_features]. For `backward` its inputs are saved."""
+    """An affine layer: [N, in_features] -> [N, out_features]. For `backward` its inputs are saved.
+
+    To act, rows may come as [T, N, in_features]: each product is the one of [N, in_features], bit for bit.
+    """
 
     def __init__(self, layer: nn.Linear) -> None:
         self._weight = array_of(layer.weight)
@@ -118,7 +121,8 @@ class LinearKernel(Kernel):
 
     def act_forward(self, x: Floats, out: Floats | None = None) -> Floats:
         """The outputs, in a new array or in `out`."""
-        y: Floats = x.dot(self._weight_t, out)  # a third faster than np.dot
+        # `dot` is a third faster than np.dot, and than `@` for a matrix; of more axes it does not call BLAS.
+        y: Floats = x.dot(self._weight_t, out) if x.ndim == 2 else x @ self._weight_t
         if self._bias is not None:
             y += self._bias
         return y
@@ -206,7 +210,7 @@ class SequenceKernel:
                 self._kernels.append(ActivationKernel(ACTIVATIONS[type(layer)](layer), in_place))
 
     def act_forward(self, x: Array) -> Floats:
-        """The forward pass to act. The result may be `x` itself."""
+        """The forward pass to act, of vectors also [T, N, D] -> [T, N, F]. The result may be `x` itself."""
         x = self._prepare(x)
         for kernel in self._kernels:
             x = kernel.act_forward(x)

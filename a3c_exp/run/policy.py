@@ -101,16 +101,16 @@ class Policy:
 
         state: the recurrent state; None at the start of all episodes, and for a network without one.
         """
-        parameters, _, state = self.outputs(observations, state)
+        parameters, _, state = self._network.policy_forward(*self._inputs(observations, state))
         return self.choose(parameters, greedy), state
 
     def outputs(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
         """Observations and state as `predict` takes them -> distribution parameters [B, P], values [B], next state."""
-        if state is None:
-            state = self._network.initial_state(len(observations))
-        if self.normalizer is not None:
-            observations = self.normalizer.observations(observations)
-        return self._network.act_forward(observations, state)
+        return self._network.act_forward(*self._inputs(observations, state))
+
+    def _inputs(self, observations: Array, state: Array | None) -> tuple[Array, Array | None]:
+        state = self._network.initial_state(len(observations)) if state is None else state
+        return observations if self.normalizer is None else self.normalizer.observations(observations), state
 
     def choose(self, parameters: Array, greedy: bool = True) -> Array:
         """Actions of an EnvBatch [B, ...] from distribution parameters [B, P]."""

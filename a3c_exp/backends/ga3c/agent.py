@@ -43,14 +43,14 @@ class RemoteNetwork:
         self._heartbeat = heartbeat
         self._poll = polling(buffers.notifications)
         self._free_slots: list[int] = []
-        self._versions: list[int] = []  # of the parameters of each `act_forward` of a rollout
+        self._versions: list[int] = []  # of the parameters of each `policy_forward` of a rollout
         self.waited = 0.0
 
     def initial_state(self, count: int) -> Floats | None:
         size = self._buffers.spec.state_size
         return np.zeros((count, size), np.float32) if size else None
 
-    def act_forward(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
+    def policy_forward(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
         """The distributions are a view, which holds until the next request."""
         self._ask(observations, state)
         count, reply = len(observations), self._request
@@ -128,7 +128,7 @@ def run_agent(
     network = RemoteNetwork(buffers, distribution, heartbeat)
     actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat)
     if (watch := measure_actor(context.measures, actor)) is not None:
-        watch.time(network, "act_forward", "waiting")  # for a predictor
+        watch.time(network, "policy_forward", "waiting")  # for a predictor
     try:
         os.nice(NICENESS)
         rules = LeavingRules(experiment.stop, store.start(index, actor.rng))
