@@ -170,7 +170,7 @@ class Event:
         """
         for name, value in values.items():
             if math.isfinite(value):
-                self._add(name, Metric(value))
+                self._add(name, Metric(value + 0.0))  # without the sign of -0.0
 
     def _add(self, name: str, metric: Metric) -> None:
         known = self.metrics.setdefault(name, metric)

@@ -364,7 +364,7 @@ class Trainer:
         if len(event.episodes):
             guard = self.experiment.env.max_steps_guard
             if guard is not None and event.episodes.lengths.max() >= guard:
-                text = f"worker {event.worker}: an episode was truncated after {guard:,} steps (env.max_steps_guard)"
+                text = f"worker {event.worker}: an episode reached the {guard:,} steps of env.max_steps_guard"
                 self._warn_once("guard", text)
             if event.episodes.left_out:
                 self._warn_once("info", f"worker {event.worker}: {event.episodes.left_out}")
