@@ -194,7 +194,7 @@ def test_a_worker_that_prints_into_a_pipe_that_nobody_reads_is_not_waited_for(pr
     assert running.process.wait(60) == 0
     summary = json.loads((running.folder / "summary.json").read_text())
     assert summary["stop_reason"] == "max_seconds" and summary["training_seconds"] < 7
-    assert latest(running.folder)["store"]["steps"] == summary["steps"] > 1000
+    assert latest(running.folder)["store"]["steps"] == summary["steps"] > 100
 
 
 @LINUX
