@@ -41,7 +41,8 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
 def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_reached() -> None:
     assert ending(SUMMARY, None)[-1] == "26.5k/s | best greedy evaluation 500.0"
     assert "stayed below 500" in ending(SUMMARY, 500.0)[-1]
-    assert "300 was reached at step 9,000" in ending(SUMMARY | {"solved_at_steps": 9000}, 300.0)[-1]
+    reached = {"solved_at_steps": 9000, "solved_at_seconds": 0.5}
+    assert "300 was reached after 9,000 steps, 0.5 s" in ending(SUMMARY | reached, 300.0)[-1]
     solved = {"stop_reason": "mean_return", "solved_at_steps": 9000, "solved_at_seconds": 0.5}
     assert "107,000 steps, 4.0 s in all" in ending(SUMMARY | solved, 300.0)[-1]
     assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]

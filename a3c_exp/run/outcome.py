@@ -77,7 +77,7 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     elif _is_solved(summary):
         facts.append(f"{_after(summary['steps'], summary['training_seconds'])} in all")
     elif threshold is not None:
-        facts.append(f"{threshold:g} was reached at step {solved:,}")
+        facts.append(f"{threshold:g} was reached after {_after(solved, summary['solved_at_seconds'])}")
     rejected = summary["rejected_updates"]
     return [*outcome(summary).split("; "), " | ".join(facts), *([f"{rejected:,} updates rejected"] if rejected else [])]
 
