@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,6 +179,67 @@ def test_its_errors_end_the_run_where_it_says_so(tmp_path: Path) -> None:
     assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
     assert "scripted to fail" in done.summary["error"]
     assert latest(tmp_path)["store"]["steps"] > 0
+
+
+@dataclass(kw_only=True)
+class Failing(Callback):
+    """Raises in one moment."""
+
+    moment: str
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self.fail("on_point")
+
+    def on_evaluation(self, run: RunView, result: EvalResult) -> None:
+        self.fail("on_evaluation")
+
+    def on_checkpoint(self, run: RunView, path: Path) -> None:
+        self.fail("on_checkpoint")
+
+    def fail(self, moment: str) -> None:
+        if moment == self.moment:
+            raise ValueError(f"scripted to fail in {moment}")
+
+
+@pytest.mark.parametrize("moment", ["on_point", "on_evaluation", "on_checkpoint"])
+def test_its_errors_keep_no_run_from_being_saved(moment: str, tmp_path: Path) -> None:
+    """It fails again as the run is saved. The others are told."""
+    both = named("Failing", moment=moment, on_error="raise")
+    both["callbacks"] += named("Noting")["callbacks"]
+    done = train(tmp_path, eval__every=80, **both)
+    assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
+    assert f"in {moment}" in json.loads((tmp_path / "summary.json").read_text())["error"]
+    assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
+    assert (tmp_path / "checkpoints" / "best.ckpt").exists() == (moment != "on_point")
+    found = notes(tmp_path)
+    assert found["end"] == [["failed", done.summary["steps"]]] and len(found[moment.removeprefix("on_")]) > 0
+
+
+@dataclass(kw_only=True)
+class Ending(Noting):
+    """Asks for an evaluation once all workers have ended, and interrupts twice while the last checkpoint is told of."""
+
+    interrupts: bool = False
+
+    def on_trained(self, run: RunView) -> None:
+        super().on_trained(run)
+        run.evaluate()
+
+    def on_checkpoint(self, run: RunView, path: Path) -> None:
+        for _ in range(2 * self.interrupts):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_it_may_ask_for_the_last_evaluation_where_there_are_none(tmp_path: Path) -> None:
+    done = train(tmp_path, eval__every=None, **named("Ending"))
+    order = [json.loads(line)[0] for line in (tmp_path / "notes").read_text().splitlines()]
+    assert order.index("trained") < order.index("evaluation") < order.index("end")
+    assert [steps for steps, _ in notes(tmp_path)["evaluation"]] == [done.summary["steps"]]
+
+
+def test_ctrl_c_twice_while_the_run_is_saved_loses_no_summary(tmp_path: Path) -> None:
+    train(tmp_path, checkpoint__every=10**9, eval__every=None, **named("Ending", interrupts=True))
+    assert (tmp_path / "summary.json").exists() and "end" in notes(tmp_path)
 
 
 # Its state.

@@ -13,12 +13,16 @@ import pytest
 from faulty import SPOILED
 from gymnasium.spaces import Box, Discrete, Space
 from policies import FixedPolicy
-from runs import latest, same, train
+from runs import config, latest, same, train
 from scripted import Changed, Echo
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.experiment import RunContext
+from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
+from a3c_exp.core.worker import make_actor
 from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch
 from a3c_exp.envs.answers import WrongAnswerError, rewards_of
 from a3c_exp.envs.errors import close_within
@@ -154,6 +158,17 @@ class Still:
         return np.zeros(len(observations), np.int64), None
 
 
+def test_environments_of_a_worker_whose_first_reset_fails_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have started programs of their own."""
+    closed: list[object] = []
+    monkeypatch.setattr(SyncEnvBatch, "close", lambda batch: closed.append(batch))
+    whole = config(NAME, plugins=["faulty"], env__kwargs={"fault": "reset", "at": [1]})
+    context = RunContext(experiment=load_experiment(whole, check=False))
+    with pytest.raises(EnvError):
+        make_actor(context, 0, lambda _: FixedPolicy(lambda step: 0), Heartbeat())
+    assert len(closed) == 1
+
+
 class TestAnEvaluation:
     def test_begins_again_after_an_error(self, caplog: pytest.LogCaptureFixture) -> None:
         env = Gym(id=NAME, kwargs={"fault": "nan reward", "at": [2, 7], "lengths": [3]}).make(2, [0, 1])
@@ -161,6 +176,10 @@ class TestAnEvaluation:
             episodes = evaluate_policy(Still(), env, 6)  # type: ignore[arg-type]
         assert episodes.lengths.tolist() == [3] * 6 and np.isfinite(episodes.returns).all()
         assert "environment 0 (Misbehaving-v0)" in caplog.text
+
+    def test_begins_again_after_an_error_of_a_reset(self) -> None:
+        env = Gym(id=NAME, kwargs={"fault": "reset", "at": [1, 3], "lengths": [3]}).make(2, [0, 1])
+        assert evaluate_policy(Still(), env, 6).lengths.tolist() == [3] * 6  # type: ignore[arg-type]
 
     def test_ends_with_the_last_of_too_many(self) -> None:
         env = Gym(id=NAME, kwargs={"fault": "nan reward", "every": 2, "lengths": [3]}).make(1, [0])

@@ -68,3 +68,11 @@ class TestAWholeRun:
         assert short["stop_reason"] == "total_steps"
         for done in resumed:
             assert (done["stop_reason"], done["episodes"], done["steps"]) == ("worker_episodes", 40, 120)
+
+    def test_reaches_its_goal_though_a_worker_had_left_in_an_earlier_session(self, tmp_path: Path) -> None:
+        """It ends no more episodes, so nobody waits for one."""
+        whole = config(workers=1, stop__worker_episodes=20, **ALONE)
+        train_config(whole, tmp_path)
+        goal = {"worker_episodes": 20, "mean_return": -1e9, "window": 22}
+        done = train_config(whole | {"workers": 2, "stop": goal}, tmp_path, resume=True).summary
+        assert (done["stop_reason"], done["episodes"]) == ("mean_return", 22)

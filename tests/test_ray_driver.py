@@ -104,6 +104,18 @@ def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_be
         list(run)
 
 
+def test_new_servers_do_not_wait_in_rounds_for_a_worker_that_has_left(case: Case) -> None:
+    run = case.driver.run()
+    next(run)
+    list(case.driver._end(1, WorkerExit()))
+    case.lost = True
+    next(run)
+    case.lost = False
+    next(run)
+    for server in case.driver._servers:
+        server.leave.remote.assert_called_once_with(1)
+
+
 def test_a_server_that_never_starts_ends_the_run(case: Case) -> None:
     case.ready = False
     with pytest.raises(RunError, match="no parameter server could be started"):

@@ -153,7 +153,7 @@ class Callback:
         """Called when a checkpoint, latest or best, has been written."""
 
     def on_trained(self, run: RunView) -> None:
-        """Called when all workers have ended in order, after the last evaluation."""
+        """Called when all workers have ended in order, before the last evaluation."""
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
         """Called at last, however the run has ended, with the content of summary.json. Nothing can be logged any more:

@@ -62,7 +62,10 @@ class Worker:
         store, actor, learner, experiment = self._store, self._actor, self._learner, self._experiment
         total_steps = experiment.total_steps
         rules = LeavingRules(experiment.stop, store.start(self._index, actor.rng))
-        while not (store.stopped or rules.has_all_episodes):
+        while not store.stopped:
+            if rules.has_all_episodes:  # since an earlier session
+                yield Event(self._index, left="worker_episodes")
+                return
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
                 return
@@ -78,8 +81,10 @@ class Worker:
     def close(self) -> None:
         """Leave the run: synchronous rounds go on without this worker. Close its environments."""
         self._heartbeat.begin(CLOSING)
-        self._store.leave(self._index)
-        close_within(self._actor.env)
+        try:
+            self._store.leave(self._index)
+        finally:  # a server may be dead
+            close_within(self._actor.env)
 
     def _build_network(self, env: EnvBatch) -> ActorCritic:
         # Nothing is drawn: the first pull brings the parameters.
@@ -278,7 +283,11 @@ def make_actor(
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
     env = env_settings.make(count, seeds)
-    return Actor(
-        env, make_network(env), rng, env_settings, experiment.rollout_length, experiment.gamma, experiment.epsilon,
-        heartbeat, experiment.algorithm.value_of_action,
-    )  # fmt: skip
+    try:
+        return Actor(
+            env, make_network(env), rng, env_settings, experiment.rollout_length, experiment.gamma, experiment.epsilon,
+            heartbeat, experiment.algorithm.value_of_action,
+        )  # fmt: skip
+    except BaseException:  # a reset may raise
+        close_within(env)
+        raise

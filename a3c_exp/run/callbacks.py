@@ -109,9 +109,7 @@ class StopRules(Own):
 
     def leaving_rule(self) -> str:
         """The rule by which all workers have left before the total steps: that of most of those that say why."""
-        # One that had finished all its episodes in an earlier session says nothing.
-        silent = "total_steps" if self._run.experiment.stop.worker_episodes is None else "worker_episodes"
-        ((rule, _),) = self._run.statistics.left.most_common(1) or [(silent, 0)]
+        ((rule, _),) = self._run.statistics.left.most_common(1) or [("total_steps", 0)]
         return rule
 
 
@@ -381,7 +379,8 @@ class CallbackList:
 
     def tell(self, moment: str, *arguments: object) -> None:
         """Call a moment's method of all callbacks that have one. One that logs a point while it is told of a point is
-        not told of its own."""
+        not told of its own. What a callback whose `on_error` is raise has raised comes after all have been told."""
+        raised: list[Exception] = []
         for callback, method in self._listeners[moment]:
             if method in self._telling:
                 continue
@@ -390,10 +389,13 @@ class CallbackList:
                 method(self._run, *arguments)
             except Exception as error:
                 if callback.on_error == "raise":
-                    raise
-                self._warn_once(f"callback {type(callback).__name__}.{moment} failed", error)
+                    raised.append(error)
+                else:
+                    self._warn_once(f"callback {type(callback).__name__}.{moment} failed", error)
             finally:
                 self._telling.pop()
+        if raised:
+            raise raised[0]
 
     def state(self) -> dict[str, Any]:
         """The states of the user's callbacks by name; one that a checkpoint cannot hold is left out."""

@@ -66,13 +66,12 @@ class Evaluations(Own):
             self._start()
             self._take(block=self._run.experiment.backend.deterministic)
 
-    def on_trained(self, run: RunView) -> None:
-        """Evaluate the final parameters, unless they have been evaluated."""
-        if self._run.experiment.eval.every is None:
-            return
+    def evaluate_final(self) -> None:
+        """Evaluate the final parameters, if a callback has asked for it, or they are due and not evaluated yet."""
         self._take(block=True)
-        final = {"steps": run.steps, "version": self._run.statistics.updates}
-        if not self._evaluated or any(self._evaluated["store"][name] != number for name, number in final.items()):
+        final = {"steps": self._run.steps, "version": self._run.statistics.updates}
+        known = self._evaluated and all(self._evaluated["store"][name] == number for name, number in final.items())
+        if self.asked or not (known or self._run.experiment.eval.every is None):
             self._start()
             self._take(block=True)
 
@@ -149,11 +148,13 @@ class Evaluations(Own):
                 cut = f"{result.cut} of {limits.episodes} episodes were cut after {limits.max_steps} steps"
                 log.warning("evaluation at step %d: %s (eval.max_steps)", result.steps, cut)
             run.statistics.counts["cut_eval_episodes"] += result.cut
-        run.tell("on_evaluation", result)
-        mean, best = result.mean_return, -math.inf if run.best_return is None else run.best_return
-        if mean > best or (mean == best and BEST in run.output.unwritten):
-            run.best_return = mean
-            run.write(BEST, self._evaluated | {"best_eval_return": mean})
+        try:
+            run.tell("on_evaluation", result)
+        finally:  # a callback may raise
+            mean, best = result.mean_return, -math.inf if run.best_return is None else run.best_return
+            if mean > best or (mean == best and BEST in run.output.unwritten):
+                run.best_return = mean
+                run.write(BEST, self._evaluated | {"best_eval_return": mean})
 
     def _work(self, state: dict[str, Any], evaluation: Future[EvalResult | None]) -> None:
         with ExitStack() as closing:  # after the result is known: a close may hang

@@ -199,22 +199,25 @@ def evaluate_policy(
     info_numbers, numbers = InfoNumbers(policy.info_keys), list[dict[str, float]]()
     failures: list[str] = []
     failures_in_a_row = 0
-    observations, first = env.reset(), quota[0]
+    first = quota[0]
+    observations: Array | None = None  # a reset is due
     state: Array | None = None
     ticks = cut_count = 0
     while go_on(len(done), ticks) and quota.any():
-        if on_step is not None and quota[0] == first:
-            on_step(env)
-        actions, state = policy.predict(observations, state, greedy)
         try:
+            if observations is None:
+                observations, state = env.reset(), None
+                returns[:] = lengths[:] = rest[:] = 0
+            if on_step is not None and quota[0] == first:
+                on_step(env)
+            actions, state = policy.predict(observations, state, greedy)
             step = env.step(actions)
         except EnvError as error:
             failures.append(str(error).partition("\n")[0])
             failures_in_a_row += 1
             if failures_in_a_row == MOST_FAILURES:
                 raise
-            observations, state = env.reset(), None
-            returns[:] = lengths[:] = rest[:] = 0
+            observations = None
             continue
         observations = step.obs
         returns += step.reward
@@ -234,8 +237,7 @@ def evaluate_policy(
             returns[index] = lengths[index] = 0
             rest[index] = cut[index]
         if quota.any() and rest[quota > 0].all():
-            observations, state = env.reset(), None
-            returns[:] = lengths[:] = rest[:] = 0
+            observations = None
         ticks += 1
     if failures:
         log.warning("an evaluation has begun again after errors: %d, the first: %s", len(failures), failures[0])

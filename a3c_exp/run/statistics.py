@@ -16,7 +16,8 @@ from a3c_exp.core.events import COUNTS, RECENT, Episodes, Event
 class RunStatistics:
     """Totals, the last 100 episodes, and means since the last `window()`.
 
-    environments: number of environments of all workers; `reached` waits until each has ended an episode.
+    environments: number of environments of all workers; `reached` waits until each has ended an episode, or its worker
+        has left.
     window: most episodes that `reached` is asked about.
     clock: monotonic seconds.
 
@@ -26,9 +27,14 @@ class RunStatistics:
     """
 
     def __init__(
-        self, environments: int = 0, clock: Callable[[], float] = time.perf_counter, window: int = RECENT
+        self,
+        environments: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+        window: int = RECENT,
+        workers: int = 1,
     ) -> None:
         self.environments = environments
+        self._of_a_worker = environments // workers
         self._kept = max(window, RECENT)
         self.left: Counter[str] = Counter()
         self.steps = 0
@@ -53,8 +59,6 @@ class RunStatistics:
         self.updates += event.updates
         if event.counts:
             self.counts = {name: number + event.counts.get(name, 0) for name, number in self.counts.items()}
-        if event.left:
-            self.left[event.left] += 1
         for staleness, count in event.staleness.items():
             total, number, most = self._staleness
             self._staleness = [total + staleness * count, number + count, max(most, staleness)]
@@ -66,6 +70,9 @@ class RunStatistics:
             self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
             # It is enough to know that there are some: they would be copied each time.
             self._window.episodes = Episodes()
+        if event.left:
+            self.left[event.left] += 1
+            self._finished_envs[event.worker] = self._of_a_worker
         self._window.merge(event)
 
     @property

@@ -73,7 +73,8 @@ def session(
         network, env = build_network(experiment)
     store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
     store.initialize(network.vector)
-    statistics = RunStatistics(experiment.worker_count * experiment.envs_per_worker, window=experiment.stop.window)
+    workers = experiment.worker_count
+    statistics = RunStatistics(workers * experiment.envs_per_worker, window=experiment.stop.window, workers=workers)
     state: dict[str, Any] | None = None
     warning = ""
     if experiment.init_from is not None and not resume:
@@ -164,6 +165,7 @@ class Trainer:
         self._stop_reason: str | None = None
         self._deadline = math.inf  # for workers that have been asked to end
         self._error: str | None = None
+        self._saving = False
         self._commit = provenance.commit()  # now: the code may change during the run
         self._add_callbacks(terminal)
         if state is not None:
@@ -261,8 +263,13 @@ class Trainer:
     # What the package's own callbacks may do.
 
     def tell(self, moment: str, *arguments: object) -> None:
-        """See `CallbackList.tell`."""
-        self._callbacks.tell(moment, *arguments)
+        """See `CallbackList.tell`. Once the run ends, what a callback raises does not keep it from being saved."""
+        try:
+            self._callbacks.tell(moment, *arguments)
+        except Exception as error:
+            if not self._saving:
+                raise
+            self._fail(error)
 
     def write(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint."""
@@ -305,7 +312,9 @@ class Trainer:
                 self.tell("on_start")
                 self._drain(events)
                 if self._stop_reason != "interrupted":
+                    self._end_workers(events)  # those that were not waited for
                     self.tell("on_trained")
+                    self._evaluations.evaluate_final()
                 if self.interruption.signal is not None and self._stop_reason == "total_steps":
                     self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation and no step
             except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
@@ -314,13 +323,18 @@ class Trainer:
             except BaseException as error:  # whatever it is, the state is saved below
                 self._fail(error)
             finally:
-                # On serial, environments are closed here, and one may hang in it.
-                self.interruption.may_break_in = self.experiment.backend.deterministic
                 try:
-                    events.close()
+                    self._end_workers(events)
                 except BaseException as error:  # workers that cannot be ended do not keep the state from being saved
                     self._fail(error)
+                self.interruption.may_break_in = False
             return self._finish()
+
+    def _end_workers(self, events: Generator[Event | None, None, None]) -> None:
+        # On serial, environments are closed here, and one may hang in it.
+        self.interruption.may_break_in = self.experiment.backend.deterministic
+        events.close()
+        self.interruption.may_break_in = True
 
     def _fail(self, error: BaseException) -> None:
         """Note an error as the reason for the end; but not after a signal, which workers may have received too."""
@@ -332,6 +346,7 @@ class Trainer:
             return
         self._stop_reason = error.reason if isinstance(error, RunError) else "failed"
         self._error = text if self._error is None else f"{self._error}\n{text}"
+        log.error(text)
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
         """Consume events until all workers have ended, or until PATIENCE_SECONDS after they were asked to."""
@@ -380,15 +395,15 @@ class Trainer:
 
     def _finish(self) -> Run:
         self._ended_at = self.session_seconds
+        self._saving = True
         self._evaluations.end()
-        if self._error is not None:
-            log.error(self._error)
         # Workers that the run did not wait for have changed the parameters, but their last events are lost.
         state, statistics = self._store.state(), self.statistics
         updates = state["version"] - statistics.updates
         statistics.add(Event(worker=-1, steps=state["steps"] - statistics.steps, updates=updates))
         self._curves.log_new()
         self.write(run_folder.LATEST, self.checkpoint(state))
+        self._saving = False
         finished = self._error is None and self._stop_reason != "interrupted"
         for each in self._own:
             each.close(finished)

@@ -137,7 +137,10 @@ def run_agent(
         while True:
             slot = network.acquire_slot()
             snapshot = store.peek()
-            if store.stopped or snapshot.steps >= experiment.total_steps or rules.has_all_episodes:
+            if store.stopped or snapshot.steps >= experiment.total_steps:
+                break
+            if rules.has_all_episodes:  # since an earlier session
+                yield Event(index, left="worker_episodes")
                 break
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
             store.counters.save_rng_state(index, actor.rng)

@@ -127,8 +127,11 @@ class Driver(Supervisor[ActorSource]):
         """Start servers and workers and yield the workers' events, until all have ended."""
         while True:
             self._start_servers()
-            for key in self._running:
-                self._start(key, self.sources[key])
+            for key, source in enumerate(self.sources):
+                if key in self._running:
+                    self._start(key, source)
+                else:
+                    self.leave(source.worker)  # new servers know nothing of it
             try:
                 yield from super().run()
                 yield from self._catch_up()
