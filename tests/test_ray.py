@@ -54,6 +54,7 @@ def ports() -> dict[str, int]:
 def cluster() -> Iterator[Any]:
     """A cluster of one node; tests may add others. One for all tests: it takes seconds to start."""
     os.environ[CLUSTER] = MARK.partition("=")[2]
+    os.environ["RAY_worker_niceness"] = "0"  # by default actors wait for all other tests that run now
     whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports())
     ray.init(address=whole.address, log_to_driver=False, logging_level="ERROR")
     try:
@@ -61,7 +62,7 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         whole.shutdown()
-        del os.environ[CLUSTER]
+        del os.environ[CLUSTER], os.environ["RAY_worker_niceness"]
 
 
 def on_ray(*arguments: Any, backend: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
