@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -196,12 +197,15 @@ class Failing(Callback):
     def on_checkpoint(self, run: RunView, path: Path) -> None:
         self.fail("on_checkpoint")
 
+    def on_trained(self, run: RunView) -> None:
+        self.fail("on_trained")
+
     def fail(self, moment: str) -> None:
         if moment == self.moment:
             raise ValueError(f"scripted to fail in {moment}")
 
 
-@pytest.mark.parametrize("moment", ["on_point", "on_evaluation", "on_checkpoint"])
+@pytest.mark.parametrize("moment", ["on_point", "on_evaluation", "on_checkpoint", "on_trained"])
 def test_its_errors_keep_no_run_from_being_saved(moment: str, tmp_path: Path) -> None:
     """It fails again as the run is saved. The others are told."""
     both = named("Failing", moment=moment, on_error="raise")
@@ -217,16 +221,23 @@ def test_its_errors_keep_no_run_from_being_saved(moment: str, tmp_path: Path) ->
 
 @dataclass(kw_only=True)
 class Ending(Noting):
-    """Asks for an evaluation once all workers have ended, and interrupts twice while the last checkpoint is told of."""
+    """Asks for an evaluation once all workers have ended, and interrupts twice in a moment."""
 
-    interrupts: bool = False
+    interrupts: str | None = None
 
     def on_trained(self, run: RunView) -> None:
         super().on_trained(run)
         run.evaluate()
 
     def on_checkpoint(self, run: RunView, path: Path) -> None:
-        for _ in range(2 * self.interrupts):
+        self.interrupt("checkpoint")
+
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
+        super().on_end(run, summary)
+        self.interrupt("end")
+
+    def interrupt(self, moment: str) -> None:
+        for _ in range(2 * (moment == self.interrupts)):
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -237,8 +248,17 @@ def test_it_may_ask_for_the_last_evaluation_where_there_are_none(tmp_path: Path)
     assert [steps for steps, _ in notes(tmp_path)["evaluation"]] == [done.summary["steps"]]
 
 
-def test_ctrl_c_twice_while_the_run_is_saved_loses_no_summary(tmp_path: Path) -> None:
-    train(tmp_path, checkpoint__every=10**9, eval__every=None, **named("Ending", interrupts=True))
+def test_the_last_evaluation_is_made_once(tmp_path: Path) -> None:
+    train(tmp_path, eval__every=1, **named("Ending"))
+    steps = [steps for steps, _ in notes(tmp_path)["evaluation"]]
+    assert len(set(steps)) == len(steps) > 1
+
+
+@pytest.mark.parametrize("moment", ["checkpoint", "end"])
+def test_ctrl_c_twice_breaks_in_only_once_the_run_is_saved(moment: str, tmp_path: Path) -> None:
+    ended = pytest.raises(KeyboardInterrupt) if moment == "end" else nullcontext()
+    with ended:
+        train(tmp_path, checkpoint__every=10**9, eval__every=None, **named("Ending", interrupts=moment))
     assert (tmp_path / "summary.json").exists() and "end" in notes(tmp_path)
 
 

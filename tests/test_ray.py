@@ -35,6 +35,7 @@ from ray.cluster_utils import Cluster  # noqa: E402 - Ray reads the environment 
 RAY = "a3c_exp.backends.ray.Ray"
 # In the environment of the cluster below: others may run beside it.
 CLUSTER = "A3C_EXP_TEST_CLUSTER"
+NICENESS = "RAY_worker_niceness"
 MARK = f"{CLUSTER}={os.getpid()}."
 SECONDS = 120.0  # after which something is taken to hang
 
@@ -54,7 +55,7 @@ def ports() -> dict[str, int]:
 def cluster() -> Iterator[Any]:
     """A cluster of one node; tests may add others. One for all tests: it takes seconds to start."""
     os.environ[CLUSTER] = MARK.partition("=")[2]
-    os.environ["RAY_worker_niceness"] = "0"  # by default actors wait for all other tests that run now
+    os.environ[NICENESS] = "0"  # by default actors wait for all other tests that run now
     whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports())
     ray.init(address=whole.address, log_to_driver=False, logging_level="ERROR")
     try:
@@ -62,7 +63,7 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         whole.shutdown()
-        del os.environ[CLUSTER], os.environ["RAY_worker_niceness"]
+        del os.environ[CLUSTER], os.environ[NICENESS]
 
 
 def on_ray(*arguments: Any, backend: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class ActorCritic(nn.Module, ABC):
         return parameters, self.values(observations) if values is None else values, after
 
     def policy_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array | None, Array | None]:
-        """The same to act. The values are None if the critic is apart: `values` of a whole rollout cost less."""
+        """The same to act. The values are None if `values` of a whole rollout cost less: the critic is apart."""
         return self.runtime.act_forward(observations, state)
 
     def values(self, observations: Array, state: Array | None = None) -> Array:

@@ -17,6 +17,9 @@ from a3c_exp.networks.inputs import ObservationInput
 from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, find_obstacle
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
 
+MOST_VALUED_LATER = 64
+"""Environments whose states a critic values at the end of a rollout: with more of them its rows leave the cache."""
+
 
 class EncoderActorCritic(ActorCritic):
     """Encoders for actor and critic, or a shared one with optional LSTM cells after it; a head, and a value layer.
@@ -155,7 +158,8 @@ class PartRuntime:
         parameters = self._masked(self._head.act_forward(features), observations)
         if self._shared:
             return parameters, self._value.act_forward(features)[:, 0], state
-        return parameters, None if self.critic is not None else self._critic_forward(observations), state
+        later = self.critic is not None and len(observations) <= MOST_VALUED_LATER
+        return parameters, None if later else self._critic_forward(observations), state
 
     def _critic_forward(self, observations: Array) -> Floats:
         values: Floats = self._value.act_forward(self._critic.act_forward(observations))[..., 0]

@@ -109,7 +109,9 @@ class StopRules(Own):
 
     def leaving_rule(self) -> str:
         """The rule by which all workers have left before the total steps: that of most of those that say why."""
-        ((rule, _),) = self._run.statistics.left.most_common(1) or [("total_steps", 0)]
+        # On Ray, one that had finished all its episodes in an earlier session says nothing.
+        silent = "total_steps" if self._run.experiment.stop.worker_episodes is None else "worker_episodes"
+        ((rule, _),) = self._run.statistics.left.most_common(1) or [(silent, 0)]
         return rule
 
 

@@ -67,11 +67,11 @@ class Evaluations(Own):
             self._take(block=self._run.experiment.backend.deterministic)
 
     def evaluate_final(self) -> None:
-        """Evaluate the final parameters, if a callback has asked for it, or they are due and not evaluated yet."""
+        """Evaluate the final parameters once, if there are evaluations or a callback asked for one."""
         self._take(block=True)
         final = {"steps": self._run.steps, "version": self._run.statistics.updates}
         known = self._evaluated and all(self._evaluated["store"][name] == number for name, number in final.items())
-        if self.asked or not (known or self._run.experiment.eval.every is None):
+        if not known and (self.asked or self._run.experiment.eval.every is not None):
             self._start()
             self._take(block=True)
 

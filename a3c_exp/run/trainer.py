@@ -313,7 +313,11 @@ class Trainer:
                 self._drain(events)
                 if self._stop_reason != "interrupted":
                     self._end_workers(events)  # those that were not waited for
-                    self.tell("on_trained")
+                    self._count_lost(self._store.state())
+                    try:
+                        self.tell("on_trained")
+                    except Exception as error:
+                        self._fail(error)
                     self._evaluations.evaluate_final()
                 if self.interruption.signal is not None and self._stop_reason == "total_steps":
                     self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation and no step
@@ -344,7 +348,8 @@ class Trainer:
             if not isinstance(error, RunError):
                 log.warning("while the run was ending: %s", text)
             return
-        self._stop_reason = error.reason if isinstance(error, RunError) else "failed"
+        if self._error is None:
+            self._stop_reason = error.reason if isinstance(error, RunError) else "failed"
         self._error = text if self._error is None else f"{self._error}\n{text}"
         log.error(text)
 
@@ -393,14 +398,17 @@ class Trainer:
             self._warned.add(what)
             log.warning("%s", text)
 
+    def _count_lost(self, state: Mapping[str, Any]) -> None:
+        """Count what workers that were not waited for have done: their last events are lost. state: the store's."""
+        steps, updates = state["steps"] - self.statistics.steps, state["version"] - self.statistics.updates
+        self.statistics.add(Event(worker=-1, steps=steps, updates=updates))
+
     def _finish(self) -> Run:
         self._ended_at = self.session_seconds
         self._saving = True
         self._evaluations.end()
-        # Workers that the run did not wait for have changed the parameters, but their last events are lost.
-        state, statistics = self._store.state(), self.statistics
-        updates = state["version"] - statistics.updates
-        statistics.add(Event(worker=-1, steps=state["steps"] - statistics.steps, updates=updates))
+        state = self._store.state()
+        self._count_lost(state)
         self._curves.log_new()
         self.write(run_folder.LATEST, self.checkpoint(state))
         self._saving = False
@@ -418,6 +426,7 @@ class Trainer:
         if self.sweep is None:
             for line in outcome.next_commands(summary["stop_reason"], self.folder, self.experiment.plugins):
                 log.info("  %s", line)
+        self.interruption.may_break_in = True  # all is saved
         self.tell("on_end", summary)
         return Run(self.folder, summary)
 
