@@ -99,7 +99,7 @@ class LstmKernel:
         self._flat_inputs = array_of(core.inputs)
         self._inputs = _by_gate(core.inputs)
         self._recurrent = _by_gate(core.recurrent)
-        self._flat_bias = array_of(core.bias)[None]
+        self._flat_bias = array_of(core.bias)
         self._bias = self._flat_bias.reshape(4, 1, -1)
         self._gradients = gradient_of(core.inputs), gradient_of(core.recurrent), gradient_of(core.bias)
 
