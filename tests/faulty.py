@@ -119,10 +119,6 @@ class AtTheLimit(Callback):
                 child.kill()
 
 
-# filelock, which torch imports, refuses a fork while another thread forks.
-FORKING = threading.Lock()
-
-
 class Simulator(Bandit):
     """A bandit with a program and a process of its own, which its `close` ends. It belongs to the thread that made it.
 
@@ -136,7 +132,7 @@ class Simulator(Bandit):
         self.owner = threading.get_ident()
         self.program = subprocess.Popen(["sleep", "600"])
         self.process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
-        with FORKING:
+        with _forking:  # filelock, which torch imports, refuses two at a time
             self.process.start()
         self.note = Path(folder) / f"{os.getpid()}-{id(self)}-{time.monotonic_ns()}.pids"
         self.note.write_text(f"{os.getpid()} {self.program.pid} {self.process.pid}")

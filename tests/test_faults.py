@@ -27,6 +27,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
 from a3c_exp.run import checkpoint
 from a3c_exp.run.callbacks import StopRules
+from a3c_exp.run.evaluations import Evaluations
 
 # The first environment of the second worker.
 VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
@@ -56,7 +57,10 @@ def test_a_worker_that_is_to_end_its_rollout_is_not_waited_for(tmp_path: Path, m
     # The rule holds once the worker hangs.
     monkeypatch.setattr(StopRules, "rule", lambda *_, **__: "mean_return" if note.exists() else None)
     faulty = {"fault": "hang", "victim": VICTIM, "at": 50, "note": str(note)}
+    living: list[object] = []
+    monkeypatch.setattr(Evaluations, "evaluate_final", lambda _: living.append(worker_processes()))
     done = train(tmp_path / "run", "faulty:Faulty-v0", "processes", env__kwargs=faulty, **FAULTY)
+    assert living == [[]], "none makes an update beside the last evaluation"
     assert done.summary["stop_reason"] == "mean_return"
     assert "did not finish" in (tmp_path / "run" / "train.log").read_text()
     assert not worker_processes()
