@@ -200,8 +200,7 @@ class Actor:
             learned_rewards = normalizer.rewards(learned_rewards, stats)
         return Rollout(
             observations=observations, actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards,
-            values=values,
-            next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
+            values=values, next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
             version=snapshot.version, state=first_state, episodes=episodes,
             transitions=int(np.count_nonzero(valid)), stats=stats,
         )  # fmt: skip

@@ -165,7 +165,7 @@ class Trainer:
         self._stop_reason: str | None = None
         self._deadline = math.inf  # for workers that have been asked to end
         self._error: str | None = None
-        self._saving = False
+        self._ending = False
         self._commit = provenance.commit()  # now: the code may change during the run
         self._add_callbacks(terminal)
         if state is not None:
@@ -263,11 +263,11 @@ class Trainer:
     # What the package's own callbacks may do.
 
     def tell(self, moment: str, *arguments: object) -> None:
-        """See `CallbackList.tell`. Once the run ends, what a callback raises does not keep it from being saved."""
+        """See `CallbackList.tell`. At the end, what a callback raises keeps the run from no evaluation and no save."""
         try:
             self._callbacks.tell(moment, *arguments)
         except Exception as error:
-            if not self._saving:
+            if not self._ending:
                 raise
             self._fail(error)
 
@@ -314,10 +314,8 @@ class Trainer:
                 if self._stop_reason != "interrupted":
                     self._end_workers(events)  # those that were not waited for
                     self._count_lost(self._store.state())
-                    try:
-                        self.tell("on_trained")
-                    except Exception as error:
-                        self._fail(error)
+                    self._ending = True
+                    self.tell("on_trained")
                     self._evaluations.evaluate_final()
                 if self.interruption.signal is not None and self._stop_reason == "total_steps":
                     self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation and no step
@@ -405,13 +403,12 @@ class Trainer:
 
     def _finish(self) -> Run:
         self._ended_at = self.session_seconds
-        self._saving = True
+        self._ending = True
         self._evaluations.end()
         state = self._store.state()
         self._count_lost(state)
         self._curves.log_new()
         self.write(run_folder.LATEST, self.checkpoint(state))
-        self._saving = False
         finished = self._error is None and self._stop_reason != "interrupted"
         for each in self._own:
             each.close(finished)
@@ -426,7 +423,8 @@ class Trainer:
         if self.sweep is None:
             for line in outcome.next_commands(summary["stop_reason"], self.folder, self.experiment.plugins):
                 log.info("  %s", line)
-        self.interruption.may_break_in = True  # all is saved
+        self._ending = False  # all is saved
+        self.interruption.may_break_in = True
         self.tell("on_end", summary)
         return Run(self.folder, summary)
 
