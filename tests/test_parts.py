@@ -82,7 +82,10 @@ def overrides(backend: str, **more: Any) -> list[str]:
     return [f"{key}={value}" for key, value in (settings | more).items()]
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes", "ga3c", pytest.param("ray", marks=pytest.mark.slow)])
+SLOW = [pytest.param(backend, marks=pytest.mark.slow) for backend in ("processes", "ga3c", "ray")]
+
+
+@pytest.mark.parametrize("backend", ["serial", *SLOW])
 def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(backend: str, tmp_path: Path) -> None:
     if backend == "ray" and find_spec("ray") is None:  # not imported: that is for the backend
         pytest.skip("clusters: pip install 'a3c-exp[ray]'")
@@ -98,15 +101,16 @@ def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(backend: str, t
     assert returns == 50
 
 
-@pytest.mark.parametrize("backend", ["threads", "processes", "ga3c"])  # on Ray: in test_ray, which has a cluster
+@pytest.mark.parametrize("backend", ["processes", "ga3c"])  # on Ray: in test_ray, which has a cluster
 def test_one_worker_is_the_same_everywhere(backend: str) -> None:
     more = {"env.normalize_observations": True, "total_steps": 1600, "workers": 1, "stop.mean_return": "null"}
     ga3c: dict[str, Any] = {"backend.rollouts": 1, "backend.training_batch": 1, "backend.device": "cpu"}
-    one_by_one: dict[str, dict[str, Any]] = {"ray": {"backend.in_flight": 0}, "ga3c": ga3c}
+    one_by_one: dict[str, dict[str, Any]] = {"ray": {"backend.in_flight": 0, "backend.shards": 2}, "ga3c": ga3c}
     _, expected, _ = drain(a3c_exp.compose(overrides("serial", **more)))
     _, state, error = drain(a3c_exp.compose(overrides(backend, **more, **one_by_one.get(backend, {}))))
     assert error is None
-    assert same(state["parameters"], expected["parameters"]) and same(state["stats"], expected["stats"])
+    others = {"applied_gradients", "worker_episodes"} if backend == "ga3c" else set()  # of its trainers and agents
+    assert [key for key in expected.keys() - others if not same(state[key], expected[key])] == []
 
 
 def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:

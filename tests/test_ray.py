@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_parts
-from backend_runs import SETTINGS, Events, assert_as_serial, running, totals
+from backend_runs import Events, running
 from runs import SCRIPTED, config, drain, latest, processes, train_config, wait_until
 
 from a3c_exp.backends.ray import cluster as cluster_module
@@ -115,27 +115,9 @@ def endless(**settings: Any) -> Iterator[EndlessRun]:
         yield EndlessRun(events, store)
 
 
-def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_any_backend(cluster: Any) -> None:
-    """More settings, without Ray, are in test_ray_protocol."""
-    name = "continuous actions, normalized"
-    _, state, error = drain(on_ray(backend={"in_flight": 0, "shards": 2}, **SETTINGS[name]))
-    assert error is None
-    assert_as_serial(state, name)
-
-
-def test_one_worker_learns_from_parts_of_observations_as_on_serial(cluster: Any) -> None:
+def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_serial(cluster: Any) -> None:
+    """Observations of several parts, and two servers. More settings, without Ray, are in test_ray_protocol."""
     test_parts.test_one_worker_is_the_same_everywhere("ray")
-
-
-def test_every_update_step_and_episode_of_several_workers_is_counted_once(cluster: Any) -> None:
-    events, state, error = drain(on_ray(backend={"in_flight": 3}, workers=2, total_steps=1600))
-    assert error is None
-    updates, steps, measured, returns = totals(events)
-    assert updates == measured == state["version"] == steps / 16
-    assert steps == state["steps"] == len(returns) >= 1600
-    assert np.isfinite(state["parameters"]).all()
-    metrics = {name for event in events for name in event.metrics if name.startswith("ray/")}
-    assert metrics == {"ray/wait_share"}
 
 
 def test_a_quorum_has_one_server() -> None:
@@ -145,15 +127,21 @@ def test_a_quorum_has_one_server() -> None:
 
 
 def test_a_run_goes_on_from_another_backend_and_goes_on_there(cluster: Any, tmp_path: Path) -> None:
+    """Every update, step and episode, of two workers there, is counted once."""
+    on_two = on_ray(backend={"in_flight": 3}, workers=2)
     versions = []
-    for number, whole in enumerate((config(), on_ray(), config())):
+    for number, whole in enumerate((config(), on_two, config())):
         sizes = {"total_steps": 800 * (number + 1), "checkpoint": {"every": 400}}
         done = train_config(whole | sizes, tmp_path, resume=number > 0)
         assert (done.summary["stop_reason"], done.summary["resumed"]) == ("total_steps", number)
-        saved = latest(tmp_path)["store"]
-        assert saved["steps"] == done.summary["steps"] >= 800 * (number + 1)
+        saved, counted = latest(tmp_path)["store"], latest(tmp_path)["statistics"]
+        assert saved["steps"] == counted["steps"] == counted["episodes"] >= 800 * (number + 1)
+        assert saved["version"] == counted["updates"] == counted["staleness"][1] == saved["steps"] / 16
+        assert np.isfinite(saved["parameters"]).all()
         versions.append(saved["version"])
     assert versions == sorted(set(versions))
+    header = (tmp_path / "metrics.csv").read_text().partition("\n")[0]
+    assert [name for name in header.split(",") if name.startswith("ray/")] == ["ray/wait_share"]
 
 
 def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,12 +149,10 @@ def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest
     assert find_fault(cluster.address) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "patience", "text"),
-    [
-        (signal.SIGKILL, 300.0, r"worker \d died: \w.*"),
-        pytest.param(signal.SIGSTOP, 2.0, r"worker \d hung: .* for 2 s .*", marks=pytest.mark.slow),
-    ],
+    [(signal.SIGKILL, 300.0, r"worker \d died: \w.*"), (signal.SIGSTOP, 2.0, r"worker \d hung: .* for 2 s .*")],
     ids=["killed", "stopped"],
 )
 def test_a_worker_that_dies_or_hangs_is_replaced(number: int, patience: float, text: str, cluster: Any) -> None:
@@ -193,11 +179,15 @@ def test_a_worker_that_raises_at_once_ends_the_run_with_its_traceback(cluster: A
 
 
 class TestFaults:
-    def test_a_server_that_is_killed_restarts_from_the_last_checkpoint(
+    def test_a_worker_that_is_killed_is_replaced_and_a_server_restarts_from_the_last_checkpoint(
         self, cluster: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Until all have started again, a checkpoint has the state that was fetched before."""
         with endless(backend={"shards": 2, "max_restarts": 3}) as run:
+            run.wait_for_events({0})
+            os.kill(min(actors("WorkerActor")), signal.SIGKILL)
+            told = re.compile(r"worker 0 died: \w.*: another one takes its place").fullmatch
+            run.until(lambda event: event and any(map(told, event.warnings)))
             run.wait_for_events({0})
             saved = run.store.state()
             run.wait_for_events({0})

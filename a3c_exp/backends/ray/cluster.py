@@ -34,7 +34,7 @@ HANDLER_SECONDS = 0.05
 CONNECT_SECONDS = 5.0
 SHUTDOWN_SECONDS = 10.0
 """The longest wait for Ray to leave a cluster, which may be gone."""
-ANSWER_SECONDS = 20
+ANSWER_SECONDS = 60
 """The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to import Ray here."""
 
 
