@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,6 @@ from backend_runs import worker_processes
 from runs import LINUX, latest, train, wait_until
 
 import a3c_exp
-from a3c_exp.run import files
-from a3c_exp.run.console import run_log
 from a3c_exp.run.trainer import Run
 
 pytestmark = LINUX
@@ -158,71 +153,6 @@ class TestSimulators:
             tmp_path, "processes", kwargs={"seconds": 0.5}, envs_per_worker=4, backend__stall_seconds=1.3
         )
         assert (done.summary["stop_reason"], done.summary["restarts"]) == ("total_steps", 0)
-
-
-@pytest.fixture
-def full_pipe() -> Iterator[tuple[int, Path]]:
-    """A full pipe: its reading end, and a path to which a write blocks, as on a dead network disk."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writing, bytes(65536))
-    os.set_blocking(writing, True)
-    yield reading, Path(f"/proc/self/fd/{writing}")
-    os.close(reading)  # whoever still writes gets an error
-    os.close(writing)
-
-
-def test_a_disk_that_hangs_is_not_waited_for_and_gets_all_when_it_answers(
-    full_pipe: tuple[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "DISK_SECONDS", 0.2)
-    reading, path = full_pipe
-    output = files.RunOutput(tmp_path)
-    began = time.monotonic()
-    with run_log(path, io.StringIO()):  # train.log hangs too
-        output.write("curve", path.write_bytes, b"1")
-        output.write("another", (tmp_path / "another").touch)
-        assert time.monotonic() - began < 5
-        assert output.unwritten == {"curve", "another"} and not (tmp_path / "another").exists()
-    os.set_blocking(reading, False)
-    while output.unwritten and time.monotonic() - began < 20:  # the disk answers
-        with suppress(BlockingIOError):
-            os.read(reading, 65536)
-    assert not output.unwritten and (tmp_path / "another").exists()
-    output.disk.close()
-
-
-HANGING = """
-import os, sys, threading
-import a3c_exp
-from a3c_exp.run import files
-files.LAST_SECONDS = 1
-fsync = os.fsync
-def hang(file):
-    if "disk" not in threading.current_thread().name:  # before the run
-        return fsync(file)
-    print("hangs", flush=True)
-    threading.Event().wait()
-os.fsync = hang
-settings = ["backend=serial", "workers=1", "total_steps=1000000000", "checkpoint.every=500", "eval.every=null"]
-a3c_exp.train([*settings, "stop.mean_return=null", *sys.argv[2:]], sys.argv[1])
-"""
-
-
-@pytest.mark.parametrize("ended_by", ["limit", "Ctrl-C"])
-def test_a_run_on_a_disk_that_hangs_ends_in_time(ended_by: str, tmp_path: Path) -> None:
-    limits = ["stop.max_seconds=1"] if ended_by == "limit" else []
-    command = [sys.executable, "-c", HANGING, str(tmp_path / "run"), *limits]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "hangs\n"
-        began = time.monotonic()
-        if ended_by == "Ctrl-C":
-            process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=120)[1]
-    assert time.monotonic() - began < 1 + 5 + 5
-    assert "latest.ckpt" in error and process.returncode == (1 if ended_by == "limit" else -signal.SIGINT)
 
 
 BLOCKING = re.compile(

@@ -11,12 +11,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from a3c_exp.errors import printable
-from a3c_exp.run.files import Disk, log
+from a3c_exp.run.files import log
 
 ONLY_FILE = {"only_file": True}
 """`extra` of a log line for train.log alone."""
@@ -91,32 +90,28 @@ class _Printable(logging.Formatter):
 
 
 class _File(logging.Handler):
-    """train.log. A failed write (a full disk, one that hangs) is reported once on stderr and does not end the run."""
+    """train.log. A failed write (a full disk) is reported once on stderr and does not end the run."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-        self._disk = Disk()
         self._failed = False
         self.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            written = self._disk.call(partial(self._file.write, f"{self.format(record)}\n".encode()))
-            problem = "" if written else "the disk does not answer"
+            self._file.write(f"{self.format(record)}\n".encode())
         except Exception as error:
-            problem = str(error)
-        if problem and not self._failed:
-            self._failed = True
-            with suppress(OSError, ValueError):
-                sys.stderr.write(f"a3c_exp: {self._path} cannot be written: {problem}\n")
+            if not self._failed:
+                self._failed = True
+                with suppress(OSError, ValueError):
+                    sys.stderr.write(f"a3c_exp: {self._path} cannot be written: {error}\n")
 
     def close(self) -> None:
         super().close()
         with suppress(OSError):
-            self._disk.call(self._file.close)
-        self._disk.close()
+            self._file.close()
 
 
 def _polling(stream: TextIO) -> select.poll | None:

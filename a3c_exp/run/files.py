@@ -8,12 +8,9 @@ import json
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import IO, Any
 
 import numpy as np
@@ -76,98 +73,32 @@ def identity(folder: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-DISK_SECONDS, LAST_SECONDS = 2.0, 15.0
-"""How long a write is waited for, and the late ones at the end of a run."""
-MOST_LATE = 100
-"""Writes that wait for one that hangs. More are given up."""
-
-
-class Disk:
-    """Makes calls that write, in a thread, in order: on a dead network disk no call returns.
-
-    A call is waited for DISK_SECONDS, and not at all while an earlier one has not returned.
-    """
-
-    def __init__(self) -> None:
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._returned = threading.Event()
-        self._returned.set()
-        self._thread: threading.Thread | None = None
-
-    def _make_calls(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-    def call(self, write: Callable[[], object]) -> bool:
-        """Return whether `write` has returned by now. Raises what it has raised by now."""
-        late = not self._returned.is_set()
-        if late and self._calls.qsize() >= MOST_LATE:
-            return False
-        returned = self._returned = threading.Event()
-        raised: list[BaseException] = []
-
-        def attempt() -> None:
-            try:
-                write()
-            except BaseException as error:
-                raised.append(error)
-            finally:
-                returned.set()
-
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._make_calls, name="a3c_exp: disk", daemon=True)
-            with suppress(RuntimeError):  # no thread is to be had
-                self._thread.start()
-        if self._thread.is_alive():
-            self._calls.put(attempt)
-        else:
-            attempt()
-        returned.wait(0 if late else DISK_SECONDS)
-        if raised:
-            raise raised[0]
-        return returned.is_set()
-
-    def wait(self) -> bool:
-        """Wait for late calls, LAST_SECONDS at most. Return whether they have returned."""
-        return self._returned.wait(LAST_SECONDS)
-
-    def close(self) -> None:
-        """End the thread after the calls that it has."""
-        self._calls.put(None)
-
-
 class RunOutput:
     """Writes the files of the run in `folder`.
 
     lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run may be there.
-    unwritten: names of the files whose last write failed, or has not ended. Each failure is logged once. Earlier
-        content stays whole, and the next write tries again.
+    unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole, and
+        the next write tries again.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._identity = identity(folder)
-        self.disk = Disk()
         self.lost = False
         self.unwritten: set[str] = set()
 
     def write(self, what: str, write: Callable[..., object], *arguments: Any, **settings: Any) -> None:
         """Call `write`, unless the folder's name is that of another folder now, or of none. what: for `unwritten`."""
-        is_known = what in self.unwritten
-        self.unwritten.add(what)
-        returned = self.disk.call(partial(self._attempt, what, is_known, partial(write, *arguments, **settings)))
-        if not (returned or is_known):
-            log.error("%s is not written yet: the disk does not answer", what)
-
-    def _attempt(self, what: str, is_known: bool, write: Callable[[], object]) -> None:
         self.lost = self.lost or identity(self.folder) != self._identity
         if self.lost:
+            self.unwritten.add(what)
             return
         try:
-            write()
-        except (OSError, RuntimeError, MemoryError) as error:  # a RuntimeError: no thread is to be had
-            if not is_known:
+            write(*arguments, **settings)
+        except (OSError, MemoryError) as error:
+            if what not in self.unwritten:
                 log.error("%s cannot be written: %s", what, error)
+            self.unwritten.add(what)
         else:
             self.unwritten.discard(what)
 

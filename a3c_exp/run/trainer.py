@@ -94,7 +94,6 @@ def session(
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
             trainer = Trainer(experiment, config, folder, store, statistics, state, terminal, network, overrides, label)
-            stack.callback(trainer.output.disk.close)
             log.info(network.runtime.description, extra=ONLY_FILE)
             for warning in (*experiment.warnings, *network.warnings):
                 log.warning("%s", warning)
@@ -412,11 +411,8 @@ class Trainer:
         finished = self._error is None and self._stop_reason != "interrupted"
         for each in self._own:
             each.close(finished)
-        answers = self.output.disk.wait()
         summary, path = self._summary(), self.folder / run_folder.SUMMARY_FILE
         self.output.write(path.name, files.write_json, path, summary)
-        if answers:
-            self.output.disk.wait()
         summary["unwritten"] = sorted(self.output.unwritten)
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
