@@ -22,6 +22,7 @@ from a3c_exp.config.schema import build
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.envs import close_within
 from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
@@ -129,7 +130,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
         )
     finally:
         terminal.clear()
-        env.close()
+        close_within(env)
     if recorder is not None:
         print(printable(f"video: {recorder.write().path}"))
     return episodes

@@ -191,15 +191,15 @@ class TestProcesses:
 
 
 def test_thousands_of_updates_a_second_become_ten_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event is passed on at once, and the last ones although their worker fails."""
+    """The first event is passed on at once, also that of leaving, and the last ones although their worker fails."""
 
     def steps() -> Iterator[Event | YieldPoint]:
         for index in range(5):
             yield YieldPoint.BEFORE_PUSH
-            yield Event(0, updates=1, steps=index)
+            yield Event(0, updates=1, steps=index, left="worker_episodes" if index == 2 else None)
         raise RunError("diverged")
 
-    for seconds, expected in ((60.0, [1, 4]), (0.0, [1] * 5)):
+    for seconds, expected in ((60.0, [1, 2, 2]), (0.0, [1] * 5)):
         monkeypatch.setattr(messages, "MERGE_SECONDS", seconds)
         reader, writer = Pipe(duplex=False)
         inbox = Inbox(reader)

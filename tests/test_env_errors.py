@@ -6,14 +6,16 @@ import logging
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 from faulty import SPOILED
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Discrete, Space
 from policies import FixedPolicy
-from runs import config, latest, same, train
+from runs import config, drain, latest, same, train
 from scripted import Changed, Echo
 
 from a3c_exp.common.arrays import Array
@@ -26,7 +28,7 @@ from a3c_exp.core.worker import make_actor
 from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch
 from a3c_exp.envs.answers import WrongAnswerError, rewards_of
 from a3c_exp.envs.errors import close_within
-from a3c_exp.errors import RunError
+from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.policy import MOST_FAILURES, evaluate_policy
 
 NAME = "faulty:Misbehaving-v0"
@@ -167,6 +169,54 @@ def test_environments_of_a_worker_whose_first_reset_fails_are_closed(monkeypatch
     with pytest.raises(EnvError):
         make_actor(context, 0, lambda _: FixedPolicy(lambda step: 0), Heartbeat())
     assert len(closed) == 1
+
+
+def test_environments_that_are_made_after_a_run_beat_for_none_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beat ends a forked child, so a user's pool of processes would end without a word."""
+    beats: list[object] = []
+    monkeypatch.setattr(Heartbeat, "beat", lambda heart: beats.append(heart))
+    assert drain(config())[2] is None
+    count = len(beats)
+    Gym(id="CartPole-v1").make(2, [0, 1]).close()
+    assert len(beats) == count > 0
+
+
+class Leased(CartPoleEnv):
+    """The third cannot be made. One that is closed may raise."""
+
+    open: ClassVar[list[Any]] = []
+
+    def __init__(self, most: int = 2) -> None:
+        if len(self.open) == most:
+            raise RuntimeError("no license is left")
+        super().__init__()
+        self.open.append(self)
+
+    def close(self) -> None:
+        self.open.remove(self)
+        raise RuntimeError("the license server is gone")
+
+
+gymnasium.register("Leased-v0", entry_point=lambda **kwargs: Leased(**kwargs))
+
+
+class TestEnvironmentsAreClosed:
+    def test_if_a_later_one_cannot_be_made(self) -> None:
+        with pytest.raises(ConfigError, match="no license is left"):
+            Gym(id="Leased-v0").make(3, SEEDS)
+        assert not Leased.open
+
+    def test_if_a_wrapper_does_not_fit(self) -> None:
+        with pytest.raises(ConfigError) as refused:
+            Gym(id="Leased-v0", wrappers=("FilterObservation",)).make(1, [0])
+        assert refused.value.key == "wrappers"
+        assert not Leased.open
+
+    def test_also_after_one_that_could_not_be(self) -> None:
+        batch = Gym(id="Leased-v0").make(2, [0, 1])
+        with pytest.raises(RuntimeError, match="the license server is gone"):
+            batch.close()
+        assert not Leased.open
 
 
 class TestAnEvaluation:

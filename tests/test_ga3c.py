@@ -30,6 +30,7 @@ from a3c_exp.core.rollout import Actor, Rollout, concat_rollouts
 from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import Learner
+from a3c_exp.envs import Gym
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks.distributions import Categorical
 
@@ -181,6 +182,20 @@ class TestLag:
         drain(ga3c(SCRIPTED, env__kwargs={"lengths": (0,)}, backend__training_batch=1, **settings))
         assert any(len(np.unique(versions)) > 1 for versions in found)
         assert all((np.diff(versions, axis=0) >= 0).all() for versions in found)
+
+
+def test_threads_make_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some may be made in a main thread alone, such as one that handles signals."""
+    made: list[threading.Thread] = []
+    make = Gym.make
+
+    def noted(env: Gym, *arguments: Any) -> Any:
+        made.append(threading.current_thread())
+        return make(env, *arguments)
+
+    monkeypatch.setattr(Gym, "make", noted)
+    assert drain(ga3c(total_steps=160))[2] is None
+    assert set(made) == {threading.main_thread()}
 
 
 class TestManyAgents:

@@ -33,7 +33,7 @@ from a3c_exp.backends.ga3c.device import DeviceParameters, build_thread_network,
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
@@ -127,7 +127,7 @@ class TestStore:
 
 def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(monkeypatch: pytest.MonkeyPatch) -> None:
     experiments = load_experiment(config()), load_experiment(config(network=LSTM))
-    feedforward, recurrent = (build_thread_network(each, make_store(each)) for each in experiments)
+    feedforward, recurrent = (build_network(each)[0] for each in experiments)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     gpu = torch.device("cuda", 0)
@@ -160,7 +160,7 @@ class TestLearner:
         return [actor.collect(Snapshot(version=0, steps=0, normalizer=None)) for _ in range(8)]
 
     def learn(self, experiment: Experiment, store: SharedStore, rollouts: Sequence[Rollout]) -> list[Event]:
-        network = build_thread_network(experiment, store)
+        network = build_thread_network(experiment, store, build_network(experiment)[1])
         learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "learner", Heartbeat())
         events = []
         for rollout in rollouts:

@@ -186,8 +186,8 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
         numbers = itertools.count(1)
         name = "evaluate" if kind == "trainer" else "act_forward"
 
-        def building(experiment: Any, store: Any) -> Any:
-            network = build(experiment, store)
+        def building(*arguments: Any) -> Any:
+            network = build(*arguments)
             if threading.current_thread().name.startswith(kind):
                 method = getattr(network, name)
 
@@ -237,7 +237,7 @@ class TestKilledAgents:
                     store.stop()
         restarts, warnings = restarts_of(found)
         assert restarts == 0
-        assert warnings.count("at the end of the run: worker") == 2
+        assert warnings.count("at its end: worker") == 2
 
 
 class TestServices:

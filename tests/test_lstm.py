@@ -139,6 +139,10 @@ def last_value(network: ActorCritic, observations: list[Array]) -> float:
 
 
 class TestTheComponent:
+    def test_warns_of_settings_for_heads_that_its_encoder_has_not(self) -> None:
+        (warning,) = build(encoder={"policy_gain": 5.0, "init": "normal", "init_std": 0.5}).warnings
+        assert "encoder.policy_gain=5.0" in warning
+
     def test_the_cells_may_have_another_scheme_than_the_last_layers(self) -> None:
         """Torch's own has the bound 1 / sqrt(cells) for both matrices."""
         encoder = {"hidden_sizes": (64,), "init": "normal", "init_std": 0.5}

@@ -105,6 +105,13 @@ def test_a_threshold_is_judged_after_100_episodes_and_one_of_every_environment()
     assert not statistics.reached(475)
 
 
+def test_an_episode_of_every_environment_counts_though_its_worker_was_replaced() -> None:
+    statistics = RunStatistics(environments=3)
+    statistics.add(event(0, [500.0] * 100, finished=3))
+    statistics.add(event(0, [500.0], [100], finished=1))
+    assert statistics.reached(475)
+
+
 # -- checkpoints ----------------------------------------------------------------------------
 
 

@@ -76,6 +76,13 @@ class TestRestarts:
         assert event.warnings[0].startswith("worker 1 failed:\n")
         assert event.warnings[0].endswith("RuntimeError: out of luck\nanother one takes its place")
 
+    def test_one_that_dies_after_it_has_left_is_not_replaced(self) -> None:
+        """The close of its environments may crash."""
+        restarts = made(maximum=0)
+        restarts.on_event(1, Event(1, left="worker_episodes"))
+        event = restarts.on_failure(1, 1, KILLED)
+        assert not event.counts and event.warnings[0].endswith("worker 1 was killed by SIGKILL")
+
     def test_a_run_error_is_final(self) -> None:
         """Training that has diverged would diverge again."""
         restarts = made()

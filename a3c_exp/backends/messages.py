@@ -81,7 +81,7 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
             else:
                 pending.merge(output)
             now = time.monotonic()
-            if now >= due:
+            if now >= due or pending.left:  # a close comes next, which may crash
                 send(writer, pending)
                 pending, due = None, now + MERGE_SECONDS
     except ReceiverClosedError:

@@ -60,12 +60,15 @@ class Restarts:
         self._attempts = Counter[Hashable]()
         self._failures = Counter[Hashable]()  # since the last contribution (see `Event`)
         self._contributed = set[Hashable]()
+        self._left = set[Hashable]()
 
     def on_event(self, key: Hashable, event: Event) -> None:
         """Note an event of a worker."""
         if event.contributions:
             self._contributed.add(key)
             self._failures[key] = 0
+        if event.left:
+            self._left.add(key)
 
     def next_attempt(self, key: Hashable) -> int:
         """Count a worker that begins; return how many had its place before it."""
@@ -79,9 +82,9 @@ class Restarts:
         serves_others: see `Source`. Raises RunError if the run has to end.
         """
         assert end.failure is not None
-        is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps
+        is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps or key in self._left
         if is_over and not serves_others and not end.final:
-            return Event(worker, warnings=(f"at the end of the run: {end.failure}",))
+            return Event(worker, warnings=(f"at its end: {end.failure}",))
         is_hopeless = end.final or serves_others or (end.is_own and key not in self._contributed)
         if self._maximum == 0 or is_hopeless:
             raise RunError(end.failure, end.reason)
@@ -150,6 +153,7 @@ class Source(ABC):
     def on_exit(self, *, replaced: bool) -> None:
         """Called once it has ended. replaced: `start` follows."""
         self.store.leave(self.worker)
+        self.store.counters.heartbeats[self.worker] = 0  # its successor has not started
 
 
 Run = Callable[..., Iterator[Event | YieldPoint]]

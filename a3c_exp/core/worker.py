@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -85,6 +86,7 @@ class Worker:
             self._store.leave(self._index)
         finally:  # a server may be dead
             close_within(self._actor.env)
+            on_progress()
 
     def _build_network(self, env: EnvBatch) -> ActorCritic:
         # Nothing is drawn: the first pull brings the parameters.
@@ -282,12 +284,13 @@ def make_actor(
     seeding.seed_globals(experiment.seed, worker, resumed)
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
-    env = env_settings.make(count, seeds)
-    try:
-        return Actor(
+    with ExitStack() as failing:  # a reset may raise
+        failing.callback(on_progress)
+        env = env_settings.make(count, seeds)
+        failing.callback(close_within, env)
+        actor = Actor(
             env, make_network(env), rng, env_settings, experiment.rollout_length, experiment.gamma, experiment.epsilon,
             heartbeat, experiment.algorithm.value_of_action,
         )  # fmt: skip
-    except BaseException:  # a reset may raise
-        close_within(env)
-        raise
+        failing.pop_all()
+        return actor

@@ -31,8 +31,11 @@ RewardNormalization = bool | Literal["centered"]
 _progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambda: None)
 
 
-def on_progress(call: Callable[[], None]) -> None:
-    """Have this called from now on, in this thread, whenever one of several environments has been made or reset."""
+def on_progress(call: Callable[[], None] = lambda: None) -> None:
+    """Have this called from now on, in this thread, whenever one of several environments has been made or reset.
+
+    By default nothing: the call of a worker that is over would outlive it, and ends a forked child (see `Heartbeat`).
+    """
     _progress.set(call)
 
 

@@ -9,6 +9,7 @@ import os
 import socket
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -21,6 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 from a3c_exp.common.ranges import Count
 from a3c_exp.common.trust import is_allowed_module, is_plain
 from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
+from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_package
@@ -136,7 +138,11 @@ class Gym(Environment):
             spec = self._spec()
             if self.vectorized:
                 return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
-            return SyncEnvBatch([self._one(spec, render_mode) for _ in range(count)], seeds, self.max_steps_guard)
+            with ExitStack() as failing:
+                envs = [self._one(spec, render_mode, failing) for _ in range(count)]
+                batch = SyncEnvBatch(envs, seeds, self.max_steps_guard)
+                failing.pop_all()
+                return batch
         except (AttributeError, MemoryError, TypeError) as error:  # what no batch can use
             raise ConfigError("id", self.id, one_line(error)) from error
 
@@ -161,9 +167,10 @@ class Gym(Environment):
             require_package("id", self.id, "mujoco")
         return spec
 
-    def _one(self, spec: EnvSpec, render_mode: str | None) -> Env:
-        """One environment with its wrappers."""
+    def _one(self, spec: EnvSpec, render_mode: str | None, failing: ExitStack) -> Env:
+        """One environment with its wrappers. failing: closes it."""
         env: Env = self._made(partial(gymnasium.make, spec, disable_env_checker=True), render_mode)
+        failing.callback(close_within, env)
         for entry in self.wrappers:
             name, given = _parsed(entry)
             wrapper = _wrapper(name)

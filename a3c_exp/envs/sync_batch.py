@@ -160,8 +160,15 @@ class SyncEnvBatch:
         return None if frame is None else np.asarray(frame, np.uint8)
 
     def close(self) -> None:
+        """Close all. Raises the first error of those that could not be closed."""
+        errors = []
         for env in self._envs:
-            env.close()
+            try:
+                env.close()
+            except Exception as error:  # also that of an alarm
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def _is_gymnasiums(env: Env) -> bool:

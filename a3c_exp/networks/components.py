@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar
 
 import gymnasium as gym
@@ -310,6 +310,14 @@ class Lstm(ComposedNetwork):
         except ConfigError as error:
             key = error.key.replace("network", "network.encoder", 1)
             raise ConfigError(key, error.value, error.problem) from error
+
+    def _idle_settings(self, distribution: Distribution) -> list[str]:
+        own = {field.name: field.default for field in fields(ComposedNetwork) if not field.name.startswith("init")}
+        changed = {name: getattr(self.encoder, name) for name in own if getattr(self.encoder, name) != own[name]}
+        found = [
+            f"encoder.{name}={value} has no effect: {name} is that of the heads" for name, value in changed.items()
+        ]
+        return found + super()._idle_settings(distribution)
 
     def make_core(self, features: int) -> LstmCore:
         return LstmCore(features, self.hidden_size, self.core_init, self.forget_bias)

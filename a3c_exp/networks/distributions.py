@@ -458,7 +458,7 @@ def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True))
     allowed = logits != FORBIDDEN
-    share = (epsilon / allowed.sum(-1, keepdims=True)).astype(np.float32)
+    share = (epsilon / np.maximum(allowed.sum(-1, keepdims=True), 1)).astype(np.float32)  # none: of a late restart
     return np.where(allowed, np.log(probabilities + share), FORBIDDEN)
 
 

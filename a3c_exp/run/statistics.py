@@ -67,7 +67,8 @@ class RunStatistics:
             # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of
             # the worker whose event came last.
             self._recent = self._recent.merge(event.episodes).last(self._kept)
-            self._finished_envs[event.worker] = event.episodes.envs_with_finished_episode
+            ended = event.episodes.envs_with_finished_episode
+            self._finished_envs[event.worker] = max(ended, self._finished_envs.get(event.worker, 0))
             # It is enough to know that there are some: they would be copied each time.
             self._window.episodes = Episodes()
         if event.left:

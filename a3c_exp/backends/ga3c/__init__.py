@@ -24,6 +24,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
+from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import require
 from a3c_exp.networks.distributions import Distribution
 
@@ -103,15 +104,15 @@ class Ga3c(RestartSettings, Backend):
         with nullcontext() if device is None else parameters_on(device, store):
             spec = BufferSpec.of(context.experiment, self.rollouts, network, env)
             buffers = SharedBuffers(spec, context.experiment.worker_count)
-            workers = self._workers(context, store, buffers, network.distribution)
+            workers = self._workers(context, store, buffers, network.distribution, env)
             yield from PipeSupervisor(workers, self, store).run(partial(_end, buffers))
 
     def _workers(
-        self, context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution
+        self, context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution, env: EnvBatch
     ) -> Iterator[PipeSource]:
         """The predictors, the trainers and the agents."""
         agents = context.experiment.worker_count
-        services = Services(context, store, buffers, self.predictors, self.prediction_batch, self.training_batch)
+        services = Services(context, store, buffers, env, self.predictors, self.prediction_batch, self.training_batch)
         threads = [(f"trainer {index}", services.train) for index in range(self.trainers)]
         threads += [(f"predictor {index}", services.predict) for index in range(self.predictors)]
         for row, (name, serve) in enumerate(threads, agents):

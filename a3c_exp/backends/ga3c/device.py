@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import torch
 
-from a3c_exp.core.experiment import Experiment, build_network
+from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import SharedParameters
 from a3c_exp.core.store import SharedStore
+from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.actor_critic import TorchRuntime
@@ -84,9 +85,9 @@ def _failures_of(device: torch.device) -> Iterator[None]:
         raise RunError(f"device {device} failed (backend.device=cpu does without it): {one_line(error)}") from error
 
 
-def build_thread_network(experiment: Experiment, store: SharedStore) -> ActorCritic:
-    """A network for the calling thread, which computes where the store's parameters are."""
-    network, _ = build_network(experiment, draw=False)
+def build_thread_network(experiment: Experiment, store: SharedStore, env: EnvBatch) -> ActorCritic:
+    """A network for the calling thread, which computes where the store's parameters are. env: has its spaces."""
+    network = experiment.build_network(env, None)
     parameters = store.parameters
     if isinstance(parameters, DeviceParameters):
         vector = torch.zeros_like(parameters._vectors[0])

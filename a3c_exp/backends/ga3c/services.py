@@ -22,6 +22,7 @@ from a3c_exp.core.measuring import measure_learner
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner
+from a3c_exp.envs import EnvBatch
 
 # The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
 POLL_SECONDS = 0.02
@@ -42,12 +43,14 @@ class PredictionBatch(Checked):
 class Services:
     """The work of predictors and trainers, and what all of them share.
 
+    env: closed, but with its spaces: threads make none, since only a main thread may have made it.
     predictors, prediction_batch, training_batch: see `Ga3c`.
     """
 
     context: RunContext
     store: SharedStore
     buffers: SharedBuffers
+    env: EnvBatch
     predictors: int
     prediction_batch: PredictionBatch
     training_batch: int
@@ -64,7 +67,7 @@ class Services:
         heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
         store, buffers = self.store, self.buffers
-        network = build_thread_network(self.context.experiment, store)
+        network = build_thread_network(self.context.experiment, store, self.env)
         envs, version = buffers.spec.envs, -1
         while requests := self._gather_requests(heartbeat):
             waiting = len(requests) + len(buffers.requests)
@@ -112,7 +115,7 @@ class Services:
         heartbeat.begin(SERVING)
         experiment, store, buffers = self.context.experiment, self.store, self.buffers
         rng = seeding.generator(experiment.seed, seeding.Role.MINIBATCHES, row, resumed=self.context.resumed)
-        network = build_thread_network(experiment, store)
+        network = build_thread_network(experiment, store, self.env)
         name = f"trainer {row - experiment.worker_count}"
         learner = Learner(experiment, network, row, store, rng, name, heartbeat)
         if self.context.measures:
