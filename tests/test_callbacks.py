@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from a3c_exp.cli.existing import find_action
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.events import Episodes
+from a3c_exp.errors import RunError
 from a3c_exp.run.metrics import read_points
 
 
@@ -200,9 +202,18 @@ class Failing(Callback):
     def on_trained(self, run: RunView) -> None:
         self.fail("on_trained")
 
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
+        self.fail("on_end")
+
     def fail(self, moment: str) -> None:
         if moment == self.moment:
             raise ValueError(f"scripted to fail in {moment}")
+
+
+def test_its_error_at_the_end_is_one_of_a_run_that_has_failed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="scripted to fail in on_end"):
+        train(tmp_path, **named("Failing", moment="on_end", on_error="raise"))
+    assert (tmp_path / "summary.json").exists()
 
 
 @pytest.mark.parametrize("moment", ["on_point", "on_evaluation", "on_checkpoint", "on_trained"])
@@ -308,8 +319,15 @@ def test_runs_share_no_callback(tmp_path: Path) -> None:
     assert mine.count == 10
 
 
-@pytest.mark.parametrize("given", [[Counting], Counting()])
-def test_what_is_no_callback_is_refused_before_anything_is_written(given: Any, tmp_path: Path) -> None:
+@dataclass(kw_only=True)
+class Locked(Callback):
+    lock: Any = field(default_factory=threading.Lock)
+
+
+@pytest.mark.parametrize("given", [[Counting], Counting(), [Locked()]])
+def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(
+    given: Any, tmp_path: Path
+) -> None:
     refused(lambda: a3c_exp.train(config(), tmp_path / "run", callbacks=given), "callbacks")
     assert not (tmp_path / "run").exists()
 

@@ -63,6 +63,8 @@ BAD = [
     ("\x1b[31mred=1", "\\x1b[31mred", "1"),
     ("hydra.run.dir=/dev/null/run", "hydra.run.dir", "/dev/null/run"),
     ("resume=", "resume", ""),
+    ("existing=resume", "existing", "resume"),
+    ("hydra/launcher=submitit_local", "hydra/launcher", "submitit_local"),
     ("-m resume=x", "resume", "x"),
     ("from=a resume=b", "from", "a"),
     ("jobs=2 hydra/launcher=submitit_local", "jobs", 2),
@@ -106,6 +108,7 @@ def test_words_of_other_programs_are_answered_by_the_option(
         ("from=RUN hydra.job.chdir=true", "hydra.job.chdir", "true"),
         ("from=RUN returns=gea", "returns", "gea"),
         ("from=RUN hydra.run.dir=RUN", "hydra.run.dir", ...),
+        ("from=RUN hydra.run.dir=", "hydra.run.dir", ""),
     ],
 )
 def test_what_a_saved_run_cannot_change_is_refused(
@@ -115,6 +118,12 @@ def test_what_a_saved_run_cannot_change_is_refused(
     refuses(words.replace("RUN", str(finished)).split(), key, value)
     assert content(finished) == before
     assert list(here.iterdir()) == []
+
+
+def test_an_option_of_ones_own_has_a_name_of_its_own(here: Path, refuses: Refuses) -> None:
+    (here / "mine" / "returns").mkdir(parents=True)
+    (here / "mine" / "returns" / "gae.yaml").write_text("lambda_: 0.5")
+    assert "returns/gae.yaml" in refuses(["--config-dir", "mine", "returns=gae"], "--config-dir", "mine")
 
 
 def test_a_damaged_file_is_named_with_its_line(here: Path, refuses: Refuses) -> None:
@@ -270,8 +279,8 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     assert after == expected
     assert after["critic_returns"]["_target_"] == "a3c_exp.returns.GAE"
     assert summary(folder)["steps"] == 64
-    assert program.main([f"from={finished}", "optimizer=sgd", "hydra.run.dir=sgd"]) == 0
-    places = here / "sgd" / "config.yaml", conf_folder() / "optimizer" / "sgd.yaml"
+    assert program.main([f"from={finished}", "seed=4", "optimizer=sgd", "hydra.run.dir=sgd${seed}"]) == 0
+    places = here / "sgd4" / "config.yaml", conf_folder() / "optimizer" / "sgd.yaml"
     sgd, option = (yaml.safe_load(place.read_text()) for place in places)
     assert sgd["optimizer"] == option, "nothing of the default environment"
     shutil.copy(folder / "config.yaml", here / "mine.yaml")

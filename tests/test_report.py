@@ -108,6 +108,12 @@ def test_a_configuration_is_named_by_what_differs(settings: list[Any], named: li
     assert list(configurations) == named
 
 
+def test_the_files_of_trackers_are_no_runs(tmp_path: Path) -> None:
+    run(tmp_path / "r")
+    run(tmp_path / "r" / "wandb" / "run-1" / "files")
+    assert [each.folder.name for each in find_runs([tmp_path])[0]] == ["r"]
+
+
 def test_folders_tell_configurations_of_one_name_apart(tmp_path: Path) -> None:
     for place, typed in {"a/s0": "A", "b/s0": "B", "c/s1": "C"}.items():
         settings = {"algorithm": {"_target_": f"mine.{typed}"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -121,6 +122,16 @@ def test_whole_numbers_are_searched_and_a_trial_that_failed_is_not_run_again(her
     assert len(lengths) == 2 and all(8 <= each <= 64 for each in lengths)
     assert program.main(command) == 0
     assert content(here / "searched") == before
+
+
+def test_trials_of_one_batch_may_be_one_configuration(
+    here: Path, in_process: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    command = [*QUICK, "sweep=searched", "search=4", "jobs=4", "returns=gae,gae_095", "returns.lambda_=0.9"]
+    assert program.main(command) == 0
+    best = re.search(r"the best of 4 trials is (\d)", capfd.readouterr().err)
+    assert best and (here / "searched" / f"trial-00{best[1]}").is_dir()
 
 
 def test_an_objective_that_no_run_has_ends_the_search_after_its_first_trials(here: Path, in_process: None) -> None:

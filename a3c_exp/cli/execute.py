@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +14,7 @@ from a3c_exp.backends import forkserver
 from a3c_exp.cli.existing import begins, clear, find_action
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
-from a3c_exp.errors import ConfigError, FolderError, RunError, named
+from a3c_exp.errors import ConfigError, FolderError, RunError, named, refused
 from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.run_folder import CONFIG_FILE, config_text
 
@@ -63,7 +64,10 @@ def execute(plan: Plan) -> Run | None:
     config, experiment = load_final(plan.config, begins=new, trusted=plan.trusted)
     if plan.callbacks:
         experiment = replace(experiment, callbacks=(*experiment.callbacks, *plan.callbacks))
-        config["callbacks"] = [*config.get("callbacks", ()), *map(recorded, plan.callbacks)]
+        known = [recorded(each) for each in plan.callbacks if type(each).__module__ != "__main__"]  # not of a script
+        config["callbacks"] = [*config.get("callbacks", ()), *known]
+        with refused("callbacks", ", ".join(type(each).__name__ for each in plan.callbacks), "a run copies them"):
+            copy.deepcopy(plan.callbacks)
     config_text(config)  # which it is saved as
     with ExitStack() as stack, named(plan.key):
         folder = make_new(plan.folder) if plan.new else plan.folder

@@ -37,7 +37,7 @@ from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import check_plain
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.config.schema import settings_of
-from a3c_exp.errors import ConfigError, did_you_mean, either
+from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
 CONFIG_NAME = "config"
 ELSEWHERE = {("algorithm", "a2c"): "it is algorithm=a3c update=sync"} | {
@@ -70,6 +70,9 @@ def hydra_session(config_dir: str | None = None) -> Iterator[Any]:
     if config_dir is not None and Path(config_dir, f"{CONFIG_NAME}.yaml").exists():
         problem = f"has a {CONFIG_NAME}.yaml, which would not be read: from={config_dir} runs that of a run's folder"
         raise ConfigError("--config-dir", config_dir, problem)
+    own = [] if config_dir is None else [path.relative_to(config_dir) for path in Path(config_dir).glob("*/*.yaml")]
+    for path in own:
+        require(not (conf_folder() / path).exists(), "--config-dir", config_dir, f"without {path}, an option here")
     _session.acquire()
     # What a program that uses Hydra itself has set.
     outer, base, job = GlobalHydra.instance().hydra, version.getbase(), JobRuntime().conf.get("name")

@@ -22,7 +22,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, as_typed, read_config, without_typed
 from a3c_exp.config.schema import build
-from a3c_exp.errors import ConfigError, named
+from a3c_exp.errors import ConfigError, named, require
 
 RUN_DIR, TRUST = "hydra.run.dir", "trust"
 
@@ -48,12 +48,13 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     # Components by name come first, as in a new command: a setting that is typed before one belongs to it.
     for change in sorted(changes, key=lambda change: not _names_component(change, config)):
         key = change.key_or_group
-        value: Any = to_container(OmegaConf.create({key: change.value()}))[key]  # its interpolations resolved
+        value: Any = to_container(OmegaConf.create(config | {key: change.value()}))[key]  # its interpolations resolved
         if key == TRUST:
             trusted += build(value, tuple[str, ...], TRUST)
             continue
         if key == RUN_DIR:
-            place = Path(str(value))
+            require(bool(value), key, value, "the name of a folder; . for this one")
+            place = None if value == "auto" else Path(str(value))
             continue
         config = without_typed(config, key)
         if key == "callbacks" or _names_component(change, config):

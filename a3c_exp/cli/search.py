@@ -73,10 +73,11 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     scores: dict[Settings, float] = {}
     worst = 0
     together = max(1, at_once // len(seeds))
-    for first in range(0, trials, together):
-        asked = [study.ask() for _ in range(min(together, trials - first))]
+    for done in range(0, trials, together):
+        asked = [study.ask() for _ in range(min(together, trials - done))]
         chosen |= {trial.number: settings(trial) for trial in asked}
-        new = {chosen[trial.number]: trial.number + 1 for trial in asked if chosen[trial.number] not in scores}
+        first = {chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}  # of equal ones
+        new = {texts: number for texts, number in reversed(first.items()) if texts not in scores}
         jobs = []
         for texts, number in new.items():
             say(f"trial {number} of {trials}: {' '.join(texts)}")

@@ -82,16 +82,16 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
     """
     typed = [[text for text in job if not text.startswith(("hydra.", "hydra/"))] for job in combinations]
     names, differences = folder_names(typed), labels(typed)
-    jobs: dict[str, Job] = {}
+    jobs: dict[tuple[str, str], Job] = {}
     made: Made = []
     saved = saved_runs(root)
     most_workers, alone = 0, False
     for number, node in enumerate(hydra_compose.compose_jobs(hydra, combinations)):
         config = hydra_compose.to_container(node)
-        if repr(config) in jobs:
+        subdir = hydra_compose.setting(node, "hydra.sweep.subdir")
+        if (repr(config), subdir) in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue
-        subdir = hydra_compose.setting(node, "hydra.sweep.subdir")
         found = None if subdir else saved.get(identity(config))
         folder = found or Path(os.path.abspath(root / (subdir or names[number])))
         if folder in [job.folder for job in jobs.values()]:
@@ -105,7 +105,7 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]
         label = differences[number] or f"seed={experiment.seed}"
-        jobs[repr(config)] = Job(number, overrides, folder, label, action)
+        jobs[repr(config), subdir] = Job(number, overrides, folder, label, action)
     if at_once > 1 and at_once * most_workers > usable_cores():
         say(f"warning: {at_once} runs at once, of up to {most_workers} workers each, share {usable_cores()} cores")
     elif at_once > 1 and alone:

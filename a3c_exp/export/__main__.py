@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
+    require(folder.is_dir(), "run", str(folder), "the folder of a run")
     require(options.steps >= 1, "steps", options.steps, "a whole number >= 1")
     path = folder / "policy.onnx" if options.file is None else expanded(options.file)
     require(path.parent.is_dir(), "file", str(path), "in a folder that exists")

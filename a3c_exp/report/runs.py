@@ -170,9 +170,13 @@ def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folders of runs below a folder, itself included, by path."""
-    places = [Path(at) for at, _, files in os.walk(folder) if CONFIG_FILE in files or SUMMARY_FILE in files]
-    return sorted(path.resolve() for path in places)
+    """The folders of runs below a folder, itself included, by path. Trackers keep files of the same names."""
+    places = []
+    for at, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in ("wandb", "mlruns")]
+        if CONFIG_FILE in files or SUMMARY_FILE in files:
+            places.append(Path(at).resolve())
+    return sorted(places)
 
 
 def read_run(folder: Path) -> RecordedRun:

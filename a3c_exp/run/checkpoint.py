@@ -104,7 +104,7 @@ def load(path: Path) -> dict[str, Any]:
                 raise ValueError("no state in it")
             return state
     except FileNotFoundError:
-        raise FolderError(path, "there is no such checkpoint: a run saves one every checkpoint.every steps") from None
+        raise FolderError(path, "there is no such checkpoint (checkpoint.every, checkpoint.keep, eval.every)") from None
     except FolderError:
         raise
     except Exception as error:  # zipfile, json and numpy raise a dozen kinds of errors on damaged files

@@ -22,7 +22,7 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import FAILED, ConfigError, FolderError, RunError, named, signal_code
+from a3c_exp.errors import FAILED, ConfigError, FolderError, RunError, named, one_line, signal_code
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
@@ -421,7 +421,10 @@ class Trainer:
                 log.info("  %s", line)
         self._ending = False  # all is saved
         self.interruption.may_break_in = True
-        self.tell("on_end", summary)
+        try:
+            self.tell("on_end", summary)
+        except Exception as error:
+            raise RunError(f"on_end of a callback failed: {one_line(error)}") from error
         return Run(self.folder, summary)
 
     def _summary(self) -> dict[str, Any]:
