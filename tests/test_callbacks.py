@@ -325,9 +325,7 @@ class Locked(Callback):
 
 
 @pytest.mark.parametrize("given", [[Counting], Counting(), [Locked()]])
-def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(
-    given: Any, tmp_path: Path
-) -> None:
+def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(given: Any, tmp_path: Path) -> None:
     refused(lambda: a3c_exp.train(config(), tmp_path / "run", callbacks=given), "callbacks")
     assert not (tmp_path / "run").exists()
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 from refusals import Refuses
-from runs import QUICK, content, processes, summary
+from runs import QUICK, content, summary
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
@@ -286,18 +284,3 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     shutil.copy(folder / "config.yaml", here / "mine.yaml")
     assert program.main(["from=mine.yaml", "hydra.run.dir=again"]) == 0
     assert (here / "again" / "config.yaml").read_text() == (folder / "config.yaml").read_text()
-
-
-# The program itself, as a process.
-
-
-def test_the_program_ends_with_the_exit_code_and_leaves_no_process(tmp_path: Path) -> None:
-    """From a checkout that is on the module path alone."""
-    path = os.pathsep.join([str(Path(program.__file__).parents[1]), *sys.path])
-    environment = os.environ | {"A3C_EXP_TEST": str(tmp_path), "PYTHONPATH": path}
-    command = [sys.executable, "-m", "a3c_exp", "gamma=1.5"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "a3c_exp: gamma = 1.5: must be a number from 0 to 1\n"
-    assert list(tmp_path.iterdir()) == []
-    assert not processes(f"A3C_EXP_TEST={tmp_path}")

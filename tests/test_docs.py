@@ -124,7 +124,9 @@ def train(arguments: list[str], here: Path) -> None:
         assert len(new) == (0 if informs or "resume" in keys else 1)
         assert all(summary(folder)["stop_reason"] == "total_steps" for folder in new)
     else:
-        load_experiment(a3c_exp.compose(first_run(arguments)))
+        given = "env.normalize_observations" in keys or not IMAGES & {*arguments}
+        known = [] if given else ["env.normalize_observations=[128,64]"]  # to measure images takes seconds
+        load_experiment(a3c_exp.compose([*first_run(arguments), *known]))
 
 
 def first_run(arguments: list[str]) -> list[str]:

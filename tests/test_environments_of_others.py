@@ -239,7 +239,7 @@ def test_a_reader_who_has_read_enough_is_no_error(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "a3c_exp.evaluate", "--help"],
+        [sys.executable, "-m", "a3c_exp", "--help"],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,

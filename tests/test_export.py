@@ -30,7 +30,7 @@ BFLOAT16 = onnx.TensorProto.BFLOAT16
 
 CNN: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "policy_gain": 1.0}
 CNN |= {"features_dim": None, "padding": "same", "activation": "elu", "precision": "bfloat16"}
-LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0}
+LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0, "distribution": "beta"}
 
 PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
 UNEVEN = Box(np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32))
@@ -78,10 +78,6 @@ class Case(NamedTuple):
 
 CASES = {
     "one-hot, user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}),
-    "squashed": Case(
-        Box(-1, 1, (3,)), Box(-2, 4, (2,)), {"_target_": "a3c_exp.networks.Mlp", "distribution": "squashed_gaussian"}
-    ),
-    "beta": Case(Box(-1, 1, (3,)), Box(-2, 4, (2,)), {"_target_": "a3c_exp.networks.Mlp", "distribution": "beta"}),
     "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"),
 }
 
@@ -138,7 +134,7 @@ def test_a_memory_is_carried_from_step_to_step_of_normalized_vectors(tmp_path: P
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose file is written."""
     folder = tmp_path_factory.mktemp("target") / "run"
-    train(folder, TARGET, env__kwargs={"length": 3})
+    train(folder, TARGET, env__kwargs={"length": 3}, network__distribution="squashed_gaussian")
     assert export.main([str(folder), ALLOWED, "checkpoint=latest", "steps=40"]) == 0
     return folder
 

@@ -256,7 +256,7 @@ class TestServices:
         release = threading.Event()
         broken(kind, lambda number: number < 5 or release.wait())
         try:
-            done = train_config(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=3.0), tmp_path)
+            done = train_config(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5), tmp_path)
             assert done.summary["stop_reason"] == "stalled"
             assert done.summary["error"].startswith(f"{kind} 0 hung: it had not finished")
             assert not worker_processes()

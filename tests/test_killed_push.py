@@ -34,9 +34,9 @@ def make(**settings: Any) -> SharedStore:
 
 
 def every_line(make_case: Callable[[], tuple[SharedStore, Callable[[], object]]]) -> list[SharedStore]:
-    """The stores that a push leaves that is killed at its first line, at its third, and so on, and a whole one."""
+    """The stores that a push leaves that is killed at its first line, at its fourth, and so on, and a whole one."""
     left: list[SharedStore] = []
-    for number in range(1, MOST_LINES, 2):
+    for number in range(1, MOST_LINES, 3):
         store, action = make_case()
         left.append(store)
         if not killed_at_line(number, CORE, action):

@@ -53,7 +53,7 @@ PICTURES: dict[str, dict[str, Any]] = {"plain": SMALL_CNN, "residual": IMPALA | 
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_place_of_a_light_in_a_picture_is_learned(name: str, tmp_path: Path) -> None:
     """At random: 0.25. The square may stand at several places of its corner, in noise."""
-    settings: dict[str, Any] = {"network": PICTURES[name], "optimizer__learning_rate": 5e-3, "total_steps": 8000}
+    settings: dict[str, Any] = {"network": PICTURES[name], "optimizer__learning_rate": 5e-3, "total_steps": 5000}
     done = learned(tmp_path, CORNERS, env__kwargs={"length": 4}, **settings)
     assert done.summary["best_eval_return"] > 3.5
     assert done.summary["mean_return_100"] > 3.0
@@ -92,7 +92,7 @@ class TestWhatTheCriticLearns:
     ) -> None:
         name = register("Treadmill-v0", partial(Treadmill, cut))
         settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__hidden_sizes": []}
-        train(tmp_path, name, optimizer__learning_rate=0.1, total_steps=600 * envs * length, **settings)
+        train(tmp_path, name, optimizer__learning_rate=0.1, total_steps=300 * envs * length, **settings)
         assert values(tmp_path, [[1.0]])[0] == pytest.approx(expected, abs=0.6)
 
 
@@ -118,7 +118,7 @@ class Treadmill(gymnasium.Env[Array, np.int64]):
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 32}
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "end": 0.0}
 DISCOUNTED = {"_target_": "a3c_exp.returns.Discounted"}
-ALONE: dict[str, Any] = {"envs_per_worker": 1, "total_steps": 6000}
+ALONE: dict[str, Any] = {"envs_per_worker": 1, "total_steps": 3500}
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "one-step returns": {"returns": {"_target_": "a3c_exp.returns.NStep", "n": 1}},
@@ -138,7 +138,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_learns_the_corridor(name: str, tmp_path: Path) -> None:
     """At random an episode returns less than 0.8, and a policy that turns back anywhere never ends it."""
-    done = learned(tmp_path, CORRIDOR, **{"total_steps": 12_000} | SETTINGS[name])
+    done = learned(tmp_path, CORRIDOR, **{"total_steps": 8_000} | SETTINGS[name])
     assert done.summary["best_eval_return"] == pytest.approx(0.96)
     assert done.summary["mean_return_100"] > 0.9
     assert np.isfinite(latest(tmp_path)["store"]["parameters"]).all()

@@ -129,7 +129,7 @@ def test_actions_at_random_teach_the_best_values_the_policys_own_or_neither() ->
     """
     found: dict[str, Array] = {}
     for name in ALGORITHMS:
-        sizes = {"envs_per_worker": 32, "rollout_length": 4, "total_steps": 60_000, "gamma": GAMMA, "epsilon": 1.0}
+        sizes = {"envs_per_worker": 32, "rollout_length": 4, "total_steps": 30_000, "gamma": GAMMA, "epsilon": 1.0}
         whole = config(CORRIDOR, **q(name, network=LINEAR, **sizes), env__kwargs={"n": PLACES})
         whole["optimizer"] = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.5}
         whole["schedule"] = {"_target_": "a3c_exp.schedules.Linear"}
@@ -216,9 +216,9 @@ def read(store: Any) -> Array:
 
 def test_a_run_in_two_parts_equals_the_run_in_one(tmp_path: Path) -> None:
     """The steps since the last copy count on. The environment has no randomness and stops between two episodes."""
-    settings = q("Sarsa", env=CORRIDOR, envs_per_worker=1, rollout_length="episode", total_steps=800)
+    settings = q("Sarsa", env=CORRIDOR, envs_per_worker=1, rollout_length="episode", total_steps=400)
     train(tmp_path / "one", **settings)
-    assert train(tmp_path / "two", **settings, stop__max_episodes=20).summary["stop_reason"] == "max_episodes"
+    assert train(tmp_path / "two", **settings, stop__max_episodes=10).summary["stop_reason"] == "max_episodes"
     whole = config(**settings)
     train_config(whole, tmp_path / "two", resume=True)
     one, two = latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"]

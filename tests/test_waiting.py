@@ -52,13 +52,13 @@ STOPPED: dict[str, dict[str, Any]] = {
     "while it holds the lock": {"optimizer": STOPPING, "lock": True, "stop__max_seconds": 2.0},
     "in a round": {"optimizer": STOPPING, "update": "sync"},
     "in a message": {"env": "faulty:Faulty-v0", "env__kwargs": {"fault": "half a message"}, "stop__max_seconds": 2.0},
-    "in a message, until Ctrl-C": {"env": "faulty:Faulty-v0", "env__kwargs": {"fault": "half a message"}},
 }
 
 
 @pytest.mark.parametrize("settings", STOPPED.values(), ids=STOPPED)
-def test_a_stopped_worker(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stopped_worker(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is asked for comes, and the first Ctrl-C, or the rule of a stop, ends the run."""
+    monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
     limited = "stop__max_seconds" in settings
     file = tmp_path / "checkpoints" / "latest.ckpt"
     asked: list[float] = []
