@@ -33,6 +33,8 @@ from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_l
 
 Which = Literal["best", "latest"] | int | None
 """A checkpoint: a number is the steps of training of a numbered one; None: the best, or the latest without one."""
+CLOSE_SECONDS = 60.0
+"""The longest wait for environments that are closed: wrappers may write videos then."""
 SHOWN_STEPS = 50
 """Steps of the environments between two moments at which a terminal shows how far an evaluation is."""
 
@@ -130,7 +132,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
         )
     finally:
         terminal.clear()
-        close_within(env)
+        close_within(env, CLOSE_SECONDS)
     if recorder is not None:
         print(printable(f"video: {recorder.write().path}"))
     return episodes

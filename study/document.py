@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from a3c_exp.common.estimates import average, decimals, estimate, median_reached, spread
+from a3c_exp.common.estimates import decimals, estimate, median_reached, spread
 from a3c_exp.run import markdown
 from study.entries import Goals, Recorded
-from study.records import Record
+from study.records import Record, average
 from study.text import text
 
 COLUMNS = (

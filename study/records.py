@@ -16,8 +16,10 @@ from pydoc import locate
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
+import numpy as np
 import yaml
 
+from a3c_exp.common.estimates import Array
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.removed import without_removed
 from a3c_exp.config.saved import RESOLVED
@@ -107,6 +109,11 @@ class Results:
             self._settings.parent.mkdir(exist_ok=True)
             files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
         write_rows(self._table, Record, records)
+
+
+def average(scores: Array) -> Array:
+    """The mean over the last axis [..., n]."""
+    return np.asarray(scores.mean(axis=-1))
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:

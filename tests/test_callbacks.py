@@ -214,6 +214,7 @@ def test_its_error_at_the_end_is_one_of_a_run_that_has_failed(tmp_path: Path) ->
     with pytest.raises(RunError, match="scripted to fail in on_end"):
         train(tmp_path, **named("Failing", moment="on_end", on_error="raise"))
     assert (tmp_path / "summary.json").exists()
+    assert "scripted to fail in on_end" in (tmp_path / "train.log").read_text()
 
 
 @pytest.mark.parametrize("moment", ["on_point", "on_evaluation", "on_checkpoint", "on_trained"])

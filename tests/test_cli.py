@@ -61,7 +61,7 @@ BAD = [
     ("\x1b[31mred=1", "\\x1b[31mred", "1"),
     ("hydra.run.dir=/dev/null/run", "hydra.run.dir", "/dev/null/run"),
     ("resume=", "resume", ""),
-    ("existing=resume", "existing", "resume"),
+    ("existing=resume hydra.run.dir=auto", "existing", "resume"),
     ("hydra/launcher=submitit_local", "hydra/launcher", "submitit_local"),
     ("-m resume=x", "resume", "x"),
     ("from=a resume=b", "from", "a"),
@@ -277,7 +277,7 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     assert after == expected
     assert after["critic_returns"]["_target_"] == "a3c_exp.returns.GAE"
     assert summary(folder)["steps"] == 64
-    assert program.main([f"from={finished}", "seed=4", "optimizer=sgd", "hydra.run.dir=sgd${seed}"]) == 0
+    assert program.main([f"from={finished}", "hydra.run.dir=sgd${seed}", "seed=4", "optimizer=sgd"]) == 0
     places = here / "sgd4" / "config.yaml", conf_folder() / "optimizer" / "sgd.yaml"
     sgd, option = (yaml.safe_load(place.read_text()) for place in places)
     assert sgd["optimizer"] == option, "nothing of the default environment"

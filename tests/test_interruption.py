@@ -13,6 +13,7 @@ import pytest
 from runs import LINUX, QUICK, wait_until
 
 from a3c_exp.common.signals import ENDING
+from a3c_exp.run.files import RunOutput
 from a3c_exp.run.interruption import Interruption, interruptions
 
 
@@ -28,6 +29,28 @@ def test_it_is_noted_which_signal_interrupted(number: int) -> None:
         assert noted.signal == number
         send(signal.SIGTERM)
         assert noted.signal == number, "the first one counts"
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptions(Interruption()):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_ctrl_c_breaks_into_no_write(tmp_path: Path) -> None:
+    noted = Interruption()
+
+    def write() -> None:
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+        (tmp_path / "file").touch()
+
+    with interruptions(noted):
+        RunOutput(tmp_path, noted).write("file", write)
+    assert (tmp_path / "file").exists() and noted.may_break_in
 
 
 def test_a_second_ctrl_c_breaks_in() -> None:

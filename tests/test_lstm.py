@@ -140,8 +140,10 @@ def last_value(network: ActorCritic, observations: list[Array]) -> float:
 
 class TestTheComponent:
     def test_warns_of_settings_for_heads_that_its_encoder_has_not(self) -> None:
-        (warning,) = build(encoder={"policy_gain": 5.0, "init": "normal", "init_std": 0.5}).warnings
-        assert "encoder.policy_gain=5.0" in warning
+        encoder = {"policy_gain": 5.0, "initial_std": 0.5, "init": "normal", "init_std": 0.5}
+        assert [each.split()[1] for each in build(encoder=encoder).warnings] == [
+            "encoder.policy_gain=5.0", "encoder.initial_std=0.5"
+        ]  # fmt: skip
 
     def test_the_cells_may_have_another_scheme_than_the_last_layers(self) -> None:
         """Torch's own has the bound 1 / sqrt(cells) for both matrices."""

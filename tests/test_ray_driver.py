@@ -107,9 +107,11 @@ def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_be
 def test_new_servers_do_not_wait_in_rounds_for_a_worker_that_has_left(case: Case) -> None:
     run = case.driver.run()
     next(run)
+    case.tell(status_of(Event(1, left="worker_episodes")))
     list(case.driver._end(1, WorkerExit()))
     case.lost = True
-    next(run)
+    restart = next(run)
+    assert restart is not None and restart.counts == {"restarts": 1}
     case.lost = False
     next(run)
     for server in case.driver._servers:

@@ -73,6 +73,7 @@ class Restarts:
     def next_attempt(self, key: Hashable) -> int:
         """Count a worker that begins; return how many had its place before it."""
         self._attempts[key] += 1
+        self._left.discard(key)
         return self._attempts[key] - 1
 
     def on_failure(self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False) -> Event:
@@ -153,7 +154,6 @@ class Source(ABC):
     def on_exit(self, *, replaced: bool) -> None:
         """Called once it has ended. replaced: `start` follows."""
         self.store.leave(self.worker)
-        self.store.counters.heartbeats[self.worker] = 0  # its successor has not started
 
 
 Run = Callable[..., Iterator[Event | YieldPoint]]

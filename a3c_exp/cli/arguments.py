@@ -89,11 +89,11 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     for word, value in (("hydra.run.dir", run_dir), *saved):
         if value is not None and is_sweep:
             raise ConfigError(word, value, "is of one run: it cannot go with -m, sweep, jobs or search")
-    if not (is_sweep or saved or run_dir):
+    if not (is_sweep or saved or run_dir not in (None, "", "auto")):
         for argument in overrides:
             key, _, value = argument.lstrip("+").partition("=")
             require(not key.startswith(OF_HYDRA[1:]), key, value, "given with -m, sweep=<folder> or jobs=N")
-        require(words["existing"] is None, "existing", words["existing"], "given with hydra.run.dir=<folder>")
+        require(words["existing"] in (None, "refuse"), "existing", words["existing"], "given with hydra.run.dir")
     require(not (flags.cfg and words["search"]), "--cfg", flags.cfg, "without search, whose runs are unknown")
     if len(saved) > 1 or (saved and words["existing"]):
         raise ConfigError(*saved[0], "goes with no other run, and not with existing")

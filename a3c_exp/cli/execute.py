@@ -15,7 +15,7 @@ from a3c_exp.cli.existing import begins, clear, find_action
 from a3c_exp.common.reading import check_plain
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, refused
-from a3c_exp.run.files import exclusive_folder
+from a3c_exp.run.files import exclusive_folder, log
 from a3c_exp.run.run_folder import CONFIG_FILE, config_text
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
@@ -64,10 +64,10 @@ def execute(plan: Plan) -> Run | None:
     config, experiment = load_final(plan.config, begins=new, trusted=plan.trusted)
     if plan.callbacks:
         experiment = replace(experiment, callbacks=(*experiment.callbacks, *plan.callbacks))
-        known = [recorded(each) for each in plan.callbacks if type(each).__module__ != "__main__"]  # not of a script
+        known = [recorded(each) for each in plan.callbacks if type(each).__module__ != "__main__"]
         config["callbacks"] = [*config.get("callbacks", ()), *known]
-        with refused("callbacks", ", ".join(type(each).__name__ for each in plan.callbacks), "a run copies them"):
-            copy.deepcopy(plan.callbacks)
+    with refused("callbacks", ", ".join(type(each).__name__ for each in experiment.callbacks), "a run copies them"):
+        copy.deepcopy(experiment.callbacks)
     config_text(config)  # which it is saved as
     with ExitStack() as stack, named(plan.key):
         folder = make_new(plan.folder) if plan.new else plan.folder
@@ -83,6 +83,8 @@ def execute(plan: Plan) -> Run | None:
             config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:
             with session(experiment, config, folder, resumes, plan.overrides, plan.label) as trainer:
+                if len(config.get("callbacks", ())) < len(experiment.callbacks):
+                    log.warning("callbacks of a script are not in config.yaml: a resumed run is given them again")
                 return trainer.run()
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing

@@ -46,9 +46,10 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     changed = {change.key_or_group.partition(".")[0] for change in changes}
     config = as_typed(config, {stale[name] for name in stale.keys() & changed})  # they are chosen again
     # Components by name come first, as in a new command: a setting that is typed before one belongs to it.
-    for change in sorted(changes, key=lambda change: not _names_component(change, config)):
+    for change in sorted(changes, key=lambda each: (each.key_or_group == RUN_DIR, not _names_component(each, config))):
         key = change.key_or_group
-        value: Any = to_container(OmegaConf.create(config | {key: change.value()}))[key]  # its interpolations resolved
+        known = {name: each for name, each in config.items() if isinstance(each, int | float)} if key == RUN_DIR else {}
+        value: Any = to_container(OmegaConf.create(known | {key: change.value()}))[key]  # its interpolations resolved
         if key == TRUST:
             trusted += build(value, tuple[str, ...], TRUST)
             continue

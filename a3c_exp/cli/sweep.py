@@ -59,7 +59,7 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
 
         def run(combinations: Jobs) -> tuple[list[Job], int]:
-            jobs = _check_jobs(hydra, combinations, root, existing, at_once)
+            jobs = _check_jobs(hydra, combinations, root, existing, at_once, are_trials=line.search is not None)
             for job in jobs:
                 if line.search and how_ended(job.folder) == "failed":  # another score would lead to other trials
                     job.action = "leave"
@@ -74,11 +74,14 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
             return search(hydra, overrides, line.search, at_once, line.objective or "best", run)
 
 
-def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_once: int) -> list[Job]:
+def _check_jobs(
+    hydra: Any, combinations: Jobs, root: Path, existing: str, at_once: int, are_trials: bool = False
+) -> list[Job]:
     """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its folder.
 
-    A job whose configuration is that of an earlier one is left out, with a line. A run of the same configuration in the
-    sweep's folder is the job's, whatever its name: that of an earlier command, in which other settings differed.
+    A job whose configuration is that of an earlier one is left out, with a line, but no trial of a search is. A run of
+    the same configuration in the sweep's folder is the job's, whatever its name: that of an earlier command, in which
+    other settings differed.
     """
     typed = [[text for text in job if not text.startswith(("hydra.", "hydra/"))] for job in combinations]
     names, differences = folder_names(typed), labels(typed)
@@ -89,7 +92,8 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
     for number, node in enumerate(hydra_compose.compose_jobs(hydra, combinations)):
         config = hydra_compose.to_container(node)
         subdir = hydra_compose.setting(node, "hydra.sweep.subdir")
-        if (repr(config), subdir) in jobs:
+        what = repr(config), subdir if are_trials else ""
+        if what in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue
         found = None if subdir else saved.get(identity(config))
@@ -105,7 +109,7 @@ def _check_jobs(hydra: Any, combinations: Jobs, root: Path, existing: str, at_on
         alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
         overrides = [*combinations[number], f"hydra.job.num={number}", f"hydra.run.dir={quoted(str(folder))}"]
         label = differences[number] or f"seed={experiment.seed}"
-        jobs[repr(config), subdir] = Job(number, overrides, folder, label, action)
+        jobs[what] = Job(number, overrides, folder, label, action)
     if at_once > 1 and at_once * most_workers > usable_cores():
         say(f"warning: {at_once} runs at once, of up to {most_workers} workers each, share {usable_cores()} cores")
     elif at_once > 1 and alone:

@@ -46,11 +46,6 @@ def estimate(values: Sequence[float], statistic: Statistic = interquartile_mean)
     return f"{middle} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
-def average(scores: Array) -> Array:
-    """The mean over the last axis [..., n]."""
-    return np.asarray(scores.mean(axis=-1))
-
-
 def bootstrap_interval(scores: Any, statistic: Statistic = interquartile_mean) -> tuple[float, float]:
     """The percentile bootstrap interval of a statistic of scores [n]. statistic: takes all draws, [draws, n]."""
     return _interval(statistic(_drawn(np.random.default_rng(0), scores)))

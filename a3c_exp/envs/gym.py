@@ -170,7 +170,7 @@ class Gym(Environment):
     def _one(self, spec: EnvSpec, render_mode: str | None, failing: ExitStack) -> Env:
         """One environment with its wrappers. failing: closes it."""
         env: Env = self._made(partial(gymnasium.make, spec, disable_env_checker=True), render_mode)
-        failing.callback(close_within, env)
+        failing.callback(lambda: close_within(env))  # with the wrappers that it has by then
         for entry in self.wrappers:
             name, given = _parsed(entry)
             wrapper = _wrapper(name)
@@ -215,6 +215,7 @@ class Gym(Environment):
             env = make(**arguments)
         offered = env.metadata.get("render_modes") or ["none"]
         if render_mode is not None and render_mode not in offered:  # gymnasium only warns of it
+            close_within(env)
             problem = f"cannot be drawn as {render_mode!r}; it offers {', '.join(offered)}"
             raise ConfigError("id", self.id, problem)
         return env

@@ -160,12 +160,14 @@ class SyncEnvBatch:
         return None if frame is None else np.asarray(frame, np.uint8)
 
     def close(self) -> None:
-        """Close all. Raises the first error of those that could not be closed."""
+        """Close all, until time is up. Raises the first error of those that could not be closed."""
         errors = []
         for env in self._envs:
             try:
                 env.close()
-            except Exception as error:  # also that of an alarm
+            except TimeoutError:  # of `close_within`
+                raise
+            except Exception as error:
                 errors.append(error)
         if errors:
             raise errors[0]

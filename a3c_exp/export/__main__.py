@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 from a3c_exp.cli.startup import folder_command
+from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
 from a3c_exp.errors import printable, require, require_package
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """Write the policy of a run as an ONNX file, and check it. Its actions are the most likely ones.
 
     checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of a run without
@@ -31,7 +32,7 @@ class Options:
 
     checkpoint: Literal["best", "latest"] | int | None = None
     file: str | None = None
-    steps: int = 2000
+    steps: Count = 2000
     plugins: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
 
@@ -43,7 +44,6 @@ def main(arguments: Sequence[str]) -> int:
 def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
     require(folder.is_dir(), "run", str(folder), "the folder of a run")
-    require(options.steps >= 1, "steps", options.steps, "a whole number >= 1")
     path = folder / "policy.onnx" if options.file is None else expanded(options.file)
     require(path.parent.is_dir(), "file", str(path), "in a folder that exists")
     require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")

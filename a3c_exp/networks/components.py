@@ -312,7 +312,7 @@ class Lstm(ComposedNetwork):
             raise ConfigError(key, error.value, error.problem) from error
 
     def _idle_settings(self, distribution: Distribution) -> list[str]:
-        own = {field.name: field.default for field in fields(ComposedNetwork) if not field.name.startswith("init")}
+        own = {field.name: field.default for field in fields(ComposedNetwork) if field.name not in ("init", "init_std")}
         changed = {name: getattr(self.encoder, name) for name in own if getattr(self.encoder, name) != own[name]}
         found = [
             f"encoder.{name}={value} has no effect: {name} is that of the heads" for name, value in changed.items()

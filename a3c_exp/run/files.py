@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from a3c_exp.errors import FolderError
+from a3c_exp.run.interruption import Interruption
 
 log = logging.getLogger("a3c_exp")
 
@@ -74,16 +75,17 @@ def identity(folder: Path) -> tuple[int, int] | None:
 
 
 class RunOutput:
-    """Writes the files of the run in `folder`.
+    """Writes the files of the run in `folder`. A second Ctrl-C does not break into a write.
 
     lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run may be there.
     unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole, and
         the next write tries again.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, interruption: Interruption | None = None) -> None:
         self.folder = folder
         self._identity = identity(folder)
+        self._interruption = interruption or Interruption()
         self.lost = False
         self.unwritten: set[str] = set()
 
@@ -93,6 +95,7 @@ class RunOutput:
         if self.lost:
             self.unwritten.add(what)
             return
+        before, self._interruption.may_break_in = self._interruption.may_break_in, False  # not half-way
         try:
             write(*arguments, **settings)
         except (OSError, MemoryError) as error:
@@ -101,6 +104,8 @@ class RunOutput:
             self.unwritten.add(what)
         else:
             self.unwritten.discard(what)
+        finally:
+            self._interruption.may_break_in = before
 
 
 def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:

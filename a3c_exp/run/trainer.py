@@ -150,8 +150,8 @@ class Trainer:
         self.statistics = statistics
         self._earlier_seconds = 0.0 if state is None else state["training_seconds"]
         self._ended_at: float | None = None  # in seconds of this session, once its workers have ended
-        self.output = RunOutput(folder)
         self.interruption = Interruption()
+        self.output = RunOutput(folder, self.interruption)
         self.best_return = None if state is None else self._best_return(state)
         self._store = store
         self._network = network
@@ -424,6 +424,7 @@ class Trainer:
         try:
             self.tell("on_end", summary)
         except Exception as error:
+            log.exception("on_end of a callback failed")
             raise RunError(f"on_end of a callback failed: {one_line(error)}") from error
         return Run(self.folder, summary)
 

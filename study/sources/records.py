@@ -12,9 +12,9 @@ from statistics import mean
 import numpy as np
 import yaml
 
-from a3c_exp.common.estimates import average, estimate
+from a3c_exp.common.estimates import estimate
 from a3c_exp.run import markdown, provenance
-from study.records import read_rows
+from study.records import average, read_rows
 from study.sources import a3c, dppo_cartpole, dppo_pendulum
 from study.text import text
 

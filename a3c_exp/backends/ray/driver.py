@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
@@ -286,7 +286,7 @@ class Driver(Supervisor[ActorSource]):
             yield None
             return
         for event in status.events:
-            self._restarts.on_event("server", event)
+            self._restarts.on_event("server", replace(event, left=None))
             yield event.worker, event
 
     # -- what the store asks for --------------------------------------------------------------------------------------
