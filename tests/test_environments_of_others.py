@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 import pytest
 from refusals import refused
-from runs import BANDIT, LINUX, QUICK, config, summary, train, wait_until
+from runs import BANDIT, LINUX, QUICK, config, processes, summary, train, wait_until
 from scripted import Bandit
 
 import a3c_exp
@@ -309,9 +309,12 @@ def test_a_class_of_the_calling_script_is_refused_where_workers_are_processes(tm
             a3c_exp.train(["network={_target_: __main__.Own}", "plugins=[__main__]", "eval.every=null"], "run")
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    marked = os.environ | {"A3C_EXP_TEST": str(tmp_path)}
+    call = [sys.executable, "script.py"]
+    done = subprocess.run(call, cwd=tmp_path, env=marked, capture_output=True, text=True, check=False)
     assert re.search(r"ConfigError: network = .*__main__", done.stderr.splitlines()[-1]), done.stderr
     assert not (tmp_path / "run").exists()
+    assert not processes(f"A3C_EXP_TEST={tmp_path}"), "nor is the fork server left"
 
 
 # An evaluation in another environment than the training's.

@@ -215,7 +215,9 @@ def test_a_run_that_reached_its_end_after_the_sweep_was_asked_to_end_has_finishe
     assert job.status == "ended"
 
 
-def test_a_run_that_began_anew_and_was_killed_is_continued(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_began_anew_and_was_killed_is_continued_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A process that was killed before it had begun anew begins anew at the second try."""
     folder = here / "two" / "seed-0"
     codes = [-signal.SIGKILL, 0]
@@ -237,6 +239,9 @@ def test_a_run_that_began_anew_and_was_killed_is_continued(here: Path, monkeypat
     job.status, job.tries, codes[:] = None, 1, [0]
     assert Runs([job], [], "restart", 1).run() == 0
     assert summary(folder)["resumed"] == 0
+    job.status, job.tries, codes[:] = None, 0, [-signal.SIGKILL, -signal.SIGKILL]
+    assert Runs([job], [], "restart", 1).run() == 1
+    assert "its process was killed by SIGKILL, twice" in capfd.readouterr().err
 
 
 def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Refuses) -> None:
