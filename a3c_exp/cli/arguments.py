@@ -89,7 +89,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     for word, value in (("hydra.run.dir", run_dir), *saved):
         if value is not None and is_sweep:
             raise ConfigError(word, value, "is of one run: it cannot go with -m, sweep, jobs or search")
-    if not (is_sweep or saved or run_dir not in (None, "", "auto")):
+    if not is_sweep and not saved and run_dir in (None, "", "auto"):
         for argument in overrides:
             key, _, value = argument.lstrip("+").partition("=")
             require(not key.startswith(OF_HYDRA[1:]), key, value, "given with -m, sweep=<folder> or jobs=N")

@@ -62,12 +62,13 @@ def execute(plan: Plan) -> Run | None:
 
     new = plan.new or begins(plan.folder, plan.existing)
     config, experiment = load_final(plan.config, begins=new, trusted=plan.trusted)
+    known: list[dict[str, Any]] = []
     if plan.callbacks:
-        experiment = replace(experiment, callbacks=(*experiment.callbacks, *plan.callbacks))
-        known = [recorded(each) for each in plan.callbacks if type(each).__module__ != "__main__"]
+        with refused("callbacks", ", ".join(type(each).__name__ for each in plan.callbacks), "a run copies them"):
+            copies = copy.deepcopy(tuple(plan.callbacks))  # together: they may share an object
+        experiment = replace(experiment, callbacks=(*experiment.callbacks, *copies))
+        known = [recorded(each) for each in copies if type(each).__module__ != "__main__"]  # not of a script
         config["callbacks"] = [*config.get("callbacks", ()), *known]
-    with refused("callbacks", ", ".join(type(each).__name__ for each in experiment.callbacks), "a run copies them"):
-        copy.deepcopy(experiment.callbacks)
     config_text(config)  # which it is saved as
     with ExitStack() as stack, named(plan.key):
         folder = make_new(plan.folder) if plan.new else plan.folder
@@ -83,7 +84,7 @@ def execute(plan: Plan) -> Run | None:
             config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:
             with session(experiment, config, folder, resumes, plan.overrides, plan.label) as trainer:
-                if len(config.get("callbacks", ())) < len(experiment.callbacks):
+                if len(known) < len(plan.callbacks):
                     log.warning("callbacks of a script are not in config.yaml: a resumed run is given them again")
                 return trainer.run()
         finally:

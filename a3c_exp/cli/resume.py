@@ -48,6 +48,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     # Components by name come first, as in a new command: a setting that is typed before one belongs to it.
     for change in sorted(changes, key=lambda each: (each.key_or_group == RUN_DIR, not _names_component(each, config))):
         key = change.key_or_group
+        # The folder's may name the seed, for example. Texts of a saved configuration are not to be resolved again.
         known = {name: each for name, each in config.items() if isinstance(each, int | float)} if key == RUN_DIR else {}
         value: Any = to_container(OmegaConf.create(known | {key: change.value()}))[key]  # its interpolations resolved
         if key == TRUST:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections import deque
@@ -369,11 +368,11 @@ class ProgressLine(Own):
 
 
 class CallbackList:
-    """The package's own callbacks of a run, and after them copies of the user's, by the names of their classes."""
+    """The package's own callbacks of a run, and after them the user's, by the names of their classes."""
 
     def __init__(self, run: RunView, own: Sequence[Callback], users: Sequence[Callback]) -> None:
         self._run = run
-        self._users = {type(each).__name__: each for each in copy.deepcopy(tuple(users))}
+        self._users = {type(each).__name__: each for each in users}
         everyone = [*own, *self._users.values()]
         self._listeners = {moment: _listeners(everyone, moment) for moment in MOMENTS}
         self._telling: list[Callable[..., None]] = []
