@@ -58,8 +58,14 @@ def composed(*words: str) -> Any:
     return yaml.safe_load(_composed(*words))
 
 
-# Of several files for one kind of game, one trains.
+# Of several files for one kind of game, or of one that trains in another test, the experiment is made.
 ALIKE = {"env=pong", "env=breakout", "experiment=a3c_paper_atari", "experiment=n_step_q_pong"}
+ALIKE |= {
+    "experiment=n_step_q_paper_atari",
+    "experiment=a3c_paper_atari_lstm",
+    "experiment=ga3c_pong",
+    "experiment=ppo_mujoco",
+}
 
 
 def train_a_few_steps(config: dict[str, Any], folder: Path) -> None:
@@ -101,7 +107,7 @@ def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: 
         load_experiment(config)
         return
     train_a_few_steps(config, tmp_path / "run")
-    if not atari:  # a run's folder needs no `plugins`, though it may be of an environment of another package
+    if option in ENVS and not atari:  # a run's folder needs no `plugins`, though its environment is of another package
         load_run(tmp_path / "run")
 
 
