@@ -271,9 +271,10 @@ LSTM: dict[str, Any] = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP, "hi
 class TestConcatRollouts:
     """Rollouts of several agents as one."""
 
-    def experiment(self, **settings: Any) -> Experiment:
+    def experiment(self, env: str = SCRIPTED, **settings: Any) -> Experiment:
         kwargs = {"lengths": (3, 5, 2), "ends": ("terminated", "truncated")}
-        return load_experiment(config(SCRIPTED, env__kwargs=kwargs, envs_per_worker=1, **settings))
+        episodes = {"env__kwargs": kwargs} if env == SCRIPTED else {"env__max_episode_steps": 6}
+        return load_experiment(config(env, envs_per_worker=1, **episodes, **settings))
 
     def rollouts(self, experiment: Experiment) -> list[Rollout]:
         """Two of each of three agents with one environment: they end with an episode, or after 4 steps."""
@@ -298,13 +299,18 @@ class TestConcatRollouts:
         assert whole.transitions == sum(lengths)
         assert concat_rollouts(rollouts[:1]) is rollouts[0], "a single one is not copied"
 
-    @pytest.mark.parametrize(("network", "returns"), [(MLP, "VTrace"), (LSTM, "GAE")])
-    def test_the_gradient_is_the_mean_of_theirs_by_transitions(self, network: dict[str, Any], returns: str) -> None:
+    @pytest.mark.parametrize(
+        ("env", "network", "returns"),
+        [(SCRIPTED, MLP, "VTrace"), (SCRIPTED, LSTM, "GAE"), ("Pendulum-v1", MLP | {"distribution": "beta"}, "VTrace")],
+    )
+    def test_the_gradient_is_the_mean_of_theirs_by_transitions(
+        self, env: str, network: dict[str, Any], returns: str
+    ) -> None:
         estimator = {"_target_": f"a3c_exp.returns.{returns}"}
-        experiment = self.experiment(returns=estimator, network=network, algorithm__entropy_coefficient=0.0)
+        experiment = self.experiment(env, returns=estimator, network=network, algorithm__entropy_coefficient=0.0)
         rollouts = self.rollouts(experiment)
-        env = experiment.env.make(1, [0])
-        built = experiment.build_network(env, np.random.default_rng(1))
+        batch = experiment.env.make(1, [0])
+        built = experiment.build_network(batch, np.random.default_rng(1))
         rng = np.random.default_rng(0)
         learner = Learner(experiment, built, 0, make_store(experiment), rng, "learner", Heartbeat())
 

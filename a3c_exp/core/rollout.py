@@ -70,8 +70,8 @@ def episode_boundaries(of: Step | Rollout) -> Bools:
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     """Rollouts side by side, as one of all their environments, with a version for each step and without the episodes.
 
-    A shorter one is filled up with rows of zeros, which are no transitions. Only a rollout whose episode has ended is
-    shorter, so nothing reaches from the filling into rows that are transitions.
+    A shorter one is filled up with its last row, as rows that are no transitions. Only a rollout whose episode has ended
+    is shorter, so nothing reaches from the filling into rows that are transitions.
     """
     first = rollouts[0]
     if len(rollouts) == 1:
@@ -90,12 +90,14 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def _side_by_side(parts: Sequence[Array], length: int) -> Array:
-    """Concatenate arrays [T, B, ...] of any T along their second axis, filled up with zeros to `length`."""
-    out = np.zeros((length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype)
+    """Concatenate arrays [T, B, ...] of any T along their second axis, filled up to `length`: flags with False, numbers
+    with those of the last row, since a loss and its gradient need not be finite for others."""
+    out = np.empty((length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype)
     end = 0
     for part in parts:
         start, end = end, end + part.shape[1]
         out[: len(part), start:end] = part
+        out[len(part) :, start:end] = False if part.dtype == bool else part[-1]
     return out
 
 
