@@ -70,8 +70,8 @@ def episode_boundaries(of: Step | Rollout) -> Bools:
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     """Rollouts side by side, as one of all their environments, with a version for each step and without the episodes.
 
-    A shorter one is filled up with its last row, as rows that are no transitions. Only a rollout whose episode has ended
-    is shorter, so nothing reaches from the filling into rows that are transitions.
+    A shorter one is filled up with its last row, as rows that are no transitions. Only a rollout whose episode has
+    ended is shorter, so nothing reaches from the filling into rows that are transitions.
     """
     first = rollouts[0]
     if len(rollouts) == 1:
