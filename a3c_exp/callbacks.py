@@ -21,7 +21,7 @@ from a3c_exp.core.callback import Callback as Callback
 from a3c_exp.core.callback import EvalResult as EvalResult
 from a3c_exp.core.callback import Media
 from a3c_exp.core.callback import RunView as RunView
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import RECENT, Event
 from a3c_exp.errors import one_line, require_package
 
 log = logging.getLogger("a3c_exp")
@@ -53,7 +53,8 @@ class NoImprovement(Checked, Callback):
 class MetricTarget(Callback):
     """Ends a run once a curve has a value. at_most: once it is that or less, not that or more.
 
-    metric: the curve's name; that of one below `rollout/` may be short, as in a report.
+    metric: the curve's name; that of one below `rollout/` may be short, as in a report. It counts from 100 episodes on:
+        the first ones are those that end soon.
     """
 
     stays_inside = True
@@ -63,7 +64,9 @@ class MetricTarget(Callback):
     at_most: bool = False
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        value = values.get(self.metric, values.get(f"rollout/{self.metric}"))
+        name = self.metric if self.metric in values else f"rollout/{self.metric}"
+        early = name.startswith("rollout/") and values.get("rollout/episodes", RECENT) < RECENT
+        value = None if early else values.get(name)
         if value is not None and (value <= self.value if self.at_most else value >= self.value):
             run.stop("metric_target")
 

@@ -37,7 +37,8 @@ class Watch:
             if "episode" in info:
                 self.returns.append(float(info["episode"]["r"]))
                 self.ended.add(index)
-        enough = len(self.returns) >= 100 and len(self.ended) == self.environments
+        has_new = any("episode" in info for info in local["infos"])  # a mean is not taken at every step for nothing
+        enough = has_new and len(self.returns) >= 100 and len(self.ended) == self.environments
         if self.solved_steps is None and enough and np.mean(self.returns[-100:]) >= self.reward_threshold:
             self.solved_steps = local["self"].num_timesteps
             self.solved_seconds = round(time.perf_counter() - self.started, 3)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from runs import BACKENDS, QUICK, config, latest, train, train_config
 
 import a3c_exp
 import a3c_exp.__main__ as program
-from a3c_exp.callbacks import Callback, EvalResult, NoImprovement, RunView
+from a3c_exp.callbacks import Callback, EvalResult, MetricTarget, NoImprovement, RunView
 from a3c_exp.cli.existing import find_action
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
@@ -107,8 +108,8 @@ class Acting(Callback):
                 run.stop("enough" if self.deed == "stop" else "failed")
             case "log":
                 run.log({"mine/value": float(np.float32(2.5))})
-            case "name":
-                run.log({"mine\n": 1.0})
+            case "mine\n" | "step":
+                run.log({self.deed: 1.0})
             case "save":
                 run.save()
                 (run.folder / "saved").write_text(str(latest(run.folder)["store"]["steps"]))
@@ -170,7 +171,10 @@ def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Pat
     assert (latest(tmp_path)["store"]["parameters"] == state["parameters"]).all()
 
 
-@pytest.mark.parametrize(("deed", "words"), [("raise", "scripted to fail"), ("name", "is no name of a curve")])
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [("raise", "scripted to fail"), ("mine\n", "is no name of a curve"), ("step", "is no name of a curve")],
+)
 def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(deed: str, words: str, tmp_path: Path) -> None:
     assert act(tmp_path, deed).summary["stop_reason"] == "total_steps"
     told = [line for line in (tmp_path / "train.log").read_text().splitlines() if "Acting.on_tick" in line]
@@ -233,13 +237,15 @@ def test_its_errors_keep_no_run_from_being_saved(moment: str, tmp_path: Path) ->
 
 @dataclass(kw_only=True)
 class Ending(Noting):
-    """Asks for an evaluation once all workers have ended, and interrupts twice in a moment."""
+    """Asks for an evaluation once all workers have ended, and interrupts twice in a moment, or once then."""
 
     interrupts: str | None = None
 
     def on_trained(self, run: RunView) -> None:
         super().on_trained(run)
         run.evaluate()
+        if self.interrupts == "trained":
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_checkpoint(self, run: RunView, path: Path) -> None:
         self.interrupt("checkpoint")
@@ -251,6 +257,14 @@ class Ending(Noting):
     def interrupt(self, moment: str) -> None:
         for _ in range(2 * (moment == self.interrupts)):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_whose_last_evaluation_is_interrupted_is_to_be_continued(tmp_path: Path) -> None:
+    """By the rule that has ended it, it would count as finished."""
+    settings = {"total_steps": 10**9, "stop__max_episodes": 20, "eval__every": 10**6}
+    done = train(tmp_path, **settings, **named("Ending", interrupts="trained"))
+    assert (done.summary["stop_reason"], done.summary["best_eval_return"]) == ("interrupted", None)
+    assert find_action(tmp_path, read_config(tmp_path, ["scripted", __name__]), "resume") == "resume"
 
 
 def test_it_may_ask_for_the_last_evaluation_where_there_are_none(tmp_path: Path) -> None:
@@ -335,12 +349,23 @@ def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(given: 
 
 
 def test_an_option_is_named_or_written_out(here: Path) -> None:
-    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:3}]"]
+    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:100}]"]
     first, second = load_experiment(a3c_exp.compose([*QUICK, *given])).callbacks
     assert isinstance(first, NoImprovement) and first.evaluations == 5
     assert type(second).__name__ == "MetricTarget"
     assert program.main([*QUICK, "total_steps=1e6", *given, "hydra.run.dir=run"]) == 0
     assert json.loads((here / "run" / "summary.json").read_text())["stop_reason"] == "metric_target"
+
+
+def test_a_target_is_not_reached_by_the_first_episodes_to_end() -> None:
+    """A success ends an episode early, a failure at its time limit."""
+    reasons: list[str] = []
+    run: Any = SimpleNamespace(stop=reasons.append)
+    target = MetricTarget(metric="success_rate", value=0.9)
+    target.on_point(run, 12, {"rollout/success_rate": 1.0, "rollout/episodes": 1})
+    assert reasons == []
+    target.on_point(run, 4000, {"rollout/success_rate": 0.95, "rollout/episodes": 120})
+    assert reasons == ["metric_target"]
 
 
 @pytest.mark.parametrize(

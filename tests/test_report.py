@@ -442,6 +442,18 @@ def test_a_setting_with_many_values_has_a_scatter(values: int, tmp_path: Path) -
     assert ("over optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()) == (values == 7)
 
 
+def test_each_run_is_a_point_of_a_scatter_where_two_settings_have_many_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr("matplotlib.axes.Axes.scatter", lambda self, x, y, **look: drawn.append(len(x)))
+    for n in range(8):
+        optimizer = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-4 * 2**n, "max_grad_norm": 1.0 + n}
+        run(tmp_path / str(n), settings={"optimizer": optimizer}, mean_return_100=10.0 * n)
+    assert report.main([str(tmp_path)]) == 0
+    assert drawn == [8, 8]
+
+
 # The page.
 
 

@@ -100,13 +100,15 @@ def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | Non
     """A PNG: the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et al. 2016.
 
     values: of the setting `key`, by folder of the run. curve: see `RecordedRun.score`. Runs that differ otherwise have
-    other colours. Raises ImportError without matplotlib.
+    other colours, as long as there are enough. Raises ImportError without matplotlib.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     rest = [replace(run, settings={name: x for name, x in run.settings.items() if name != key}) for run in runs]
-    (groups,) = group([run for run in rest if run.folder in values]).values()
+    shown = [run for run in rest if run.folder in values]
+    (groups,) = group(shown).values()
+    groups = groups if len(groups) <= MOST_CURVES else {"": shown}
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(7.0, 4.4 + 0.28 * min(len(groups), MOST_CURVES)), layout="constrained")
         axes = figure.subplots()

@@ -12,12 +12,12 @@ from a3c_exp.common.estimates import estimate, improvement, interquartile_mean, 
 from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
-In the order of the {score}, among equals of the steps until solved. Returns: interquartile means over runs (of \
-three or fewer, means) with 95 % bootstrap intervals, which are too narrow for fewer than five runs. Final return: the \
-mean of the last 100 training episodes, much of a short run, with sampled actions; of a run that stop.mean_return has \
-ended, that number. Best return: of the best evaluation, with the most likely actions, or the highest mean of 100 \
-training episodes of a run without evaluations. The others: medians, with the range in brackets; a run that has not \
-been solved counts as slowest. Staleness: the mean of a run, of others' updates between a worker's pull and its push."""
+In the order of the {score}, among equals of the steps until solved. Returns: interquartile means over runs (of three \
+or fewer, means) with 95 % bootstrap intervals, too narrow for fewer than five runs: of two equal configurations one \
+in ten is found ahead. Final return: the mean of the last 100 training episodes, with sampled actions; of a run that \
+stop.mean_return has ended, that number. Best return: of the best evaluation, of greedy actions, or the highest mean \
+of 100 training episodes of a run without evaluations. The others: medians, ranges in brackets; a run that is not \
+solved counts as slowest. Staleness: a run's mean number of others' updates between pull and push."""
 
 Runs = Sequence[RecordedRun]
 FEW_RUNS = 5

@@ -116,26 +116,23 @@ class _File(logging.Handler):
 
 def _polling(stream: TextIO) -> select.poll | None:
     """What tells whether a stream takes something; None if it is no file of the system's."""
-    try:
+    with suppress(AttributeError, OSError, ValueError):
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
-    except (AttributeError, OSError, ValueError):
-        return None
-    return poll
+        return poll
+    return None
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    try:
+    with suppress(AttributeError, ValueError):  # a program's own stream, or a closed one
         return stream.isatty() and os.environ.get("TERM") != "dumb"
-    except (AttributeError, ValueError):  # a program's own stream, or a closed one
-        return False
+    return False
 
 
 def _columns(stream: TextIO) -> int:
-    try:
+    with suppress(AttributeError, OSError, ValueError):
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except (AttributeError, OSError, ValueError):
-        return 80
+    return 80
 
 
 @contextmanager

@@ -67,11 +67,10 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
 
 def identity(folder: Path) -> tuple[int, int] | None:
     """What tells a folder from another one of the same name; None if there is none."""
-    try:
+    with suppress(OSError):
         status = os.stat(folder)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return None
 
 
 class RunOutput:
@@ -222,7 +221,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file by `text` in UTF-8, atomically."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(errors="backslashreplace"))  # a folder's name may be none of UTF-8
 
 
 def write_json(path: Path, value: Any) -> None:

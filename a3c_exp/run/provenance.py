@@ -36,14 +36,13 @@ def commit() -> str | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     # Inside a git hook the environment names another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
+    with suppress(OSError, subprocess.TimeoutExpired):
         call = ["git", "--no-optional-locks", *arguments]
         done = subprocess.run(
             call, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=5
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+        return done.stdout.strip() if done.returncode == 0 else None
+    return None
 
 
 def versions() -> dict[str, str | None]:

@@ -30,6 +30,7 @@ from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput, log
 from a3c_exp.run.interruption import Interruption, interruptions
+from a3c_exp.run.metrics import SECONDS, STEP
 from a3c_exp.run.statistics import RunStatistics
 
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
@@ -126,9 +127,9 @@ def _start_from(store: SharedStore, folder: Path) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Raise ValueError for a name that TensorBoard refuses."""
-    if not CURVE_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are")
+    """Raise ValueError for a name that TensorBoard refuses, or that a column of every point has."""
+    if name in (STEP, SECONDS) or not CURVE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are, other than 'step'")
 
 
 class Trainer:
@@ -316,8 +317,8 @@ class Trainer:
                     self._ending = True
                     self.tell("on_trained")
                     self._evaluations.evaluate_final()
-                if self.interruption.signal is not None and self._stop_reason == "total_steps":
-                    self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation and no step
+                if self.interruption.signal is not None:
+                    self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation
             except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
                 self.interruption.signal = self.interruption.signal or signal.SIGINT
                 self._stop_reason = "interrupted"

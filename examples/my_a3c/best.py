@@ -21,5 +21,5 @@ class BestReturn(Callback):
             run.stop("enough")
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        if math.isfinite(self.best):
+        if "rollout/episodes" in values and math.isfinite(self.best):  # not of another callback
             run.log({"mine/best_return": self.best})
