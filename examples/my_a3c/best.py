@@ -10,7 +10,7 @@ from a3c_exp.core.events import Episodes
 
 @dataclass(kw_only=True)
 class BestReturn(Callback):
-    """Logs the highest return of any training episode so far. A return of `enough` ends the run."""
+    """Logs the highest return of any training episode so far. A return of `enough` ends it."""
 
     enough: float | None = None
     best: float = field(default=-math.inf, init=False)
@@ -21,5 +21,5 @@ class BestReturn(Callback):
             run.stop("enough")
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        if "rollout/episodes" in values and math.isfinite(self.best):  # not of another callback
+        if "rollout/episodes" in values and math.isfinite(self.best):  # no callback's
             run.log({"mine/best_return": self.best})
