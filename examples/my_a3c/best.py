@@ -10,7 +10,7 @@ from a3c_exp.core.events import Episodes
 
 @dataclass(kw_only=True)
 class BestReturn(Callback):
-    """Logs the highest return of any training episode so far. A return of `enough` ends it."""
+    """Logs the highest return of any training episode so far. A return of `enough` ends the run."""
 
     enough: float | None = None
     best: float = field(default=-math.inf, init=False)
