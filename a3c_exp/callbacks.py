@@ -53,8 +53,8 @@ class NoImprovement(Checked, Callback):
 class MetricTarget(Callback):
     """Ends a run once a curve has a value. at_most: once it is that or less, not that or more.
 
-    metric: the curve's name; that of one below `rollout/` may be short, as in a report. It counts from 100 episodes on:
-        the first ones are those that end soon.
+    metric: the curve's name; that of one below `rollout/` may be short, as in a report. A mean over episodes counts
+        from 100 episodes on: the first ones are those that end soon.
     """
 
     stays_inside = True
@@ -65,8 +65,8 @@ class MetricTarget(Callback):
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         name = self.metric if self.metric in values else f"rollout/{self.metric}"
-        early = name.startswith("rollout/") and values.get("rollout/episodes", RECENT) < RECENT
-        value = None if early else values.get(name)
+        few = name.startswith("rollout/") and values.get("rollout/episodes", RECENT) < RECENT
+        value = None if few and name != "rollout/episodes" else values.get(name)
         if value is not None and (value <= self.value if self.at_most else value >= self.value):
             run.stop("metric_target")
 
@@ -182,8 +182,7 @@ class Tracker(Callback):
 
     def sends(self, checkpoint: Path) -> bool:
         """Whether a checkpoint is one that is asked for, and there is a connection."""
-        asked = ("best", "latest") if self.checkpoints == "both" else (self.checkpoints,)
-        return self.connection is not None and checkpoint.stem in asked
+        return self.connection is not None and self.checkpoints in ("both", checkpoint.stem)
 
 
 @dataclass(kw_only=True)

@@ -99,6 +99,9 @@ def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
     experiment = load_experiment(config(CORNERS, network=SMALL_CNN))
     with_few = replace(few, normalize_observations="background")
     assert measure(replace(experiment, env=with_few)) == (1.0, 1.0)
+    assert replace(few, normalize_observations=(0.0, 0.5)).normalize_observations == (0.0, 0.5), (
+        "two levels: as allowed"
+    )
 
 
 @pytest.mark.parametrize(

@@ -259,12 +259,16 @@ class Ending(Noting):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_run_whose_last_evaluation_is_interrupted_is_to_be_continued(tmp_path: Path) -> None:
-    """By the rule that has ended it, it would count as finished."""
-    settings = {"total_steps": 10**9, "stop__max_episodes": 20, "eval__every": 10**6}
+@pytest.mark.parametrize(("rule", "limit", "reason"), [("max_episodes", 20, "interrupted"), ("max_seconds", 0.2, None)])
+def test_a_run_whose_last_evaluation_is_interrupted_is_to_be_continued(
+    rule: str, limit: float, reason: str | None, tmp_path: Path
+) -> None:
+    """It would count as finished. But seconds are those of a session: they would begin anew, time and again."""
+    settings: dict[str, Any] = {"total_steps": 10**9, f"stop__{rule}": limit, "eval__every": 10**9}
     done = train(tmp_path, **settings, **named("Ending", interrupts="trained"))
-    assert (done.summary["stop_reason"], done.summary["best_eval_return"]) == ("interrupted", None)
-    assert find_action(tmp_path, read_config(tmp_path, ["scripted", __name__]), "resume") == "resume"
+    assert (done.summary["stop_reason"], done.summary["best_eval_return"]) == (reason or rule, None)
+    action = find_action(tmp_path, read_config(tmp_path, ["scripted", __name__]), "resume")
+    assert action == ("leave" if reason is None else "resume")
 
 
 def test_it_may_ask_for_the_last_evaluation_where_there_are_none(tmp_path: Path) -> None:
@@ -349,7 +353,7 @@ def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(given: 
 
 
 def test_an_option_is_named_or_written_out(here: Path) -> None:
-    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:100}]"]
+    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:3}]"]
     first, second = load_experiment(a3c_exp.compose([*QUICK, *given])).callbacks
     assert isinstance(first, NoImprovement) and first.evaluations == 5
     assert type(second).__name__ == "MetricTarget"

@@ -158,8 +158,8 @@ class Environment(Checked, ABC):
             require(is_usable_name(name), "info_keys", name, allowed)
         if isinstance(self.normalize_observations, tuple):
             mean, deviation = self.normalize_observations
-            allowed = "a mean of 0 to 255 and a deviation of 2.55 to 255"
-            require(0 <= mean <= 255 and 2.55 <= deviation <= 255, "normalize_observations", [mean, deviation], allowed)
+            allowed = "a mean of 0 to 255 and a deviation of 0.01 to 255"
+            require(0 <= mean <= 255 and 0.01 <= deviation <= 255, "normalize_observations", [mean, deviation], allowed)
 
     @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:

@@ -13,7 +13,7 @@ from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
 In the order of the {score}, among equals of the steps until solved. Returns: interquartile means over runs (of three \
-or fewer, means) with 95 % bootstrap intervals, too narrow for fewer than five runs: of two equal configurations one \
+or fewer, means) with 95 % bootstrap intervals, too narrow for few runs: of two equal configurations of five runs one \
 in ten is found ahead. Final return: the mean of the last 100 training episodes, with sampled actions; of a run that \
 stop.mean_return has ended, that number. Best return: of the best evaluation, of greedy actions, or the highest mean \
 of 100 training episodes of a run without evaluations. The others: medians, ranges in brackets; a run that is not \

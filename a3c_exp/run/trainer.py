@@ -33,6 +33,8 @@ from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import SECONDS, STEP
 from a3c_exp.run.statistics import RunStatistics
 
+HOLDING = ("total_steps", "max_episodes", "worker_episodes", "mean_return")
+"""Reasons that soon end a resumed run again."""
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
 PATIENCE_SECONDS = 3.0
 
@@ -129,7 +131,9 @@ def _start_from(store: SharedStore, folder: Path) -> None:
 def _check_name(name: str) -> None:
     """Raise ValueError for a name that TensorBoard refuses, or that a column of every point has."""
     if name in (STEP, SECONDS) or not CURVE_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are, other than 'step'")
+        raise ValueError(
+            f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are, but no 'step' and 'wall_seconds'"
+        )
 
 
 class Trainer:
@@ -317,7 +321,7 @@ class Trainer:
                     self._ending = True
                     self.tell("on_trained")
                     self._evaluations.evaluate_final()
-                if self.interruption.signal is not None:
+                if self.interruption.signal is not None and self._stop_reason in HOLDING:
                     self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation
             except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
                 self.interruption.signal = self.interruption.signal or signal.SIGINT
