@@ -339,6 +339,16 @@ def test_runs_share_no_callback(tmp_path: Path) -> None:
 
 
 @dataclass(kw_only=True)
+class Placed(Callback):
+    place: Path = Path()
+
+
+def test_settings_that_a_file_cannot_hold_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    a3c_exp.train(config(), tmp_path / "run", callbacks=[Placed(place=tmp_path)])
+    assert "config.yaml has no settings of callback Placed" in caplog.text
+
+
+@dataclass(kw_only=True)
 class Locked(Callback):
     lock: Any = field(default_factory=threading.Lock)
 

@@ -138,11 +138,12 @@ SPOILED_STEPS = {
     "a reward that is nan": lambda step: step._replace(reward=step.reward + np.array([0, np.nan], np.float32)),
     "an observation that is": lambda step: step._replace(obs=step.obs + np.inf),
     "an observation that is nan": lambda step: step._replace(truncated=~step.truncated, final_obs=step.obs + np.nan),
+    "a Step whose terminated": lambda step: step._replace(terminated=step.terminated.astype(int)),
 }
 
 
 @pytest.mark.parametrize("text", SPOILED_STEPS)
-def test_a_batch_of_a_users_own_may_not_give_what_is_not_finite(text: str) -> None:
+def test_a_batch_of_a_users_own_may_not_give_what_a_rollout_cannot_hold(text: str) -> None:
     game = Gym(id="scripted:Scripted-v0", kwargs={"lengths": [0]})
     env: Any = Changed(game.make(2, [0, 1]), SPOILED_STEPS[text])
     policy = FixedPolicy(lambda step: 0, lambda observations: observations[:, 0])

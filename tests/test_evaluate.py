@@ -15,7 +15,7 @@ import pytest
 import yaml
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from refusals import Refuses
-from runs import CORRIDOR, SCRIPTED, TARGET, latest, train
+from runs import CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, latest, train
 from scripted import Echo
 
 import a3c_exp
@@ -63,6 +63,18 @@ class TestThePolicyInAnotherProgram:
         for observation, shape in (([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)")):
             with pytest.raises(ValueError, match=re.escape(shape)):
                 a3c_exp.load(tmp_path).act(observation)
+        with pytest.raises(ValueError, match="finite"):
+            a3c_exp.load(tmp_path).act([np.nan, 0.0, 0.0])
+
+    def test_a_picture_of_other_numbers_than_bytes_is_refused(self, tmp_path: Path) -> None:
+        """Fractions would all become 0."""
+        train(tmp_path, CORNERS, network=SMALL_CNN)
+        policy = a3c_exp.load(tmp_path, plugins=["scripted"])
+        picture = gymnasium.make(CORNERS).observation_space.sample()
+        assert policy.act(picture.tolist()) == policy.act(picture)
+        for wrong in (picture / 255, picture + 256.0):
+            with pytest.raises(ValueError, match="whole ones of 0 to 255"):
+                policy.act(wrong)
 
     @pytest.mark.parametrize(
         ("observations", "observation", "actions"),

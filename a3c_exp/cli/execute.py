@@ -119,7 +119,8 @@ def recorded(callback: Callback) -> dict[str, Any]:
     settings = {each.name: getattr(callback, each.name) for each in fields(callback) if each.init}
     try:
         check_plain(settings)
-    except ConfigError:
+    except ConfigError as error:
+        log.warning("config.yaml has no settings of callback %s: %s", type(callback).__name__, error)
         settings = {}
     return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}", **settings}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ONE_THREAD = dict.fromkeys(
@@ -69,8 +69,7 @@ def _quota() -> float:
 
     It has the microseconds of computing in each period.
     """
-    try:
+    with suppress(OSError, ValueError):  # there is no quota, or this is not Linux
         granted, period = CPU_MAX.read_text().split()
         return math.inf if granted == "max" else float(granted) / float(period)
-    except (OSError, ValueError):  # there is no quota, or this is not Linux
-        return math.inf
+    return math.inf

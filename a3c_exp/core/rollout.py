@@ -184,6 +184,8 @@ class Actor:
         truncated = _stack([step.truncated for step in steps])
         valid = _stack([step.valid for step in steps])
         self._require_finite(raw, rewards)
+        if {terminated.dtype, truncated.dtype, valid.dtype} != {np.dtype(bool)}:  # of a user's own batch
+            raise EnvError(f"{type(self.env).__name__} returned a Step whose terminated, truncated, valid are no bools")
         observations = raw if normalizer is None else normalizer.observations(raw)
         values = self.network.values(observations, None) if acted_values[0] is None else _stack(acted_values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -74,10 +75,9 @@ class AnswerCheck:
         if self._picture:
             fits = raw.dtype == np.uint8 or (raw.size and raw.min() >= 0 and raw.max() <= 255)
             return raw.astype(np.uint8, copy=False) if fits else None
-        try:
+        with suppress(ValueError):  # a number outside a discrete space
             return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
-        except ValueError:  # a number outside a discrete space
-            return None
+        return None
 
     def batch(self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array) -> Array:
         """The same for environments with these indices: raises WrongAnswerError."""
@@ -164,12 +164,10 @@ def rewards_of(rewards: Any, count: int) -> Floats:
 
 def _reward(reward: Any, index: int) -> float:
     """A reward, which may be an array of one number. Raises WrongAnswerError unless it is finite."""
-    try:
+    with suppress(Exception):  # an object of the environment's own may raise anything here
         number = np.asarray(reward)
         if number.dtype.kind in "fiub" and number.size == 1 and abs(number.item()) <= LARGEST:
             return float(number.item())
-    except Exception:  # an object of the environment's own may raise anything here
-        pass
     raise WrongAnswerError(f"the reward {short(reward)}", index)
 
 

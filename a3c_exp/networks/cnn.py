@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -30,11 +31,9 @@ CHUNK_BYTES = 8 * 2**20
 @functools.cache
 def multiplies_bfloat16() -> bool:
     """Return whether this processor multiplies bfloat16 by instructions for matrices (AMX) or vectors (AVX-512)."""
-    try:
-        cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return not {"amx_bf16", "avx512_bf16"}.isdisjoint(cpu_info.split())
+    with suppress(OSError):
+        return not {"amx_bf16", "avx512_bf16"}.isdisjoint(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    return False
 
 
 def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -64,11 +65,9 @@ def read_points(path: Path) -> list[Point]:
     An incomplete last line is skipped: the run may be writing it, or was killed while it did. Raises UnreadableError
     for any other line that is damaged, and OSError.
     """
-    try:
-        with open_regular(path, MOST_BYTES) as file:
-            return list(_points(file))
-    except FileNotFoundError:
-        return []
+    with suppress(FileNotFoundError), open_regular(path, MOST_BYTES) as file:
+        return list(_points(file))
+    return []
 
 
 def earlier_points(path: Path, steps: int, seconds: float) -> list[Point]:

@@ -128,12 +128,11 @@ def _start_from(store: SharedStore, folder: Path) -> None:
         raise FolderError(folder, f"must be a run of the same network: {error}") from error
 
 
-def _check_name(name: str) -> None:
-    """Raise ValueError for a name that TensorBoard refuses, or that a column of every point has."""
+def _checked(name: str) -> str:
+    """The name of a curve. Raises ValueError if TensorBoard refuses it, or a column of every point has it."""
     if name in (STEP, SECONDS) or not CURVE_NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are, but no 'step' and 'wall_seconds'"
-        )
+        raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are; {STEP}, {SECONDS} not")
+    return name
 
 
 class Trainer:
@@ -222,9 +221,7 @@ class Trainer:
                 self._deadline = time.monotonic() + PATIENCE_SECONDS
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
-        for name in values:
-            _check_name(name)
-        numbers = {name: value if type(value) in (int, float) else float(value) for name, value in values.items()}
+        numbers = {_checked(name): x if type(x) in (int, float) else float(x) for name, x in values.items()}
         self.tell("on_point", self.steps if step is None else step, numbers)
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
@@ -243,8 +240,7 @@ class Trainer:
         self._log_media("video", name, path)
 
     def _log_media(self, kind: Media, name: str, value: object) -> None:
-        _check_name(name)
-        self.tell("on_media", self.steps, kind, name, value)
+        self.tell("on_media", self.steps, kind, _checked(name), value)
 
     def record_evaluations(self) -> None:
         self._evaluations.record()
