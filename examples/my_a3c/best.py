@@ -21,5 +21,5 @@ class BestReturn(Callback):
             run.stop("enough")
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        if "rollout/episodes" in values and math.isfinite(self.best):  # no callback's
+        if "rollout/episodes" in values and math.isfinite(self.best):  # not a callback's
             run.log({"mine/best_return": self.best})
