@@ -6,6 +6,8 @@ therefore import scripted.py, as 'scripted:Scripted-v0' with plugins=[scripted].
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import signal
 import sys
@@ -14,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.plugins.config_source import ConfigResult
 from hypothesis import HealthCheck, settings
+
+from a3c_exp.run import provenance
 
 # No deadline for a drawn example: a machine that stalls for a moment fails no property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,6 +30,27 @@ settings.load_profile("patient")
 for number in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Hundreds of runs are composed and made in a test's own process. Hydra reads each file once, the same commit is looked
+# up once, and no run waits for the disk. Programs that tests start do all of it.
+load_config = FileConfigSource.load_config
+loaded: dict[tuple[object, ...], ConfigResult] = {}
+
+
+def load_once(source: FileConfigSource, config_path: str) -> ConfigResult:
+    try:
+        found = (Path(source.path) / source._normalize_file_name(config_path)).stat()
+    except OSError:
+        return load_config(source, config_path)
+    key = source.path, source.provider, config_path, found.st_ino, found.st_mtime_ns, found.st_size
+    if key not in loaded:
+        loaded[key] = load_config(source, config_path)
+    return copy.deepcopy(loaded[key])
+
+
+FileConfigSource.load_config = load_once  # type: ignore[method-assign]
+os.fsync = lambda fd: None
+provenance.commit = functools.cache(provenance.commit)
 
 HERE = str(Path(__file__).parent)
 
