@@ -165,28 +165,37 @@ class TestProcesses:
     def test_a_script_without_a_main_guard_runs_once(self, tmp_path: Path) -> None:
         """Without precautions children of multiprocessing import the program that started them.
 
-        It may choose its start method later, and train in the processes of a pool, which are daemons.
+        It may choose its start method later, and train in the processes of a pool, which are daemons. Its own classes
+        cannot be a part of what they train.
         """
         script = tmp_path / "script.py"
         script.write_text(
-            "import multiprocessing, sys, a3c_exp\n"
+            "import multiprocessing, a3c_exp\n"
+            "from torch import nn\n"
             "print('imported', flush=True)\n"
-            "run = a3c_exp.train(['env=gym', 'env.id=scripted:Bandit-v0', 'plugins=[scripted]', 'workers=2',\n"
-            "    'total_steps=1000', 'eval.every=null'])\n"
-            "print(run.summary['stop_reason'])\n"
+            "words = ['env=gym', 'env.id=scripted:Bandit-v0', 'workers=2', 'total_steps=1000', 'eval.every=null']\n"
+            "def train(folder, *others):\n"
+            "    return a3c_exp.train([*words, *others], folder).summary['stop_reason']\n"
+            "print(train('one', 'plugins=[scripted]'))\n"
+            "class Own(nn.Linear):\n"
+            "    def __init__(self, inputs: int) -> None:\n"
+            "        super().__init__(inputs, 8)\n"
+            "try:\n"
+            "    train('own', 'plugins=[scripted,__main__]', 'network={_target_: __main__.Own}')\n"
+            "except a3c_exp.ConfigError as error:\n"
+            "    print(error)\n"
             "multiprocessing.set_start_method('fork')\n"
-            "def again(number):\n"
-            "    overrides = ['env=gym', 'env.id=scripted:Bandit-v0', 'plugins=[scripted]', 'workers=2',\n"
-            "        'total_steps=1000', 'eval.every=null']\n"
-            "    return a3c_exp.train(overrides, 'again').summary['stop_reason']\n"
             "with multiprocessing.Pool(1) as pool:\n"
-            "    print(pool.map(again, [1]))\n"
+            "    print(pool.starmap(train, [('again', 'plugins=[scripted]')]))\n"
         )
         mark = f"A3C_EXP_TEST={tmp_path}"
         environment = os.environ | dict([mark.split("=", 1)])
         done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.stdout.splitlines() == ["imported", "total_steps", "['total_steps']"], done.stderr
-        assert len(list((tmp_path / "outputs").iterdir())) == 1
+        assert done.stdout.splitlines()[:2] == ["imported", "total_steps"], done.stderr
+        refused, pooled = done.stdout.splitlines()[2:]
+        assert refused.startswith("network = ") and "__main__" in refused, "processes cannot import it"
+        assert pooled == "['total_steps']"
+        assert {path.name for path in tmp_path.iterdir()} == {"script.py", "one", "again"}
         wait_until(lambda: not processes(mark))
 
 

@@ -51,7 +51,7 @@ SMALL = ["total_steps=64", "workers=2", "envs_per_worker=2", "rollout_length=8",
 ATARI = {"env=atari", "env=pong", "experiment=pong"}
 # Images take milliseconds each, and a game's emulator most of a second to start.
 IMAGES = ATARI | {"network=cnn", "network=pixels"}
-SMALL_IMAGES = ["total_steps=16", "workers=1", "envs_per_worker=1"]
+SMALL_IMAGES = ["total_steps=16", "workers=1", "envs_per_worker=1", "env.normalize_observations=[128,64]"]
 
 
 def blocks(document: str, language: str) -> list[str]:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 from refusals import refused
-from runs import BANDIT, LINUX, QUICK, config, processes, summary, train, wait_until
+from runs import BANDIT, LINUX, QUICK, config, summary, train, wait_until
 from scripted import Bandit
 
 import a3c_exp
@@ -293,28 +292,6 @@ def test_a_run_that_a_callback_has_ended_goes_on_without_it(here: Path) -> None:
     assert summary(here / "run") == ended
     assert program.main(["resume=run", "callbacks=[]"]) == 0
     assert summary(here / "run")["stop_reason"] == "total_steps"
-
-
-def test_a_class_of_the_calling_script_is_refused_where_workers_are_processes(tmp_path: Path) -> None:
-    """They cannot import it. Nothing is written."""
-    script = """
-        import a3c_exp
-        from torch import nn
-
-        class Own(nn.Linear):
-            def __init__(self, inputs: int) -> None:
-                super().__init__(inputs, 8)
-
-        if __name__ == "__main__":
-            a3c_exp.train(["network={_target_: __main__.Own}", "plugins=[__main__]", "eval.every=null"], "run")
-    """
-    (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    marked = os.environ | {"A3C_EXP_TEST": str(tmp_path)}
-    call = [sys.executable, "script.py"]
-    done = subprocess.run(call, cwd=tmp_path, env=marked, capture_output=True, text=True, check=False)
-    assert re.search(r"ConfigError: network = .*__main__", done.stderr.splitlines()[-1]), done.stderr
-    assert not (tmp_path / "run").exists()
-    assert not processes(f"A3C_EXP_TEST={tmp_path}"), "nor is the fork server left"
 
 
 # An evaluation in another environment than the training's.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Atari, VectorEnvBatch
-from a3c_exp.run.policy import evaluate_policy
 
 START = Snapshot(version=0, steps=0, normalizer=None)
 ALE = pytest.importorskip("ale_py.vector_env", reason="Atari games: pip install 'a3c-exp[atari]'")
@@ -140,18 +138,6 @@ def test_a_lost_life_ends_the_learned_episode_and_not_the_game() -> None:
         assert ends == (5 if terminal_on_life_loss else 1)
         actor.env.close()
     assert found[0] == found[1]
-
-
-def test_evaluations_are_of_whole_games() -> None:
-    predict = lambda observations, state, greedy: (np.ones(len(observations), int), None)  # noqa: E731
-    firing: Any = SimpleNamespace(predict=predict, info_keys=None)
-    played = []
-    for terminal_on_life_loss in (False, True):
-        env = replace(QUICK, terminal_on_life_loss=terminal_on_life_loss).make(2, [0, 1])
-        played.append(evaluate_policy(firing, env, 2))
-        env.close()
-    np.testing.assert_array_equal(played[0].returns, played[1].returns)
-    np.testing.assert_array_equal(played[0].lengths, played[1].lengths)
 
 
 def test_games_can_be_filmed() -> None:

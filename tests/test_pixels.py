@@ -103,14 +103,14 @@ def test_pixels_of_one_color_are_not_blown_up() -> None:
 @pytest.mark.parametrize("setting", ["shared", True])
 def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path: Path) -> None:
     """CORNERS shows bright squares on black: the statistics of a run are those of its pictures."""
-    train(tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations=setting, total_steps=2000)
+    train(tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations=setting, total_steps=800)
     row = latest(tmp_path)["store"]["stats"]
     experiment = load_experiment(config(CORNERS, network=SMALL_CNN, env__normalize_observations=setting))
     _, env = build_network(experiment)
     seen = np.concatenate([experiment.env.make(4, range(i, i + 4)).reset() for i in range(0, 400, 4)])
     form = NormalizedObservations.of(setting, env.observation_space)
     flat = seen.reshape(-1, *form.shape)
-    assert row[0] >= 500  # one step in four of four environments
+    assert row[0] >= 200  # one step in four of four environments
     size = max(int(np.prod(form.shape)), 1)
     np.testing.assert_allclose(row[1 : 1 + size], flat.mean(0).ravel(), atol=25)
     policy = Policy(experiment, latest(tmp_path)["store"])
