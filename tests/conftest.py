@@ -48,7 +48,7 @@ def load_once(source: FileConfigSource, config_path: str) -> ConfigResult:
     return copy.deepcopy(loaded[key])
 
 
-FileConfigSource.load_config = load_once  # type: ignore[method-assign]
+FileConfigSource.load_config = load_once  # type: ignore[assignment, method-assign]
 os.fsync = lambda fd: None
 provenance.commit = functools.cache(provenance.commit)
 

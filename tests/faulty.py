@@ -29,16 +29,15 @@ from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.optimizers import SGD
 
 _forking = threading.Lock()
-Fault = Literal["raise", "kill", "vanish", "hang", "leave a child", "fork", "print", "half a message"]
+Fault = Literal["raise", "kill", "vanish", "hang", "leave a child", "print", "half a message"]
 
 
 class Faulty(Bandit):
     """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if there is no victim.
 
     fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, steps wait until the file
-        `release` exists; leave a child, start a program that inherits every open file, then SIGKILL; fork, a child
-        goes on beside its parent; print, write megabytes to standard output; half a message, the process is stopped
-        while it sends the next one.
+        `release` exists; leave a child, start a program that inherits every open file, then SIGKILL; print, write
+        megabytes to standard output; half a message, the process is stopped while it sends the next one.
     note: a file. One that hangs appends a byte for each look at `release`. The child's process id is written there.
     """
 
@@ -83,9 +82,6 @@ class Faulty(Bandit):
                 child = subprocess.Popen(["sleep", "600"], close_fds=False)
                 self.note.write_text(str(child.pid))
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "fork":
-                with _forking:  # a package may refuse two at a time
-                    os.fork()
             case "print":
                 print("x" * 4_000_000, flush=True)
             case "half a message":

@@ -24,6 +24,7 @@ from runs import BACKENDS, LINUX, SCRIPTED, config, drain, make_store, processes
 
 from a3c_exp.backends import messages
 from a3c_exp.backends.messages import Inbox, WorkerExit, send_events
+from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.errors import ConfigError, RunError
@@ -150,6 +151,8 @@ class TestProcesses:
         monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=full))
         with pytest.raises(RunError, match=r"^[^\n]*bytes of memory[^\n]*No space left[^\n]*$"):
             make_store(load_experiment(config(backend="processes")))
+        with pytest.raises(RunError, match="40 bytes"):
+            shared_block(4, 10)
 
     @LINUX
     def test_a_store_that_is_gone_has_closed_its_files(self) -> None:

@@ -15,7 +15,7 @@ from faulty import SPOILED
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Discrete, Space
 from policies import FixedPolicy
-from runs import config, drain, latest, same, train
+from runs import config, latest, same, train
 from scripted import Changed, Echo
 
 from a3c_exp.common.arrays import Array
@@ -170,16 +170,6 @@ def test_environments_of_a_worker_whose_first_reset_fails_are_closed(monkeypatch
     with pytest.raises(EnvError):
         make_actor(context, 0, lambda _: FixedPolicy(lambda step: 0), Heartbeat())
     assert len(closed) == 1
-
-
-def test_environments_that_are_made_after_a_run_beat_for_none_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A beat ends a forked child, so a user's pool of processes would end without a word."""
-    beats: list[object] = []
-    monkeypatch.setattr(Heartbeat, "beat", lambda heart: beats.append(heart))
-    assert drain(config())[2] is None
-    count = len(beats)
-    Gym(id="CartPole-v1").make(2, [0, 1]).close()
-    assert len(beats) == count > 0
 
 
 class Leased(CartPoleEnv):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain
 from workers import LSTM, events_of, make_workers, next_event, ppo_config
 
-from a3c_exp.algorithms import BatchArrays
+from a3c_exp.algorithms import PPO, BatchArrays
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import build_network
@@ -44,6 +45,16 @@ def test_every_minibatch_is_a_push_and_steps_and_statistics_count_once() -> None
     assert all({"approx_kl", "clip_fraction", "entropy", "grad_norm"} <= set(event.metrics) for event in events)
     assert sum(len(event.episodes) for event in events) == 48, "an episode of this bandit is one step"
     assert sum(event.episodes.envs_with_finished_episode > 0 for event in events) == 3
+
+
+def test_minibatches_of_summed_losses_weigh_alike_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum has the weight of its transitions already."""
+    monkeypatch.setattr(PPO, "reduction", "sum")
+    store, (worker,) = make_workers(ppo_config(BANDIT, total_steps=16))
+    push = mock.Mock(side_effect=store.push)
+    monkeypatch.setattr(store, "push", push)
+    events_of(worker)
+    assert [call.args[1].weight for call in push.call_args_list] == [1, 1, 1, 1]
 
 
 def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from stores import make_spec
 
@@ -75,9 +76,9 @@ class Case:
         return list(self.driver._process(self.driver._take_status(call)))
 
 
-def status_of(*events: Event, beats: dict[tuple[int, int], int] | None = None) -> ServerStatus:
-    """A status of the first server."""
-    return ServerStatus(list(events), 0, 0.0, beats or {})
+def status_of(*events: Event, beats: dict[tuple[int, int], int] | None = None, episodes: int = 0) -> ServerStatus:
+    """A status of the first server. episodes: that worker 1 has finished."""
+    return ServerStatus(list(events), 0, np.array([0, episodes, 0]), 0.0, beats or {})
 
 
 @pytest.fixture
@@ -102,6 +103,12 @@ def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_be
     case.lost = True
     with pytest.raises(RunError, match=r"parameter server died.*\n.*max_restarts"):
         list(run)
+
+
+def test_new_servers_know_of_episodes_that_no_checkpoint_has(case: Case) -> None:
+    """`stop.worker_episodes` counts them."""
+    case.tell(status_of(episodes=15))
+    assert case.store.cached_state()["worker_episodes"].tolist() == [0, 15, 0]
 
 
 def test_new_servers_do_not_wait_in_rounds_for_a_worker_that_has_left(case: Case) -> None:

@@ -62,17 +62,6 @@ class TestAKilledWorker:
             os.kill(int(note.read_text()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("backend", ["threads", "processes", "ga3c"])
-def test_a_child_that_an_environment_forks_is_no_worker(backend: str) -> None:
-    """It would beat, push and report beside its parent, from the line on in which it was made."""
-    forking = {"fault": "fork", "at": 20}
-    whole = config("faulty:Faulty-v0", backend, env__kwargs=forking, plugins=["faulty"], workers=2, total_steps=1600)
-    events, state, error = drain(whole)
-    assert error is None
-    assert sum(event.steps for event in events) == state["steps"] < 1600 + 2 * 2 * 16
-    wait_until(nobody_works)
-
-
 class TestAWorkerThatHangs:
     def test_because_it_is_stopped_is_killed_and_replaced(self) -> None:
         with running(faulty("raise", faults={"victim": -1}, backend__stall_seconds=1.0)) as (events, store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -149,3 +150,27 @@ def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
     started = len(supervisor.sources)
     assert len([*filter(None, outputs)]) == started - 1 < 999, "a run that is over starts no more workers"
     assert ended == [True]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_thread_that_hangs_fails_the_run_unless_that_is_over(is_over: bool) -> None:
+    """The environments of its worker may hang as they are closed."""
+    store, release = make_store(), threading.Event()
+
+    def hang() -> Iterator[Event]:
+        store.heartbeat(0).begin(CLOSING)
+        yield Event(0, left="worker_episodes" if is_over else None)
+        release.wait(60)
+
+    source = ThreadSource(store=store, worker=0, run=lambda attempt: hang())
+    events = PipeSupervisor([source], RestartSettings(stall_seconds=0.5), store).run()
+    try:
+        if is_over:
+            (*_, last) = filter(None, events)
+            assert "closed its environments" in last.warnings[0] and "left behind" in last.warnings[0]
+        else:
+            with pytest.raises(RunError, match="closed its environments") as caught:
+                list(events)
+            assert caught.value.reason == "stalled"
+    finally:
+        release.set()

@@ -19,7 +19,7 @@ from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
-from runs import BACKENDS, BANDIT, SCRIPTED, TARGET, config, latest, same, train, train_config
+from runs import BACKENDS, SCRIPTED, TARGET, config, latest, same, train, train_config
 from scripted import Answer, Bandit
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -338,12 +338,6 @@ class TestStartingFromAnotherRun:
         assert same(state["parameters"], best["parameters"])
         assert state["stats"][0] == best["stats"][0] + 16
         assert (done.summary["steps"], done.summary["updates"], done.summary["resumed"]) == (16, 1, 0)
-
-    def test_of_another_network_is_refused_before_anything_is_made(self, tmp_path: Path) -> None:
-        train(tmp_path / "first", TARGET)
-        with pytest.raises(ConfigError, match="same network"):
-            train(tmp_path / "second", BANDIT, init_from=str(tmp_path / "first"))
-        assert not (tmp_path / "second").exists()
 
 
 class TestWhereItRuns:

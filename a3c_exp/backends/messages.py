@@ -64,7 +64,7 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
 
     Events are merged over MERGE_SECONDS. The first one is sent at once, so that a run soon shows that it works.
     """
-    process, last = os.getpid(), WorkerExit()
+    last = WorkerExit()
     pending: Event | None = None
     due, wait = 0.0, WAIT_SECONDS
     try:
@@ -88,8 +88,6 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
         return
     except BaseException as error:  # whatever ended this worker is the run's to report
         last = failed(who, error)
-    if os.getpid() != process:  # a child that an environment forked
-        os._exit(0)
     with suppress(ReceiverClosedError):
         if pending is not None:
             send(writer, pending)

@@ -76,6 +76,10 @@ class Restarts:
         self._left.discard(key)
         return self._attempts[key] - 1
 
+    def is_over(self, key: Hashable) -> bool:
+        """Return whether the run, or this worker's part of it, is over: a failure at its end costs nothing."""
+        return self._store.stopped or self._store.steps >= self._store.spec.total_steps or key in self._left
+
     def on_failure(self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False) -> Event:
         """Process the failure of a worker: the event that reports it.
 
@@ -83,8 +87,7 @@ class Restarts:
         serves_others: see `Source`. Raises RunError if the run has to end.
         """
         assert end.failure is not None
-        is_over = self._store.stopped or self._store.steps >= self._store.spec.total_steps or key in self._left
-        if is_over and not serves_others and not end.final:
+        if self.is_over(key) and not serves_others and not end.final:
             return Event(worker, warnings=(f"at its end: {end.failure}",))
         is_hopeless = end.final or serves_others or (end.is_own and key not in self._contributed)
         if self._maximum == 0 or is_hopeless:
@@ -275,16 +278,19 @@ class Supervisor(ABC, Generic[AnySource]):
         self._watch.forget(key)
         self._running.add(key)
 
-    def _kill_stalled(self) -> None:
+    def _kill_stalled(self) -> Received:
         watched = self._running - self._hung.keys()
         key = self._watch.find(lambda: {key: beat for key in watched if (beat := self.sources[key].beat) is not None})
         if key is None:
             return
         source = self.sources[key]
         text = self._watch.describe(source.name, inactivity(source.beat or 0))
-        if not source.kill():
+        if source.kill():
+            self._hung[key] = f"{text}, and was killed"
+        elif self._restarts.is_over(key) and not source.serves_others:
+            yield key, WorkerExit(f"{text}, and is left behind")
+        else:
             raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
-        self._hung[key] = f"{text}, and was killed"
 
 
 class PipeSupervisor(Supervisor[PipeSource]):
@@ -315,4 +321,4 @@ class PipeSupervisor(Supervisor[PipeSource]):
                 if has_ended and not (messages and isinstance(messages[-1], WorkerExit)):
                     messages.append(source.exit())
                 yield from ((key, message) for message in messages)
-        self._kill_stalled()
+        yield from self._kill_stalled()

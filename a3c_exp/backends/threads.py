@@ -15,6 +15,7 @@ from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSett
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.store import SharedStore
+from a3c_exp.errors import RunError, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,8 @@ class Threads(RestartSettings, Backend):
     Only what numpy and torch compute outside the interpreter's lock runs in parallel: operations on the arrays of many
     environments, large networks. Environments written in Python gain nothing here; use processes.
 
-    A thread cannot be ended from outside. One that hangs in its environment ends the run; it is left behind, and ends
-    with the program.
+    A thread cannot be ended from outside. One that hangs in its environment ends the run, as a failure unless its work
+    was over; it is left behind, and ends with the program.
     """
 
     def check(self, experiment: Experiment) -> None:
@@ -48,8 +49,12 @@ class ThreadSource(PipeSource):
 
     def begin(self, run: Run, writer: Connection) -> None:
         self.thread = threading.Thread(target=send_events, args=(self.name, writer, run), name=self.name, daemon=True)
-        self.thread.start()
+        try:
+            self.thread.start()
+        except RuntimeError as error:  # none is to be had
+            raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
 
     def join(self, deadline: float) -> bool:
-        self.thread.join(max(0.0, deadline - time.monotonic()))
+        if self.thread.ident is not None:
+            self.thread.join(max(0.0, deadline - time.monotonic()))
         return not self.thread.is_alive()

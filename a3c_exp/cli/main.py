@@ -17,7 +17,7 @@ from a3c_exp.cli.names import run_folder
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import ConfigError, printable, say
+from a3c_exp.errors import printable, require, say
 from a3c_exp.run.run_folder import config_text
 
 
@@ -39,8 +39,7 @@ def command(arguments: Sequence[str]) -> int:
         with hydra_session(line.config_dir) as hydra:
             node = compose_node(hydra, line.overrides)
             config, folder = to_container(node), setting(node, "hydra.run.dir")
-        if not folder:
-            raise ConfigError("hydra.run.dir", folder, "must be the name of a folder; . for this one")
+        require(bool(folder), "hydra.run.dir", folder, "the name of a folder; . for this one")
         place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()
         plan = Plan(
             config=config,

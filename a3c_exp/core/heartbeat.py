@@ -6,7 +6,6 @@ its process has been stopped, whatever it was doing.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -32,17 +31,6 @@ INACTIVITY = (
 _ACTIVITY = 1 << 56  # the bits above the number of beats
 
 
-_forks = 0  # between the first process of this program and this one
-
-
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_count_fork)
-
-
 def inactivity(beat: int) -> str:
     """What it means that a heart stands still at this beat."""
     return INACTIVITY[beat // _ACTIVITY]
@@ -57,12 +45,9 @@ class Heartbeat:
     def __init__(self, cell: NDArray[np.int64] | None = None) -> None:
         self._cell = (np.zeros(1, np.int64) if cell is None else cell).data  # written in half the time of an array
         self._cell[0] = self._beats = 0
-        self._forks = _forks
 
     def beat(self) -> None:
-        """Say that the worker is alive. A child that its environment has forked is no worker: it ends here."""
-        if self._forks != _forks:
-            os._exit(0)
+        """Say that the worker is alive."""
         self._beats += 1
         self._cell[0] = self._beats
 

@@ -46,7 +46,7 @@ def stats_width(shape: tuple[int, ...], observations: bool, rewards: RewardNorma
     """Length of a row for observations of this shape; 0 if neither observations nor rewards are normalized."""
     if not (observations or rewards):
         return 0
-    return 1 + 2 * _size(shape, observations) + 3
+    return 1 + 2 * (math.prod(shape) if observations else 0) + 3
 
 
 def has_observations(stats: Stats) -> bool:
@@ -62,7 +62,7 @@ def measure_stats(observations: Array | None, returns: Array | None) -> Stats:
     head, tail = np.zeros(1), np.zeros(3)
     if observations is not None:
         # Not -1 for the width: it would be undefined for no observations.
-        head = _measured(observations.reshape(len(observations), _size(observations.shape[1:])))
+        head = _measured(observations.reshape(len(observations), math.prod(observations.shape[1:])))
     if returns is not None:
         tail = _measured(returns[:, None])
     return np.concatenate([head, tail])
@@ -169,7 +169,7 @@ class Normalizer:
         """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
         mean = inverse_std = None
         if form.measured:
-            size = _size(form.shape)
+            size = math.prod(form.shape)
             centre, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
             mean = centre.astype(np.float32).reshape(form.shape)
             inverse_std = (1 / std).astype(np.float32).reshape(form.shape)
@@ -224,10 +224,6 @@ class Normalizer:
         if mean is not None:
             rewards = rewards - np.float32(mean)
         return (rewards * np.float32(1.0 if math.isnan(scale) else scale)).clip(-CLIP, CLIP)
-
-
-def _size(shape: tuple[int, ...], measured: bool = True) -> int:
-    return int(np.prod(shape)) if measured else 0
 
 
 def _measured(rows: Array) -> NDArray[np.float64]:

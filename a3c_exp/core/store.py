@@ -124,8 +124,6 @@ class SharedStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Map the same block in the child process that this is sent to."""
-        if self._block is None:
-            raise TypeError("this block of parameters belongs to one process")
         return SharedStore, (self.spec, self._block, self.parameters.lock)
 
     # -- the worker's side --------------------------------------------------------------------------------------------

@@ -86,7 +86,6 @@ class Worker:
             self._store.leave(self._index)
         finally:  # a server may be dead
             close_within(self._actor.env)
-            on_progress()
 
     def _build_network(self, env: EnvBatch) -> ActorCritic:
         # Nothing is drawn: the first pull brings the parameters.
@@ -157,9 +156,7 @@ class Learner:
         if rollout.transitions:
             batch, metrics = self._add_gradient(rollout, snapshot)
             event.add(metrics | _critic_metrics(batch))
-        # A summed loss grows with its transitions already, so each worker has weight 1.
-        weight = min(event.steps, 1) if self.experiment.algorithm.reduction == "sum" else event.steps
-        yield self._prepare_push(snapshot, event, weight, rollout.stats, batch)
+        yield self._prepare_push(snapshot, event, event.steps, rollout.stats, batch)
 
     def _minibatch_gradients(self, rollout: Rollout, event: Event, algorithm: MinibatchAlgorithm) -> Iterator[Push]:
         """A pull and a push for each minibatch. What was collected is counted with the first push."""
@@ -219,7 +216,7 @@ class Learner:
         return returns(rollout, self.experiment.gamma)
 
     def _prepare_push(
-        self, snapshot: Snapshot, event: Event, weight: int, stats: Stats | None, batch: BatchArrays | None
+        self, snapshot: Snapshot, event: Event, transitions: int, stats: Stats | None, batch: BatchArrays | None
     ) -> Push:
         """Clip the gradient; leave it out if it is not finite or of no transition. batch: None if there is none."""
         experiment, network = self.experiment, self.network
@@ -240,6 +237,8 @@ class Learner:
                 refused = f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite was refused."
                 event.explanation = f"{refused} {explanation}"
             self._explanation = explanation
+        # A summed loss grows with its transitions already, so each worker has weight 1.
+        weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
         gradient = network.gradient if is_finite and weight else None
         event.contributions = int(gradient is not None)
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self.rng)
@@ -285,7 +284,6 @@ def make_actor(
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
     with ExitStack() as failing:  # a reset may raise
-        failing.callback(on_progress)
         env = env_settings.make(count, seeds)
         failing.callback(close_within, env)
         actor = Actor(

@@ -31,11 +31,8 @@ RewardNormalization = bool | Literal["centered"]
 _progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambda: None)
 
 
-def on_progress(call: Callable[[], None] = lambda: None) -> None:
-    """Have this called from now on, in this thread, whenever one of several environments has been made or reset.
-
-    By default nothing: the call of a worker that is over would outlive it, and ends a forked child (see `Heartbeat`).
-    """
+def on_progress(call: Callable[[], None]) -> None:
+    """Have this called from now on, in this thread, whenever one of several environments has been made or reset."""
     _progress.set(call)
 
 

@@ -20,7 +20,7 @@ from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml
 from a3c_exp.common.settings import TARGET, comparable
 from a3c_exp.config.saved import TYPED, read_config
 from a3c_exp.core.events import RECENT
-from a3c_exp.errors import FAILED, ConfigError, FolderError, did_you_mean
+from a3c_exp.errors import FAILED, ConfigError, FolderError, did_you_mean, require
 from a3c_exp.run.metrics import SECONDS, STEP, read_points
 from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, environment_of, read_summary
 
@@ -140,8 +140,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
     places: set[Path] = set()
     for folder in folders:
         found = run_folders(expanded(folder))
-        if not found:
-            raise ConfigError("folder", str(folder), f"must be a folder with runs: no {CONFIG_FILE} is there or below")
+        require(bool(found), "folder", str(folder), f"a folder with runs: no {CONFIG_FILE} is there or below")
         places.update(found)
     runs, left_out = [], {}
     for place in sorted(places):

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from a3c_exp.errors import printable
+from a3c_exp.errors import printable, say
 from a3c_exp.run.files import log
 
 ONLY_FILE = {"only_file": True}
@@ -89,29 +89,19 @@ class _Printable(logging.Formatter):
         return printable(super().format(record))
 
 
-class _File(logging.Handler):
+class _File(logging.FileHandler):
     """train.log. A failed write (a full disk) is reported once on stderr and does not end the run."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-        self._failed = False
-        self.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+    _failed = False
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._file.write(f"{self.format(record)}\n".encode())
-        except Exception as error:
-            if not self._failed:
-                self._failed = True
-                with suppress(OSError, ValueError):
-                    sys.stderr.write(f"a3c_exp: {self._path} cannot be written: {error}\n")
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not self._failed:
+            self._failed = True
+            say(f"a3c_exp: {self.baseFilename} cannot be written: {sys.exc_info()[1]}")
 
     def close(self) -> None:
-        super().close()
         with suppress(OSError):
-            self._file.close()
+            super().close()
 
 
 def _polling(stream: TextIO) -> select.poll | None:
@@ -143,7 +133,8 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     Restores all logging settings on exit, so that the logs of several runs in one process do not mix.
     """
     terminal = LiveLineHandler(stream or sys.stderr or io.StringIO(), label)  # a program without a console has none
-    file = _File(path)
+    file = _File(path, encoding="utf-8", errors="backslashreplace")
+    file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
 
     def show_warning(

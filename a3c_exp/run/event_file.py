@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
 
 from a3c_exp.common.settings import flatten
@@ -77,24 +78,6 @@ def _next_stamp(folder: Path) -> int:
     names = [path.name.removeprefix(EVENTS) for path in folder.glob(f"{EVENTS}*")]
     stamps = [int(found[0]) for name in names if (found := _STAMP.match(name))]
     return max([int(time.time()), *(stamp + 1 for stamp in stamps)])
-
-
-def _crc_of(byte: int) -> int:
-    for _ in range(8):
-        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
-    return byte
-
-
-_TABLE = [_crc_of(byte) for byte in range(256)]
-
-
-def masked_crc32c(data: bytes) -> int:
-    """The checksum of the TFRecord format: CRC-32C, rotated right by 15 bits, plus a constant."""
-    crc, table = 0xFFFFFFFF, _TABLE
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def record(data: bytes) -> bytes:

@@ -75,10 +75,7 @@ class Policy:
 
     def load(self, store_state: Mapping[str, Any]) -> None:
         """Take the parameters and scales in `SharedStore.state()`. Raises ValueError if they do not fit."""
-        parameters = store_state["parameters"]
-        if parameters.shape != self._network.vector.shape:
-            raise ValueError(f"it has {parameters.size} parameters, the network {self._network.vector.size}")
-        self._network.vector[:] = parameters
+        self._network.vector[:] = store_state["parameters"]
         if "constants" in store_state:  # a checkpoint of a network that has some
             self._network.load_constants(store_state["constants"])
         form = self._normalized

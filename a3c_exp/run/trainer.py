@@ -72,18 +72,18 @@ def session(
     Raises FolderError for a checkpoint that cannot be used, before anything is written, and for a folder that cannot be
     written to.
     """
-    with one_thread():  # with more of them a decomposition draws other last digits
-        network, env = build_network(experiment)
-    store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
-    store.initialize(network.vector)
-    workers = experiment.worker_count
-    statistics = RunStatistics(workers * experiment.envs_per_worker, window=experiment.stop.window, workers=workers)
-    state: dict[str, Any] | None = None
-    warning = ""
-    if experiment.init_from is not None and not resume:
-        with named("init_from"):
-            _start_from(store, Path(experiment.init_from))
     with ExitStack() as stack:
+        stack.enter_context(one_thread())  # with more of them a decomposition draws other last digits
+        network, env = build_network(experiment)
+        store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
+        store.initialize(network.vector)
+        workers = experiment.worker_count
+        statistics = RunStatistics(workers * experiment.envs_per_worker, window=experiment.stop.window, workers=workers)
+        state: dict[str, Any] | None = None
+        warning = ""
+        if experiment.init_from is not None and not resume:
+            with named("init_from"):
+                store.start_from(load_state(run_folder.best_checkpoint(Path(experiment.init_from)))["store"])
         try:
             if resume:
                 state, latest, warning = load_latest(folder)
@@ -92,7 +92,6 @@ def session(
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
-            stack.enter_context(one_thread())
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
@@ -117,15 +116,6 @@ def _restore(store: SharedStore, statistics: RunStatistics, state: Mapping[str, 
     total, recorded = store.spec.total_steps, parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
     if total < store.steps and total != recorded:
         raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
-
-
-def _start_from(store: SharedStore, folder: Path) -> None:
-    """Load the parameters and observation statistics of the run in `folder`, and nothing else of it."""
-    state = load_state(run_folder.best_checkpoint(folder))
-    try:
-        store.start_from(state["store"])
-    except STATE_ERRORS as error:
-        raise FolderError(folder, f"must be a run of the same network: {error}") from error
 
 
 def _checked(name: str) -> str:

@@ -12,7 +12,7 @@ from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import SharedParameters
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import ConfigError, RunError, one_line
+from a3c_exp.errors import RunError, one_line, require
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.actor_critic import TorchRuntime
 
@@ -21,8 +21,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 
 def check_device(name: DeviceName) -> None:
     """Raise ConfigError if this machine has no such device."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("backend.device", name, "must be cpu or auto: torch finds no GPU here")
+    require(name != "cuda" or torch.cuda.is_available(), "backend.device", name, "cpu or auto: torch finds no GPU here")
 
 
 def find_device(network: ActorCritic, name: DeviceName) -> torch.device | None:

@@ -51,6 +51,7 @@ class Child(PipeSource):
 
     def begin(self, run: Run, writer: connection.Connection) -> None:
         self.process = self.sentinel = None
+        self.store.counters.heartbeats[self.worker] = 0  # not what its predecessor did
         self.wanted = True
         self._settled = threading.Event()
         thread = threading.Thread(target=self._start, args=(run, writer), daemon=True)
@@ -111,9 +112,11 @@ class Child(PipeSource):
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
 
     def on_exit(self, *, replaced: bool) -> None:
-        """Release what it had, and kill what it has started. It may also have closed its pipe, and live."""
+        """Release what it had. Before another one takes its place, end it and what it has started: it may have closed
+        its pipe, and live. Of others that is done at the end, for all together."""
         super().on_exit(replaced=replaced)
-        end([self])
+        if replaced:
+            end([self])
 
 
 def _kill(process: BaseProcess) -> None:

@@ -83,7 +83,7 @@ def shared_block(nbytes: int, blocks: int = 1) -> SharedBlock:
     except OSError as error:
         os.close(fd)
         raise RunError(
-            f"{nbytes:,} bytes of memory that processes share are not to be had: {one_line(error)}"
+            f"{nbytes * blocks:,} bytes of memory that processes share are not to be had: {one_line(error)}"
         ) from error
 
 

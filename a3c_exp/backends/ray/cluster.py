@@ -21,6 +21,8 @@ from a3c_exp.errors import RunError
 # and requires a token that only this program and its children have. The first setting is meant for other systems, but
 # means "this machine only" to Ray, which would replace an explicit loopback address by that of the network.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+NEEDED = ("gcs_server", "raylet")
+"""Processes of Ray without which no actor is watched or started."""
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 OBJECT_STORE_BYTES = 512 * 2**20
@@ -63,11 +65,11 @@ def death_text(error: BaseException) -> str:
 
 
 def dead_process() -> str | None:
-    """The name of a process of Ray's that has ended, of a cluster that was started here; None if all live."""
+    """The name of a process that a cluster needs and that has ended, of one that was started here; None if all live."""
     import ray
 
     node = ray._private.worker._global_node
-    return None if node is None else next((name for name, _ in node.dead_processes()), None)
+    return None if node is None else next((name for name, _ in node.dead_processes() if name in NEEDED), None)
 
 
 def restrict_to_loopback() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.cluster import dead_process, death_text, lost_errors
 from a3c_exp.backends.ray.server import ParameterServer, ServerStatus, merge_shards, shard_of, shard_slices
@@ -191,9 +193,9 @@ class Driver(Supervisor[ActorSource]):
                 continue
             worker.patient_until = math.inf
             self.leave(worker.worker)
-            available = self._ray.cluster_resources().get("CPU", 0)
+            there = self._ray.cluster_resources().get("CPU", 0)
             needed = self._settings.cpus_per_worker * self._spec.workers
-            log.warning("%s has not started: %g CPUs are needed, %g available", worker.name, needed, available)
+            log.warning("%s has not started: %g CPUs are needed, the cluster has %g", worker.name, needed, there)
 
     # -- what workers ask for ------------------------------------------------------------------------------------------
 
@@ -264,7 +266,7 @@ class Driver(Supervisor[ActorSource]):
         self._request_status(server)
         if server == 0:
             yield from self._report(status)
-            self._kill_stalled()
+            yield from self._kill_stalled()
 
     def _catch_up(self) -> Iterator[Event | None]:
         """Report all that workers have sent until now, and learn whether all servers live.
@@ -277,9 +279,13 @@ class Driver(Supervisor[ActorSource]):
 
     def _report(self, status: ServerStatus) -> Received:
         """The events of the first server's status. Takes over the steps, the clock and heartbeats."""
-        self._store.counters.raise_steps_to(status.steps)
+        counters = self._store.counters
+        counters.raise_steps_to(status.steps)
+        np.maximum(
+            counters.episodes, status.episodes, out=counters.episodes
+        )  # for servers that start again
         if status.training_seconds:
-            self._store.counters.start_clock(seconds_ago=status.training_seconds)
+            counters.start_clock(seconds_ago=status.training_seconds)
         for worker in self.sources:
             worker.beat = status.beats.get((worker.worker, worker.attempt), worker.beat)
         if not status.events:

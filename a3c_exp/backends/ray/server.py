@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a3c_exp.backends.messages import MERGE_SECONDS
 from a3c_exp.common.arrays import Floats
@@ -34,12 +35,14 @@ class ServerStatus(NamedTuple):
     """A server's report to the driver, ten times a second.
 
     events: one for each worker that has pushed since the last report. steps: of the run.
+    episodes: int64 [workers + 1], those that each worker has finished.
     training_seconds: since the first worker started.
     beats: the last heartbeats, by worker and number of its predecessors.
     """
 
     events: list[Event]
     steps: int
+    episodes: NDArray[np.int64]
     training_seconds: float
     beats: dict[tuple[int, int], int]
 
@@ -128,7 +131,9 @@ class ParameterServer:
         self._store.counters.multipliers = multipliers
         await asyncio.sleep(MERGE_SECONDS)
         events, self._events = list(self._events.values()), {}
-        return ServerStatus(events, self._store.steps, self._store.counters.training_seconds, dict(self._beats))
+        counters = self._store.counters
+        episodes, seconds = counters.episodes.copy(), counters.training_seconds
+        return ServerStatus(events, self._store.steps, episodes, seconds, dict(self._beats))
 
     async def state(self) -> dict[str, Any]:
         """Everything that a checkpoint needs of this shard."""
