@@ -11,6 +11,7 @@ From the command line: `python -m a3c_exp --help`. For readers of the code: docs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGINT
@@ -86,7 +87,7 @@ def train(
     else:
         for override in _checked(overrides):
             key, _, value = override.lstrip("+~").partition("=")
-            if key in ("from", "resume") or key.partition(".")[0] == "hydra":
+            if key in ("from", "resume") or re.split("[./]", key)[0] == "hydra":
                 problem = "is for the command line: train takes a `folder`, and the content of a config.yaml"
                 raise ConfigError(key, value, problem)
         config = compose(overrides, config_dir)

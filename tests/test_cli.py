@@ -44,7 +44,9 @@ BAD = [
     ("--config-dir outputs/a --config-name config", "--config-name", "config"),
     (f"--config-dir {conf_folder()}", "--config-dir", str(conf_folder())),
     ("=3", "command line", "=3"),
-    ("late=next", "late", "next"),
+    ("typed=3", "typed", 3),
+    ("callback=histograms", "callback", "histograms"),
+    ("callbacks=[{}]", "callbacks[0]._target_", None),
     ("hydra.verbose=true", "hydra.verbose", "true"),
     ("sweep=x search=2 gamma=0.9,0.99 --cfg job", "--cfg", "job"),
     ("hydra.run.dir=läufe", "hydra.run.dir", "läufe"),
@@ -69,6 +71,11 @@ BAD = [
     ("-m seed=range(1,0)", "command line", "seed=range(1,0)"),
     ("-m seed=1,2 hydra.sweep.dir=/proc/nowhere/x", "hydra.sweep.dir", "/proc/nowhere/x"),
     ("-m seed=0,1 hydra.sweep.subdir=run", "hydra.sweep.subdir", "run"),
+    ("sweep=x seed=0,1 hydra.sweep.subdir=../y${seed}", "hydra.sweep.subdir", "../y0"),
+    ("-m seed=0,1 hydra.sweep.dir=a,b", "hydra.sweep.dir", "a,b"),
+    ("sweep=x hydra.sweep.dir=y seed=0,1", "sweep", "x"),
+    ("-m hydra.launcher=joblib seed=0,1", "hydra.launcher", "joblib"),
+    ("-m hydra/launcher=null seed=0,1", "hydra/launcher", None),
     ("-m hydra/sweeper=optuna", "hydra/sweeper", "optuna"),
     ("sweep=x hydra.run.dir=y seed=0,1", "hydra.run.dir", "y"),
 ]
@@ -107,6 +114,8 @@ def test_words_of_other_programs_are_answered_by_the_option(
         ("from=RUN returns=gea", "returns", "gea"),
         ("from=RUN hydra.run.dir=RUN", "hydra.run.dir", ...),
         ("from=RUN hydra.run.dir=", "hydra.run.dir", ""),
+        ("from=RUN hydra.run.dir=[a]", "hydra.run.dir", ["a"]),
+        ("resume=RUN/config.yaml", "resume", ...),
     ],
 )
 def test_what_a_saved_run_cannot_change_is_refused(

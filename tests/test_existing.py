@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,22 @@ def test_a_run_of_an_earlier_version_with_fewer_settings_goes_on(here: Path) -> 
     Path("run/config.yaml").write_text(yaml.safe_dump(before))
     assert main(command) == 0
     assert main([*command, "env.info_keys=[a]"]) == 2
+
+
+@pytest.mark.parametrize("existing", ["restart", "resume"])
+def test_a_run_that_cannot_begin_anew_is_not_lost(existing: str, here: Path, refuses: Refuses) -> None:
+    """The one that it starts from has gone, which is found out when its own checkpoint is no longer needed."""
+    start = [*QUICK, "init_from=first", "hydra.run.dir=run"]
+    assert main([*QUICK, "hydra.run.dir=first"]) == 0 == main(start)
+    failed = json.loads(Path("run/summary.json").read_text()) | {"stop_reason": "failed"}
+    Path("run/summary.json").write_text(json.dumps(failed))  # it would begin anew
+    Path("first").rename("moved")
+    before = content(here / "run")
+    refuses([*start, f"existing={existing}"], "init_from")
+    assert content(here / "run") == before
+
+
+def test_a_run_may_begin_anew_from_what_it_has_learned(here: Path) -> None:
+    assert main([*QUICK, "hydra.run.dir=run"]) == 0
+    assert main([*QUICK, "hydra.run.dir=run", "init_from=run", "existing=restart"]) == 0
+    assert saved()["init_from"] == str(here / "run")

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +79,12 @@ def execute(plan: Plan) -> Run | None:
         if action == "leave":
             return None
         resumes = action == "resume"
-        if not resumes and (folder / CONFIG_FILE).exists():
-            clear(folder, keep_log=plan.existing == "resume")
+        begins_anew = not resumes and (folder / CONFIG_FILE).exists()
+        make_room = partial(clear, folder, keep_log=plan.existing == "resume") if begins_anew else None
         if resumes and plan.existing == "resume":  # with what its settings stood for when it began
             config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:
-            with session(experiment, config, folder, resumes, plan.overrides, plan.label) as trainer:
+            with session(experiment, config, folder, resumes, plan.overrides, plan.label, make_room) as trainer:
                 if len(known) < len(plan.callbacks):
                     log.warning("callbacks of a script are not in config.yaml: a resumed run is given them again")
                 return trainer.run()

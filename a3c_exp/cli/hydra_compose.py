@@ -63,7 +63,7 @@ _session = threading.RLock()  # Hydra has one state for a whole process
 @contextmanager
 def hydra_session(config_dir: str | None = None) -> Iterator[Any]:
     """Hydra on this project's configuration files and on those in `config_dir`. Raises ConfigError."""
-    if config_dir is not None and not Path(config_dir).is_dir():
+    if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
         raise ConfigError("--config-dir", config_dir, "there is no such folder")
     if config_dir is not None and Path(config_dir, f"{CONFIG_NAME}.yaml").exists():
         problem = f"has a {CONFIG_NAME}.yaml, which would not be read: from={config_dir} runs that of a run's folder"
@@ -156,7 +156,7 @@ class Files:
         self._composed: dict[tuple[str | None, ...], DictConfig] = {}
 
     def is_group(self, key: str) -> bool:
-        return "." not in key and self._loader.repository.group_exists(key)
+        return "." not in key and key != "callback" and self._loader.repository.group_exists(key)
 
     def is_choice(self, key: str) -> bool:
         """Return whether Hydra composes what has this key: a group's option, or a setting of Hydra's own."""
@@ -201,7 +201,7 @@ class Files:
         for choice in choices:
             key, value = choice.key_or_group, choice.value()
             options = [] if "." in key else self._loader.get_group_options(key)
-            if options and not choice.is_delete() and value is not None and value not in options:
+            if options and not choice.is_delete() and (value is not None or "/" in key) and value not in options:
                 raise ConfigError(key, value, f"is no option: {self._advice(key, str(value), options)}")
 
     def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
@@ -327,6 +327,8 @@ def sweep(overrides: Sequence[Override]) -> list[list[str]]:
     """The overrides of every job of a sweep (-m), in order. Raises ConfigError."""
     typed = " ".join(str(each.input_line) for each in overrides)
     for each in overrides:
+        if each.is_sweep_override() and each.key_or_group.startswith("hydra"):
+            raise ConfigError(each.key_or_group, each.get_value_string(), "must be one value, for the whole sweep")
         if isinstance(each.value(), IntervalSweep):
             problem = "is a range, for search=<trials>: loguniform(1e-4,1e-2,20) has 20 values"
             raise ConfigError(each.key_or_group, each.get_value_string(), problem)

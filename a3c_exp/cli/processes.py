@@ -239,5 +239,5 @@ def _is_locked(folder: Path) -> bool:
     try:
         with exclusive_folder(folder):
             return False
-    except ConfigError as error:  # perhaps there is no such folder yet
+    except (ConfigError, OSError) as error:  # perhaps there is no such folder yet
         return isinstance(error, FolderLockedError)

@@ -38,7 +38,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     for change in changes:
         _check(change, word)
     with named(word):
-        config = read_config(folder)
+        config = read_config(folder, or_file=word == "from")
     place, trusted = None, list[str]()
     stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
     if word == "from":
@@ -55,7 +55,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             trusted += build(value, tuple[str, ...], TRUST)
             continue
         if key == RUN_DIR:
-            require(bool(value), key, value, "the name of a folder; . for this one")
+            require(bool(value) and isinstance(value, str | int), key, value, "the name of a folder; . for this one")
             place = None if value == "auto" else Path(str(value))
             continue
         config = without_typed(config, key)

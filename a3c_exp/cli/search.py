@@ -15,10 +15,10 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override
 
-from a3c_exp.cli.hydra_compose import choices_of, compose_jobs, to_container
+from a3c_exp.cli.hydra_compose import compose_jobs, sweep, to_container
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import load_final
-from a3c_exp.errors import ConfigError, require_package, say
+from a3c_exp.errors import ConfigError, require, require_package, say
 from a3c_exp.report.runs import EVALUATION, read_run
 
 Jobs = Sequence[list[str]]
@@ -40,11 +40,13 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
 
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
     searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
-    seeds = [[text] for text in dict.fromkeys(choices_of(searched.pop("seed")))] if "seed" in searched else [[]]
+    seeds = dict.fromkeys(map(tuple, sweep([searched.pop("seed")]))) if "seed" in searched else [()]
     ranges: dict[str, Any] = {
         key: each.value() for key, each in searched.items() if isinstance(each.value(), IntervalSweep)
     }
-    choices = {key: choices_of(each) for key, each in searched.items() if key not in ranges}
+    for key, each in ranges.items():
+        require(each.start <= each.end, key, f"{each.start:g} to {each.end:g}", "a range whose end is the larger")
+    choices = {key: [text for (text,) in sweep([each])] for key, each in searched.items() if key not in ranges}
     if not searched:
         raise ConfigError("search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c")
 

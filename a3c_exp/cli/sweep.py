@@ -26,7 +26,7 @@ from a3c_exp.cli.search import Jobs, search
 from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
-from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, say
+from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
 from a3c_exp.run.run_folder import check_links
 
 SWEEP_DIR = "hydra.sweep.dir"
@@ -55,13 +55,14 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
                 raise ConfigError(word, line.jobs or line.search, "goes with Hydra's basic launcher alone")
             jobs = _check_jobs(hydra, combinations, root, existing, 1)
             return _run_with_hydra(hydra, overrides, jobs, root, existing)
-        at_once = min(line.jobs or 1, len(combinations) or hydra_compose.MOST_JOBS)
+        at_once = min(line.jobs or 1, len(set(map(tuple, combinations))) or hydra_compose.MOST_JOBS)
         files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
 
         def run(combinations: Jobs) -> tuple[list[Job], int]:
             jobs = _check_jobs(hydra, combinations, root, existing, at_once, are_trials=line.search is not None)
             for job in jobs:
-                if line.search and how_ended(job.folder) == "failed":  # another score would lead to other trials
+                # Another score would lead to other trials.
+                if line.search and existing != "restart" and how_ended(job.folder) == "failed":
                     job.action = "leave"
             make(root)
             return jobs, Runs(jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once).run()
@@ -101,6 +102,7 @@ def _check_jobs(
         if folder in [job.folder for job in jobs.values()]:
             problem = "is the folder of two runs: add ${hydra.job.num} to it"
             raise ConfigError("hydra.sweep.subdir", folder.name, problem)
+        require(folder.parent == root, "hydra.sweep.subdir", subdir, "the name of one folder, in the sweep's")
         if not folder.resolve().is_relative_to(root.resolve()):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         final, experiment = load_final(config, made=made, begins=begins(folder, existing))

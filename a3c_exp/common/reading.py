@@ -89,12 +89,12 @@ def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
     found = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        require(bool(equals), "command line", argument, "key=value")
+        require(bool(key and equals), "command line", argument, "key=value")
         try:
             # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
             found[key] = parse_yaml(value)
         except UnreadableError as error:
-            raise ConfigError(key, value, f"must be a plain value: it {error}") from None
+            raise ConfigError(key, value, f"must be a plain value: it {str(error).removeprefix('it ')}") from None
     return found
 
 

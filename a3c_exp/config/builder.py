@@ -68,7 +68,7 @@ def load_final(
     Raises ConfigError.
     """
     final: dict[str, Any] = dict(config)
-    typed: dict[str, Any] = dict(config.get(TYPED, {}))
+    typed = dict(build(config.get(TYPED, {}), dict[str, Any], TYPED))
     if final.get(WORKERS, "auto") == "auto":
         typed[WORKERS] = "auto"
         final[WORKERS] = cores_of_a_run()

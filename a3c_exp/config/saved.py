@@ -26,8 +26,8 @@ RESOLVED = (WORKERS, NORMALIZATION, LOG_EVERY)
 """Settings that are resolved."""
 
 
-def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """The configuration in a run's folder, or in a file, with `plugins` in place of its own.
+def read_config(folder: str | Path, plugins: Sequence[str] = (), *, or_file: bool = False) -> dict[str, Any]:
+    """The configuration in a run's folder, with `plugins` in place of its own. or_file: `folder` may be a file of one.
 
     A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
     Raises FolderError, and ConfigError for a removed setting that did something.
@@ -37,7 +37,7 @@ def read_config(folder: str | Path, plugins: Sequence[str] = ()) -> dict[str, An
 
     folder = expanded(folder)
     try:
-        config = parse_yaml(read_text(folder if folder.is_file() else folder / CONFIG_FILE))
+        config = parse_yaml(read_text(folder if or_file and folder.is_file() else folder / CONFIG_FILE))
         OmegaConf.create(config if isinstance(config, dict) else {})  # refuses interpolations that are none
     except OSError:
         raise FolderError(folder, f"must be the folder of a run: it has no readable {CONFIG_FILE}") from None

@@ -143,7 +143,7 @@ def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
             return _value(value, member, path, plugins)
         except ConfigError as refusal:
             refusals.append(refusal)
-    if len(refusals) == 1 and structured:
+    if len(refusals) == 1 and structured and (isinstance(value, Mapping) or refusals[0].key != path):
         raise refusals[0]  # it names what is wrong inside
     _refuse(value, hint, path)
 
@@ -197,8 +197,8 @@ def _is_module(cls: type) -> bool:
 
 
 def _is_record(hint: type) -> bool:
-    """Return whether a mapping needs no `_target_` here: its class is `hint` itself."""
-    return dataclasses.is_dataclass(hint) and not inspect.isabstract(hint)
+    """Return whether a mapping needs no `_target_` here: its class is `hint` itself, and there is no other."""
+    return dataclasses.is_dataclass(hint) and not inspect.isabstract(hint) and not hint.__subclasses__()
 
 
 def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:

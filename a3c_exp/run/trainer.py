@@ -6,7 +6,7 @@ import math
 import signal
 import time
 import traceback
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +62,7 @@ def session(
     resume: bool = False,
     overrides: Sequence[str] = (),
     label: str | None = None,
+    make_room: Callable[[], None] | None = None,
 ) -> Iterator[Trainer]:
     """Within: the trainer of a run in `folder`; with `resume`, from the latest checkpoint there.
 
@@ -69,6 +70,7 @@ def session(
     folder: locked by the caller, and without another run.
     overrides: those of this run alone, for its summary. label: of a run of a sweep, whose runs lie in one folder. If it
     is not empty the terminal shows the run's warnings alone, with this in front. None: it is part of none.
+    make_room: deletes an earlier run's files in the folder. Called when all has been read and nothing written.
     Raises FolderError for a checkpoint that cannot be used, before anything is written, and for a folder that cannot be
     written to.
     """
@@ -89,6 +91,8 @@ def session(
                 state, latest, warning = load_latest(folder)
                 _restore(store, statistics, state, folder)
                 network.check_constants(state["store"], folder)
+            if make_room is not None:
+                make_room()
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))

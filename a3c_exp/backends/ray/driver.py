@@ -281,9 +281,7 @@ class Driver(Supervisor[ActorSource]):
         """The events of the first server's status. Takes over the steps, the clock and heartbeats."""
         counters = self._store.counters
         counters.raise_steps_to(status.steps)
-        np.maximum(
-            counters.episodes, status.episodes, out=counters.episodes
-        )  # for servers that start again
+        np.maximum(counters.episodes, status.episodes, out=counters.episodes)  # for servers that start again
         if status.training_seconds:
             counters.start_clock(seconds_ago=status.training_seconds)
         for worker in self.sources:
