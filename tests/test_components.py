@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,14 +11,9 @@ from runs import QUICK
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
+from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, parse, sweep, to_container
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
-
-
-def swept(here: Path) -> list[dict[str, Any]]:
-    """The configurations of a sweep's runs, in order."""
-    paths = sorted((here / "outputs").glob("*_sweep/*/config.yaml"), key=lambda path: path.stat().st_mtime_ns)
-    return [yaml.safe_load(path.read_text()) for path in paths]
 
 
 @pytest.mark.parametrize("given", ["{_target_: a3c_exp.schedules.Linear, end: 0.5}", "0.25"])
@@ -108,10 +102,11 @@ def test_a_component_that_is_written_out_has_no_settings_of_a_preset() -> None:
         ("experiment=threads_n_step_zero rollout_length=5 returns=glob(n_step*)", "returns", ["NStep", "NStepZero"]),
     ],
 )
-def test_a_sweep_over_components(command: str, group: str, expected: list[str], here: Path, in_process: None) -> None:
+def test_a_sweep_over_components(command: str, group: str, expected: list[str]) -> None:
     """By name and written out, over all options of a name, and in place of a preset's."""
-    assert program.main([*QUICK, "-m", *command.split()]) == 0
-    assert [run[group]["_target_"].rpartition(".")[2] for run in swept(here)] == expected
+    with hydra_session() as hydra:
+        jobs = [to_container(node) for node in compose_jobs(hydra, sweep(parse([*QUICK, *command.split()], hydra)))]
+    assert [job[group]["_target_"].rpartition(".")[2] for job in jobs] == expected
 
 
 def test_a_component_that_cannot_be_pickled_is_refused_for_processes(

@@ -47,13 +47,11 @@ def test_a_target_is_hit_by_a_continuous_action(distribution: str, tmp_path: Pat
 
 
 IMPALA = {"_target_": "a3c_exp.networks.Impala", "sections": [8], "blocks": 1, "features_dim": 32}
-PICTURES: dict[str, dict[str, Any]] = {"plain": SMALL_CNN, "residual": IMPALA | {"init": "orthogonal"}}
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_the_place_of_a_light_in_a_picture_is_learned(name: str, tmp_path: Path) -> None:
+def test_the_place_of_a_light_in_a_picture_is_learned(tmp_path: Path) -> None:
     """At random: 0.25. The square may stand at several places of its corner, in noise."""
-    settings: dict[str, Any] = {"network": PICTURES[name], "optimizer__learning_rate": 5e-3, "total_steps": 5000}
+    settings: dict[str, Any] = {"network": SMALL_CNN, "optimizer__learning_rate": 5e-3, "total_steps": 5000}
     done = learned(tmp_path, CORNERS, env__kwargs={"length": 4}, **settings)
     assert done.summary["best_eval_return"] > 3.5
     assert done.summary["mean_return_100"] > 3.0
@@ -121,7 +119,6 @@ DISCOUNTED = {"_target_": "a3c_exp.returns.Discounted"}
 ALONE: dict[str, Any] = {"envs_per_worker": 1, "total_steps": 3500}
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "one-step returns": {"returns": {"_target_": "a3c_exp.returns.NStep", "n": 1}},
     "synchronous updates": {"update": "sync"},
     "whole episodes": ALONE | {"rollout_length": "episode", "returns": DISCOUNTED},
     "missing terms as zero": {"returns": {"_target_": "a3c_exp.returns.NStepZero", "n": 4}},

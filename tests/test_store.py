@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from typing import Any
 
 import numpy as np
@@ -67,11 +66,6 @@ def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> 
         == rng.standard_exponential(9, dtype=np.float32).tolist()
     )
     assert store.counters.training_seconds > 0
-
-
-def test_memory_of_one_process_is_not_sent_to_another() -> None:
-    with pytest.raises(TypeError, match="one process"):
-        pickle.dumps(make_store())
 
 
 # -- multipliers ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -240,39 +239,6 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-RATES = Figure(
-    "rates",
-    [Panel("cartpole", "CartPole", "cartpole", 2, "env=cartpole"), Panel("lunar", "L", "lunar", 1, "env=lunar", True)],
-    {"lock-free": "", "lock": "lock=true"},
-    ("last_100", "solved_steps"),
-    axis="optimizer.learning_rate",
-    values=(0.1, 1.0),
-)
-
-
-def test_a_figure_shows_where_each_line_is_solved_and_continues_after_a_break(
-    places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two lines of two rates, with two seeds each: all of one seed come first. What takes hours is run by its name."""
-    monkeypatch.setattr(figures, "FIGURES", {"rates": RATES})
-    assert study.main(["--rates"]) == 130
-    assert [command.split(" seed=")[1] for command in trials] == ["0", "0", "0", "0", "1", "1"]
-    broken_off = trials.pop()
-    trials += ["another"] * 6
-    assert study.main(["--rates"]) == 0
-    assert trials[11] == broken_off and len(trials) == 14
-    assert study.main(["--rates"]) == 0
-    assert len(trials) == 14, "a recorded run is not repeated"
-    text = (places / "RESULTS.md").read_text()
-    assert "| CartPole | lock-free | 2 of 4 | 0.1 to 0.1: 1 of 2 | 0.1 |" in text
-    assert "| CartPole | lock | 4 of 4 | 0.1 to 1: 2 of 2 | 0.1 |" in text
-    assert "](results/curves/rates.svg)" in text
-    picture = (places / "results/curves/rates.svg").read_bytes()
-    assert b"<!-- lock-free -->" in picture and b"<!-- learning rate -->" in picture
-    assert study.main(["--rates", "--env", "lunar"]) == 0
-    assert len(trials) == 18 and all("env=lunar" in command for command in trials[14:])
-
-
 def test_speeds_are_those_of_one_machine_with_two_workers_for_each_core(
     places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,13 +275,9 @@ def test_methods_are_compared_over_time_by_an_entry_alone(
 
 
 def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
-    """A point of each line of a figure's first panel, and of the last line of another."""
-    rows, first = [], []
-    for figure in figures.FIGURES.values():
-        for number, panel in enumerate(figure.panels):
-            rows.append(figures.points(figure, panel, tmp_path))
-            lines = [next(points) for _, points in groupby(rows[-1], key=lambda point: point.series)]
-            first += lines[-1:] if number else lines
+    """A point of each panel: of its last line."""
+    rows = [figures.points(figure, panel, tmp_path) for figure in figures.FIGURES.values() for panel in figure.panels]
+    first = [row[-1] for row in rows]
     with hydra_session() as hydra:
         for node in compose_jobs(hydra, [point.entry.recipe.command.split()[3:] for point in first]):
             load_experiment(to_container(node), check=False)

@@ -20,10 +20,13 @@ from refusals import Refuses
 from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 
 import a3c_exp.__main__ as program
+from a3c_exp.cli.existing import find_action
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, parse, sweep
 from a3c_exp.cli.names import folder_names
 from a3c_exp.cli.processes import Job, Runs
+from a3c_exp.config.saved import read_config
 from a3c_exp.core import cpu
+from a3c_exp.errors import FolderError
 from a3c_exp.run.files import exclusive_folder
 
 TWO = [*QUICK, "-m", "sweep=two", "seed=0,1"]
@@ -202,13 +205,6 @@ def test_the_runs_of_a_sweep_are_listed_without_starting_one(again: Path, capfd:
     assert content(again) == before
 
 
-def test_commands_with_one_seed_each_add_runs_to_a_sweep(here: Path, in_process: None) -> None:
-    """As the tasks of a job array do."""
-    for seed in ("seed=0", "seed=1"):
-        assert program.main([*QUICK, "sweep=rates", "optimizer.learning_rate=1e-3,3e-3", seed]) == 0
-    assert runs(here / "rates") == [f"learning_rate-{rate}_seed-{seed}" for rate in (0.001, 0.003) for seed in (0, 1)]
-
-
 def test_a_run_that_reached_its_end_after_the_sweep_was_asked_to_end_has_finished(again: Path) -> None:
     job = Job(0, [], again / "two" / "seed-0", "seed=0")
     Runs([job], [], "resume", 1)._take(job, 128 + signal.SIGTERM)
@@ -268,33 +264,28 @@ def test_existing_restart_begins_anew_and_leaves_other_files(again: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "resumed"),
+    ("changes", "action"),
     [
-        ({"stop_reason": "total_steps"}, None),
-        ({}, 1),
-        ({"stop_reason": "interrupted"}, 1),
-        ({"unwritten": ["curves"]}, 1),
-        ({"stop_reason": "failed"}, 0),
-        ({"checkpoints": None}, 0),
+        ({"stop_reason": "total_steps"}, "leave"),
+        ({}, "resume"),
+        ({"stop_reason": "interrupted"}, "resume"),
+        ({"unwritten": ["curves"]}, "resume"),
+        ({"stop_reason": "failed"}, "begin"),
+        ({"checkpoints": None}, "begin"),
     ],
 )
-def test_a_folder_is_treated_by_what_is_in_it(
-    changes: dict[str, Any], resumed: int | None, again: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_is_treated_by_what_is_in_it(changes: dict[str, Any], action: str, again: Path) -> None:
     """A run that was cut continues from its checkpoint. Without one, or where it failed, it begins anew."""
-    whole = latest(again / "run")
     before = summary(again / "run")
     (again / "run" / "summary.json").unlink()
     if "checkpoints" in changes:
         shutil.rmtree(again / "run" / "checkpoints")
     elif changes:
         (again / "run" / "summary.json").write_text(json.dumps(before | changes))
-    assert program.main([*QUICK, "hydra.run.dir=run"]) == 2
-    assert program.main(RUN) == 0
-    assert ("run: has finished before" in capfd.readouterr().err) == (resumed is None)
-    assert summary(again / "run")["resumed"] == (resumed or 0)
-    assert summary(again / "run")["stop_reason"] == "total_steps"
-    assert same(latest(again / "run")["store"]["parameters"], whole["store"]["parameters"])
+    config = read_config(again / "run", ["scripted"])
+    with pytest.raises(FolderError):
+        find_action(again / "run", config, "refuse")
+    assert find_action(again / "run", config, "resume") == action
 
 
 def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.CaptureFixture[str]) -> None:
