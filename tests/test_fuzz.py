@@ -16,7 +16,7 @@ from bench import fuzz
 
 def test_overrides_at_random_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     with hydra_session() as hydra:
-        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 25, 1, tmp_path)
+        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 12, 1, tmp_path)
     assert set(outcomes) <= {"accepted", "one line"}, sorted(tmp_path.iterdir())
     assert len(outcomes) == 2, "both happen"
 
@@ -28,7 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", fuzz.FILES)
 def test_a_damaged_file_is_used_or_refused_in_one_line(name: str, whole: Path, tmp_path: Path) -> None:
-    outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 4, 1, tmp_path)
+    outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 2, 1, tmp_path)
     assert set(outcomes) <= {"ran", "one line", "left out by name"}, sorted(tmp_path.iterdir())
 
 
