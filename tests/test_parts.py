@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -101,15 +102,19 @@ def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(backend: str, t
     assert returns == 50
 
 
-def test_one_agent_is_the_same_as_a_worker() -> None:
-    """Observations cross to another process here. On Ray: in test_ray, which has a cluster."""
+def check_one_is_as_on_serial(backend: str, others: Collection[str] = (), **one_by_one: Any) -> None:
+    """others: what this backend counts otherwise."""
     more = {"env.normalize_observations": True, "total_steps": 1600, "workers": 1, "stop.mean_return": "null"}
-    one_by_one: dict[str, Any] = {"backend.rollouts": 1, "backend.training_batch": 1, "backend.device": "cpu"}
     _, expected, _ = drain(a3c_exp.compose(overrides("serial", **more)))
-    _, state, error = drain(a3c_exp.compose(overrides("ga3c", **more, **one_by_one)))
+    _, state, error = drain(a3c_exp.compose(overrides(backend, **more, **one_by_one)))
     assert error is None
-    others = {"applied_gradients", "worker_episodes"}  # of its trainers and agents
-    assert [key for key in expected.keys() - others if not same(state[key], expected[key])] == []
+    assert [key for key in expected.keys() - set(others) if not same(state[key], expected[key])] == []
+
+
+def test_one_agent_is_as_a_worker_on_serial() -> None:
+    """Observations cross to another process here. On Ray: in test_ray, which has a cluster."""
+    one_by_one: dict[str, Any] = {"backend.rollouts": 1, "backend.training_batch": 1, "backend.device": "cpu"}
+    check_one_is_as_on_serial("ga3c", {"applied_gradients", "worker_episodes"}, **one_by_one)
 
 
 def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
