@@ -117,7 +117,8 @@ def endless(**settings: Any) -> Iterator[EndlessRun]:
 
 def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_serial(cluster: Any) -> None:
     """Observations of several parts, and two servers. More settings, without Ray, are in test_ray_protocol."""
-    test_parts.check_one_is_as_on_serial("ray", **{"backend.in_flight": 0, "backend.shards": 2})
+    one_by_one: dict[str, Any] = {"backend.in_flight": 0, "backend.shards": 2}
+    test_parts.check_one_is_as_on_serial("ray", **one_by_one)
 
 
 def test_a_quorum_has_one_server() -> None:
