@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from backend_runs import SETTINGS, assert_as_serial, ga3c, nobody_works, running, totals, worker_threads
+from backend_runs import (
+    SETTINGS,
+    assert_as_serial,
+    ga3c,
+    nobody_works,
+    running,
+    totals,
+    worker_processes,
+    worker_threads,
+)
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from runs import BANDIT, CORRIDOR, SCRIPTED, config, drain, latest, make_store, train_config, wait_until
@@ -243,6 +252,14 @@ class TestManyAgents:
 
 
 class TestTheEnd:
+    def test_does_not_wait_for_agents_that_have_not_been_started(self) -> None:
+        with running(ga3c(BANDIT, workers=24, total_steps=10**9)) as (events, store):
+            while not worker_processes():
+                next(events)
+            store.stop()
+            assert all(event is None or not event.warnings for event in events)
+        assert store.counters.heartbeats[23] == 0
+
     def test_a_trainer_that_outlasts_the_run_pushes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A batch may take longer than the run waits for its trainer. The store that is saved then stays as it is."""
         begun, go_on = threading.Event(), threading.Event()

@@ -304,6 +304,12 @@ class PipeSupervisor(Supervisor[PipeSource]):
             self._store.stop()
             end(self.sources)
 
+    def _start_next(self) -> bool:
+        if self._store.stopped:
+            for source in self._waiting:  # nobody is to wait for those that will not start
+                source.on_exit(replaced=False)
+        return super()._start_next()
+
     def _receive(self, seconds: float) -> Received:
         running = {key: self.sources[key] for key in sorted(self._running)}
         # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
