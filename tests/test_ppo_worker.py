@@ -18,6 +18,7 @@ from a3c_exp.core.experiment import build_network
 from a3c_exp.core.rollout import Actor, Rollout, episode_boundaries
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker
+from a3c_exp.errors import RunError
 
 MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16]}
 START = Snapshot(version=0, steps=0, normalizer=None)
@@ -55,6 +56,13 @@ def test_minibatches_of_summed_losses_weigh_alike_in_rounds(monkeypatch: pytest.
     monkeypatch.setattr(store, "push", push)
     events_of(worker)
     assert [call.args[1].weight for call in push.call_args_list] == [1, 1, 1, 1]
+
+
+def test_an_algorithm_without_minibatches_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PPO, "minibatches", lambda *_: iter(()))
+    _, (worker,) = make_workers(ppo_config(BANDIT))
+    with pytest.raises(RunError, match=r"PPO\.minibatches"):
+        events_of(worker)
 
 
 def test_rows_that_are_no_transitions_are_in_no_minibatch() -> None:

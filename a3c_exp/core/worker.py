@@ -145,6 +145,10 @@ class Learner:
             yield from self._wait(self.store.push(self.worker, push))
             self.heartbeat.beat()
             yield push.event
+        if rollout.transitions and not pushed:  # the run would never end: steps are counted with the first push
+            raise RunError(
+                f"{self.name}: {type(algorithm).__name__}.minibatches gave none for {event.steps} transitions"
+            )
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
             yield from self._wait(self.store.finish_rollout(self.worker))
