@@ -140,14 +140,17 @@ def test_a_run_of_an_earlier_version_with_fewer_settings_goes_on(here: Path) -> 
     assert main([*command, "env.info_keys=[a]"]) == 2
 
 
-@pytest.mark.parametrize("existing", ["restart", "resume"])
-def test_a_run_that_cannot_begin_anew_is_not_lost(existing: str, here: Path, refuses: Refuses) -> None:
-    """The one that it starts from has gone, which is found out when its own checkpoint is no longer needed."""
+@pytest.mark.parametrize(("existing", "has_gone"), [("restart", True), ("resume", True), ("resume", False)])
+def test_a_run_that_cannot_begin_anew_is_not_lost(existing: str, has_gone: bool, here: Path, refuses: Refuses) -> None:
+    """The one that it starts from has gone, or has another network now."""
     start = [*QUICK, "init_from=first", "hydra.run.dir=run"]
     assert main([*QUICK, "hydra.run.dir=first"]) == 0 == main(start)
     failed = json.loads(Path("run/summary.json").read_text()) | {"stop_reason": "failed"}
     Path("run/summary.json").write_text(json.dumps(failed))  # it would begin anew
-    Path("first").rename("moved")
+    if has_gone:
+        Path("first").rename("moved")
+    else:
+        assert main([*QUICK, "network.hidden_sizes=[8]", "hydra.run.dir=first", "existing=restart"]) == 0
     before = content(here / "run")
     refuses([*start, f"existing={existing}"], "init_from")
     assert content(here / "run") == before

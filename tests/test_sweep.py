@@ -121,7 +121,9 @@ def test_draws_that_cannot_be_made_are_refused(arguments: str, here: Path, refus
 
 
 def test_each_draw_is_a_run_of_its_own(here: Path, in_process: None) -> None:
-    assert program.main([*QUICK, "sweep=draws", "jobs=2", "optimizer.learning_rate=loguniform(1e-4,1e-2,2)"]) == 0
+    (here / "inside").mkdir()
+    draws = "sweep=inside/../draws"
+    assert program.main([*QUICK, draws, "jobs=2", "optimizer.learning_rate=loguniform(1e-4,1e-2,2)"]) == 0
     assert runs(here / "draws") == [f"learning_rate-{rate}" for rate in sorted(drawn("loguniform(1e-4,1e-2,2)"))]
 
 

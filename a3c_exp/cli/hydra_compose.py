@@ -65,6 +65,8 @@ def hydra_session(config_dir: str | None = None) -> Iterator[Any]:
     """Hydra on this project's configuration files and on those in `config_dir`. Raises ConfigError."""
     if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
         raise ConfigError("--config-dir", config_dir, "there is no such folder")
+    if config_dir is not None and Path(config_dir).resolve() == conf_folder().resolve():
+        raise ConfigError("--config-dir", config_dir, "is this package's own: your files need a folder of their own")
     if config_dir is not None and Path(config_dir, f"{CONFIG_NAME}.yaml").exists():
         problem = f"has a {CONFIG_NAME}.yaml, which would not be read: from={config_dir} runs that of a run's folder"
         raise ConfigError("--config-dir", config_dir, problem)

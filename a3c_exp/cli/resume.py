@@ -55,7 +55,9 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             trusted += build(value, tuple[str, ...], TRUST)
             continue
         if key == RUN_DIR:
-            require(bool(value) and isinstance(value, str | int), key, value, "the name of a folder; . for this one")
+            require(
+                bool(value) and not isinstance(value, dict | list), key, value, "the name of a folder; . for this one"
+            )
             place = None if value == "auto" else Path(str(value))
             continue
         config = without_typed(config, key)

@@ -42,7 +42,7 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
         raise ConfigError("objective", line.objective, "goes with search=<trials>")
     if line.search is not None and line.sweep is None:
         raise ConfigError("search", line.search, "needs sweep=<folder>, where the same command goes on")
-    root = expanded(hydra_compose.setting(common, SWEEP_DIR)).absolute()
+    root = Path(os.path.abspath(expanded(hydra_compose.setting(common, SWEEP_DIR))))
     combinations = [] if line.search else hydra_compose.sweep(overrides)
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
         if line.cfg is not None:

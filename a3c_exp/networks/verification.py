@@ -39,7 +39,8 @@ def verify(network: ActorCritic, space: Box) -> None:
 def _features(network: ActorCritic, encoder: nn.Module, observations: Tensor) -> Tensor:
     name = type(encoder).__name__
     features = run_module(encoder, network.observation_input.prepare(observations), name)
-    return _checked(name, "features", features, (len(observations), features.shape[-1]))
+    width = features.shape[-1] if isinstance(features, Tensor) and features.dim() else 1
+    return _checked(name, "features", features, (len(observations), width))
 
 
 def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:

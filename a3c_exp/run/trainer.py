@@ -84,8 +84,12 @@ def session(
         state: dict[str, Any] | None = None
         warning = ""
         if experiment.init_from is not None and not resume:
+            start = Path(experiment.init_from)
             with named("init_from"):
-                store.start_from(load_state(run_folder.best_checkpoint(Path(experiment.init_from)))["store"])
+                try:
+                    store.start_from(load_state(run_folder.best_checkpoint(start))["store"])
+                except STATE_ERRORS as error:
+                    raise FolderError(start, f"must be a run of the same network: {error}") from error
         try:
             if resume:
                 state, latest, warning = load_latest(folder)

@@ -112,10 +112,10 @@ class Child(PipeSource):
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
 
     def on_exit(self, *, replaced: bool) -> None:
-        """Release what it had. Before another one takes its place, end it and what it has started: it may have closed
-        its pipe, and live. Of others that is done at the end, for all together."""
+        """Release what it had, and kill what it has started. It may also have closed its pipe, and live. At the end of
+        a run that is done for all together."""
         super().on_exit(replaced=replaced)
-        if replaced:
+        if replaced or not (self.store.stopped or self.store.steps >= self.store.spec.total_steps):
             end([self])
 
 
