@@ -78,7 +78,7 @@ class Restarts:
 
     def is_over(self, key: Hashable) -> bool:
         """Return whether the run, or this worker's part of it, is over: a failure at its end costs nothing."""
-        return self._store.stopped or self._store.steps >= self._store.spec.total_steps or key in self._left
+        return self._store.is_over or key in self._left
 
     def on_failure(self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False) -> Event:
         """Process the failure of a worker: the event that reports it.

@@ -132,6 +132,11 @@ class SharedStore:
     def stopped(self) -> bool:
         return bool(self._flags[STOP])
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the run has been stopped or has made all its steps."""
+        return self.stopped or self.steps >= self.spec.total_steps
+
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Set the worker's generator to its saved state, take part in rounds, and start the clock of the training."""
         unpack_rng(rng, self.counters.rng_states[worker])

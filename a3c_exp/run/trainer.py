@@ -84,12 +84,8 @@ def session(
         state: dict[str, Any] | None = None
         warning = ""
         if experiment.init_from is not None and not resume:
-            start = Path(experiment.init_from)
             with named("init_from"):
-                try:
-                    store.start_from(load_state(run_folder.best_checkpoint(start))["store"])
-                except STATE_ERRORS as error:
-                    raise FolderError(start, f"must be a run of the same network: {error}") from error
+                _start_from(store, Path(experiment.init_from))
         try:
             if resume:
                 state, latest, warning = load_latest(folder)
@@ -124,6 +120,17 @@ def _restore(store: SharedStore, statistics: RunStatistics, state: Mapping[str, 
     total, recorded = store.spec.total_steps, parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
     if total < store.steps and total != recorded:
         raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
+
+
+def _start_from(store: SharedStore, folder: Path) -> None:
+    """Load the parameters and observation statistics of the run in `folder`, and nothing else of it.
+
+    Raises FolderError if it cannot be read, or has another network than when this run was made.
+    """
+    try:
+        store.start_from(load_state(run_folder.best_checkpoint(folder))["store"])
+    except STATE_ERRORS as error:
+        raise FolderError(folder, f"must be a run of the same network: {error}") from error
 
 
 def _checked(name: str) -> str:

@@ -115,7 +115,7 @@ class Child(PipeSource):
         """Release what it had, and kill what it has started. It may also have closed its pipe, and live. At the end of
         a run that is done for all together."""
         super().on_exit(replaced=replaced)
-        if replaced or not (self.store.stopped or self.store.steps >= self.store.spec.total_steps):
+        if replaced or not self.store.is_over:
             end([self])
 
 

@@ -21,9 +21,10 @@ from a3c_exp.errors import RunError
 # and requires a token that only this program and its children have. The first setting is meant for other systems, but
 # means "this machine only" to Ray, which would replace an explicit loopback address by that of the network.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
 NEEDED = ("gcs_server", "raylet")
 """Processes of Ray without which no actor is watched or started."""
-TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 OBJECT_STORE_BYTES = 512 * 2**20
 """Size of Ray's object store beyond the vectors of a run. Ray frees objects some time after they were read, and writes

@@ -182,8 +182,7 @@ class Driver(Supervisor[ActorSource]):
     def _check_placement(self) -> None:
         """Let rounds go on without workers that the cluster has no room for yet, and the run end without them."""
         waiting = {key: self.sources[key] for key in self._running if self.sources[key].beat is None}
-        has_one_ended = len(self._running) < len(self.sources)
-        if has_one_ended and (self._store.stopped or self._store.steps >= self._spec.total_steps):
+        if self._store.is_over and len(self._running) < len(self.sources):  # another one has ended
             self._running -= waiting.keys()
             for worker in waiting.values():
                 worker.on_exit(replaced=False)

@@ -131,9 +131,8 @@ class ParameterServer:
         self._store.counters.multipliers = multipliers
         await asyncio.sleep(MERGE_SECONDS)
         events, self._events = list(self._events.values()), {}
-        counters = self._store.counters
-        episodes, seconds = counters.episodes.copy(), counters.training_seconds
-        return ServerStatus(events, self._store.steps, episodes, seconds, dict(self._beats))
+        counters, beats = self._store.counters, dict(self._beats)
+        return ServerStatus(events, self._store.steps, counters.episodes.copy(), counters.training_seconds, beats)
 
     async def state(self) -> dict[str, Any]:
         """Everything that a checkpoint needs of this shard."""
