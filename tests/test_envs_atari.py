@@ -63,10 +63,6 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
 
 
 class TestACrop:
-    @pytest.fixture(autouse=True)
-    def scaling(self) -> None:
-        pytest.importorskip("cv2", reason="what scales: pip install 'a3c-exp[images]'")
-
     def test_of_the_whole_picture_changes_nothing(self) -> None:
         """Not a point of any observation, with games that end in between and frames from before and after that."""
         small: dict[str, Any] = {"height": 42, "width": 36, "frame_stack": 3}
@@ -174,7 +170,7 @@ class TestErrors:
     def test_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "cv2", None)
         cropped = Atari(game="pong", crop=(34, 194, 0, 160))
-        assert "a3c-exp[images]" in refused(lambda: cropped.make(1, [0]), "crop")
+        assert "a3c-exp[atari]" in refused(lambda: cropped.make(1, [0]), "crop")
 
     @pytest.mark.parametrize(
         ("key", "value"),

@@ -56,7 +56,7 @@ class Atari(Environment):
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
     crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image of 210 rows and 160
-        columns, which is scaled to height x width; None: all of it. Needs the extra `images`.
+        columns, which is scaled to height x width; None: all of it.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
     reward_clip: 1 by default, as Mnih et al. clip. The other settings are those of every `Environment`; with
         terminal_on_life_loss every lost life is a death to `terminal_reward`.
@@ -126,7 +126,7 @@ class _AtariBatch(VectorEnvBatch):
             fits = 0 <= top < bottom <= ROWS and 0 <= left < right <= COLUMNS
             allowed = f"[top, bottom, left, right] in the picture, [0, {ROWS}, 0, {COLUMNS}]"
             require(fits, "crop", list(crop), allowed)
-            require_package("crop", list(crop), "images", "cv2")
+            require_package("crop", list(crop), "atari", "cv2")
             self._cv2: Any = importlib.import_module("cv2")
         super().__init__(settings.games(count, *(size if crop is None else (ROWS, COLUMNS))), seeds)
         self.observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
