@@ -1,39 +1,29 @@
-"""The benchmark runs. What it finds is for its table; here only that each way of measuring gives a figure."""
+"""The author's commands run: a part of each, in a small form. What they find is for their tables."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from runs import train
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
 
+from a3c_exp.cli.hydra_compose import hydra_session
 from bench import __main__ as bench
-from bench import size
-from bench.peers import UnavailableError
+from bench import fuzz, size, soak
+from bench.compare import REQUIRED, difference, read_run
+from bench.damage import flip_bits
+from bench.faults.bits import Checkpoint, Damage, cut_end
+from bench.faults.cases import Row as FaultRow
+from bench.faults.cases import try_row
 from bench.rows import Measurement, Row
-from bench.versus import interval
 
 
 def row(*against: Measurement, at_least: float | None = None) -> Row:
     return Row("name", "title", Measurement("ours", lambda _: 30.0), against, at_least=at_least)
-
-
-def missing(_: float) -> float:
-    raise UnavailableError("not installed: pip install it")
-
-
-def test_figures_are_medians_and_the_ratio_is_that_of_the_rounds() -> None:
-    figures = iter([10.0, 20.0, 60.0])
-    lines = bench.table_lines(row(Measurement("other", lambda _: next(figures)), at_least=1.6), rounds=3, seconds=0.0)
-    assert lines[0][1:] == ["30 steps/s", "other", "20 steps/s", "1.5 (0.5 - 3)", ">= 1.6", "no"]
-
-
-def test_a_system_that_is_not_installed_has_a_line_that_says_how_to_get_it() -> None:
-    lines = bench.table_lines(row(Measurement("peer", missing), Measurement("other", lambda _: 60.0)), 2, 0.0)
-    assert lines[0][2:4] == ["peer", "not installed: pip install it"]
-    assert lines[1][4] == "0.5 (0.5 - 0.5)"
 
 
 def test_what_was_measured_stays_until_it_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,40 +41,69 @@ def test_what_was_measured_stays_until_it_is_measured_anew(tmp_path: Path, monke
     assert after.splitlines()[-1] == before.splitlines()[-1], "the other row is as it was"
 
 
-def test_the_interval_of_equal_ratios_is_their_value() -> None:
-    assert interval([1.5] * 10) == (1.5, 1.5)
-
-
-def test_the_interval_lies_within_the_ratios_and_holds_the_median() -> None:
-    low, high = interval([0.9, 0.95, 1.0, 1.0, 1.05, 1.1])
-    assert 0.9 <= low < 1.0 < high <= 1.1
-
-
-SOURCE = '''"""Of a module.
-
-Two paragraphs.
-"""
+SOURCE = '''"""Of a module."""
 
 # a comment
 LIMIT = 3  # with a comment behind it
 """Of a constant."""
-
 TEXT = """no docstring
 
 but data"""
-
-
-class Box:
-    def area(
-        self,
-        # a comment
-    ) -> int:
-        """Of a function.
-        """
-        return LIMIT
 '''
 
 
 def test_lines_are_those_with_code() -> None:
-    # LIMIT, the three lines of TEXT, class, the three of def, return
-    assert len(size.code_lines(SOURCE)) == 1 + 3 + 1 + 3 + 1
+    assert len(size.code_lines(SOURCE)) == 1 + 3, "LIMIT, the three lines of TEXT"
+
+
+@pytest.mark.parametrize(("damage", "happened"), [(flip_bits, {"refused", "read as it was"}), (cut_end, {"refused"})])
+def test_a_damaged_checkpoint_is_refused_or_read_as_it_was(damage: Damage, happened: set[str], tmp_path: Path) -> None:
+    outcomes = try_row("bits", FaultRow("", 50, Checkpoint(damage)), 50, 0, tmp_path)
+    assert {outcome.happened for outcome in outcomes} == happened
+    assert not any(outcome.fault for outcome in outcomes)
+
+
+def test_overrides_at_random_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
+    with hydra_session() as hydra:
+        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 12, 1, tmp_path)
+    assert set(outcomes) <= {"accepted", "one line"}, sorted(tmp_path.iterdir())
+    assert len(outcomes) == 2, "both happen"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fuzz.finished_run(tmp_path_factory.mktemp("fuzz") / "run")
+
+
+@pytest.mark.parametrize("name", fuzz.FILES)
+def test_a_damaged_file_is_used_or_refused_in_one_line(name: str, whole: Path, tmp_path: Path) -> None:
+    outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 2, 1, tmp_path)
+    assert set(outcomes) <= {"ran", "one line", "left out by name"}, sorted(tmp_path.iterdir())
+
+
+def test_equal_means_the_same_bits() -> None:
+    values = np.array([[0.0, 1.0], [np.nan, 3.0]], np.float32)
+    assert difference(values, values.copy()) is None
+    other = values.copy()
+    other[1, 1] = np.nextafter(other[1, 1], np.float32(9))
+    assert str(difference(values, other)) == "3.0 here, 3.000000238418579 there; 1 of 4"
+    assert difference(np.array(0.0), np.array(-0.0)) == "0.0 here, -0.0 there; 1 of 1"
+    assert difference(values, values.astype(np.float64)) == "float32 here, float64 there"
+    assert difference(values, values[:1]) == "shape [2, 2] here, [1, 2] there"
+    assert difference(np.array(["", "0.1"]), np.array(["", "0.100"])) == "0.1 here, 0.100 there; 1 of 2"
+
+
+def test_a_run_is_read_whole_but_for_times_and_the_machine(tmp_path: Path) -> None:
+    train(tmp_path, "CartPole-v1", plugins=[])
+    found = read_run(tmp_path)
+    assert set(REQUIRED) <= found.keys()
+    assert found["latest.ckpt/store/parameters"].size > 100
+    times = ("summary.json/machine", "metrics.csv/time/")
+    assert not [name for name in found if "seconds" in name or name.startswith(times)]
+
+
+def test_speeds_are_those_of_equal_parts_of_the_time(tmp_path: Path) -> None:
+    points = [(0, 0), (3, 900), (4, 1000), (6, 1200), (9, 1500), (12, 1650)]
+    file = tmp_path / "metrics.csv"
+    file.write_text("wall_seconds,step\n" + "".join(f"{second},{step}\n" for second, step in points))
+    assert soak.speeds(file, 3, skip=0.25).tolist() == [100, 100, 50]

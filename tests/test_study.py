@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,7 +13,6 @@ import a3c_exp
 from a3c_exp.__main__ import main
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
@@ -27,40 +20,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed:
 from study import __main__ as study
 from study import curves, figures, runs
 from study.entries import SECTIONS, Entry, Goals
-from study.figures import Figure, Panel
-from study.records import Record, Results
-from study.runs import ROOT, RunFailedError, Training, Trial
+from study.records import Results, read_rows
+from study.runs import ROOT, Training
+from study.sources import __main__ as sources
+from study.sources import a3c, records
 
-SPEED: dict[str, Any] = {"steps": 1000, "seconds": 2.0, "steps_per_second": 500.0, "staleness_mean": 0.9}
-SOLVED: dict[str, Any] = {"solved_steps": 600, "solved_seconds": 1.2, "last_100": 480.5, "best_return": 490.0}
-GREEDY: dict[str, Any] = {"greedy_return": 500.0, "greedy_deviation": 0.0, "greedy_episodes": 100}
-ORIGIN: dict[str, Any] = {"date": "2026-01-01", "commit": "abc", "machine": "one, 2 cores", "command": "python -m x"}
-RECORD = Record(seed=0, staleness_max=3, **SPEED, **SOLVED, **GREEDY, **ORIGIN)
 SMALL = ("env=cartpole", "backend=serial", "workers=1", "envs_per_worker=2", "total_steps=64", "eval.every=null")
-
-
-class Counting:
-    """A recipe that notes which seeds it was asked for."""
-
-    command = "python -m a3c_exp"
-
-    def __init__(self, failing: int | None = None, rate: float = 0.1) -> None:
-        self.seeds: list[int] = []
-        self.failing = failing
-        self.rate = rate
-
-    def settings(self) -> Mapping[str, Any]:
-        return {"optimizer": {"rate": self.rate}}
-
-    def run(self, seed: int, folder: Path) -> Record:
-        self.seeds.append(seed)
-        if seed == self.failing:
-            raise RunFailedError("exit code 1")
-        return replace(RECORD, seed=seed)
-
-
-def entry(recipe: Any, seeds: int = 3, goals: Goals | None = None) -> Entry:
-    return Entry("name", "cartpole", "Title", recipe, seeds, goals)
 
 
 @pytest.fixture
@@ -73,57 +38,6 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # Records.
-
-
-def test_records_come_back_as_they_were(tmp_path: Path) -> None:
-    results = Results(tmp_path / "results", "name")
-    unsolved = replace(
-        RECORD, seed=1, solved_steps=None, solved_seconds=None, last_100=None, command='a "quoted", command'
-    )
-    results.write({"a": 1}, [unsolved, RECORD])
-    assert results.read() == [RECORD, unsolved]
-    assert results.settings() == {"a": 1}
-
-
-ENV = {"_target_": "a3c_exp.envs.Gym", "id": "CartPole-v1"}
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "others"),
-    [
-        ({"rate": {"x": 0.1}, "gamma": 0.9}, {"rate": {"x": 0.2}}, "(gamma, rate.x)"),
-        ({"env": ENV}, {"env": {**ENV, "time_limit_is_terminal": True}}, "(env.time_limit_is_terminal)"),
-        ({"env": ENV}, {"env": {**ENV, "time_limit_is_terminal": False}}, None),  # its default
-        ({"rate": 0.1}, {"rate": 0.1, "new": False}, None),  # it was not there then
-        ({"env": {"normalize_observations": False}}, {"env": {"normalize_observations": "auto"}}, None),
-    ],
-)
-def test_records_are_not_added_to_those_of_other_settings(
-    tmp_path: Path, then: dict[str, Any], now: dict[str, Any], others: str | None
-) -> None:
-    """What has changed is named in one line, and nothing is deleted."""
-    results = Results(tmp_path, "name")
-    results.check(now)  # without records
-    results.write(then, [RECORD])
-    if others is None:
-        results.check(now)
-    else:
-        with pytest.raises(ConfigError) as refused:
-            results.check(now)
-        assert others in str(refused.value) and "\n" not in str(refused.value)
-    assert results.read() == [RECORD]
-
-
-def test_records_of_other_settings_are_refused_before_anything_is_trained(
-    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Results(places / "results", "name").write({"optimizer": {"rate": 0.1}}, [RECORD])
-    changed = Counting(rate=0.2)
-    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(changed),)})
-    assert study.main([]) == 2
-    assert "optimizer.rate" in capsys.readouterr().err and changed.seeds == []
-    assert study.main(["--table"]) == 0
-    assert "| Title | 1 of 3 |" in (places / "RESULTS.md").read_text()
 
 
 def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,20 +53,11 @@ def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(mon
 
 def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
     for one in [entry for section in SECTIONS.values() for entry in section]:
-        records = Results(ROOT / "results", one.name).read()
-        assert all(record.command.startswith(f"{one.recipe.command} ") for record in records), one.name
+        found = Results(ROOT / "results", one.name).read()
+        assert all(record.command.startswith(f"{one.recipe.command} ") for record in found), one.name
 
 
 # What is run.
-
-
-def test_a_failed_seed_is_reported_and_tried_again_next_time(places: Path) -> None:
-    failures = [study.train(entry(Counting(failing=1)), seed) for seed in range(4)]
-    assert [len(lines) for lines in failures] == [0, 1, 0, 0] and "seed 1: exit code 1" in failures[1][0]
-    again = Counting()
-    for seed in range(4):
-        study.train(entry(again), seed)
-    assert again.seeds == [1], "neither one with a record, nor a fourth seed of three"
 
 
 def test_the_command_trains_plays_and_writes(
@@ -189,84 +94,7 @@ def test_the_command_trains_plays_and_writes(
     assert (places / "results" / "curves" / "curves.svg").exists(), "nothing is deleted"
 
 
-class Endless(Counting):
-    def run(self, seed: int, folder: Path) -> Record:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        runs.execute(["-c", "import time; time.sleep(60)"], folder.with_suffix(".log"))
-        return RECORD
-
-
-def test_an_interrupted_study_ends_its_run(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGTERM to the study alone, as a batch system sends it: the run under way gets Ctrl-C."""
-    monkeypatch.setattr(study, "SECTIONS", {"One": (entry(Endless(), 1),)})
-    assert study.main([]) == 130
-    assert (places / "runs" / "name_s0.log").read_text().endswith("KeyboardInterrupt\n")
-
-
-@pytest.mark.parametrize(("limit", "existing"), [("null", "resume"), ("30", "restart")])
-def test_a_run_that_is_there_continues_unless_its_seconds_are_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, existing: str
-) -> None:
-    execute = Mock(side_effect=RunFailedError)
-    monkeypatch.setattr(runs, "execute", execute)
-    with pytest.raises(RunFailedError):
-        Training((*SMALL, f"stop.max_seconds={limit}")).run(0, tmp_path / "run")
-    assert execute.call_args.args[0][-1] == f"existing={existing}"
-
-
 # Figures.
-
-
-@pytest.fixture
-def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The commands that figures run. N workers take 4 / N seconds."""
-    made = list[str]()
-
-    def run(trial: Trial, seed: int, folder: Path) -> Record:
-        settings = dict(word.split("=") for word in trial.overrides)
-        made.append(f"{trial.command} seed={seed}")
-        folder.mkdir(parents=True)
-        (folder / "metrics.csv").write_text(f"{','.join(curves.COLUMNS)}\n10,1,20\n20,2,475\n")
-        seconds = 4.0 / int(settings.get("workers", 1))
-        return replace(RECORD, seed=seed, command=made[-1], solved_seconds=seconds)
-
-    monkeypatch.setattr(Trial, "run", run)
-    return made
-
-
-def test_speeds_are_those_of_one_machine_with_two_workers_for_each_core(
-    places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    panel = Panel("cartpole", "CartPole", "cartpole", 1, "env=cartpole")
-    scaling = Figure(
-        "scaling", [panel], {"A3C": ""}, ("solved_seconds",), "workers", (1, 2, 4), timed=True, curves=True
-    )
-    monkeypatch.setattr(figures, "FIGURES", {"scaling": scaling})
-    monkeypatch.setattr(figures, "usable_cores", lambda: 1)
-    monkeypatch.setattr(figures, "describe", lambda machine: "One, 1 core")
-    assert study.main(["--scaling"]) == 0
-    assert [command.split()[-2] for command in trials] == ["workers=1", "workers=2"]
-    monkeypatch.setattr(figures, "describe", lambda machine: "Another, 1 core")
-    assert study.main(["--scaling"]) == 0
-    assert len(trials) == 4, "seconds of another machine are no reason not to measure this one"
-    text = (places / "RESULTS.md").read_text()
-    row = "| CartPole | workers=2 | 1 | 1 of 1 | 500 | 600 | 2.0 | 1.00 [1.00, 1.00] |"
-    assert text.count(f"{row} 1.00 [1.00, 1.00] | 2.00 [2.00, 2.00] |") == 2
-    assert "](results/curves/scaling_one-1-core.svg)" in text
-    assert (places / "results/curves/scaling_another-1-core_cartpole_workers-2_s0.csv").exists()
-
-
-def test_methods_are_compared_over_time_by_an_entry_alone(
-    places: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Figure 1 of Mnih et al. 2016: a line is a method, and has no axis."""
-    panel = Panel("cartpole", "CartPole", "cartpole", 1, "env=cartpole")
-    methods = Figure("scaling", [panel], {"A3C": "", "PPO": "algorithm=ppo"}, timed=True, curves=True)
-    monkeypatch.setattr(figures, "FIGURES", {"scaling": methods})
-    assert study.main(["--scaling"]) == 0
-    assert "| CartPole | PPO | 1 | 1 of 1 |" in (places / "RESULTS.md").read_text()
-    [picture] = (places / "results/curves").glob("*.svg")
-    assert b"<!-- PPO -->" in picture.read_bytes()
 
 
 def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
@@ -279,3 +107,39 @@ def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
     assert {point.entry.env for point in first} == {"cartpole", "lunar", "pong"}
     names = [point.entry.name for row in rows for point in row]
     assert len(set(names)) == len(names), "each has a folder"
+
+
+# The sources.
+
+
+@pytest.mark.parametrize(
+    ("last_value", "targets"), [(None, [10, 17, 24, 11, 4]), (10.0, [10, 17, 24, 51, 24])], ids=["zero", "maximum"]
+)
+def test_n_step_targets_are_those_of_the_authors_example(last_value: float | None, targets: list[float]) -> None:
+    """Its "2 steps" are 2 rewards and then V, which the function of the notebooks calls 3."""
+    values = np.arange(5, dtype=np.float32)
+    assert a3c.n_step_targets([0, 1, 2, 3, 4], values, 3, 2.0, last_value).tolist() == targets
+
+
+def test_missing_terms_as_zero_and_maximum_terms_are_the_same_where_every_episode_ends_with_value_0() -> None:
+    zero, maximum = (a3c.run(f"threads_n_step_{form}", seed=3, episodes=30) for form in ("zero", "max"))
+    assert zero == maximum
+    assert a3c.run("threads_n_step_zero", seed=4, episodes=30) != zero
+
+
+def test_command_runs_each_source_once_for_a_seed_and_its_table_shows_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sources, "FOLDER", tmp_path)
+    monkeypatch.setattr(records, "SOURCES", {name: replace(one, seeds=1) for name, one in records.SOURCES.items()})
+    full = records.train
+    monkeypatch.setattr(records, "train", lambda name, seed: full(name, seed, episodes=2))
+    for name in records.SOURCES:
+        assert sources.main([name]) == 0
+        (line,) = read_rows(tmp_path / f"{name}.csv", records.Line)
+        assert len(line.returns.split()) == line.episodes >= 2
+        assert f"{name}, seed 0: last hundred {line.last_100:.1f}" in capsys.readouterr().out
+        assert sources.main([name]) == 0
+        assert capsys.readouterr().out == ""
+    section = records.section(tmp_path)
+    assert all(f"| `{name}` |" in section for name in records.SOURCES)
