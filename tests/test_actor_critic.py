@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import compare_gradients, learned
 from nets import VECTORS, by_torch, draw_actions, draw_recurrent_input, make_lstm, make_network, normal
 from torch import Tensor, nn
@@ -28,24 +28,28 @@ CNN: dict[str, Any] = {"layers": ((4, 4, 2),), "features_dim": 8, "precision": "
 
 
 PADDED = CNN | {"features_dim": None, "padding": "same", "activation": "elu"}
+SPACES: dict[str, gym.Space[Any]] = {
+    "box": Box(-1, 1, (2,)),
+    "no layers": MultiDiscrete([3, 4]),
+    "bits": MultiBinary(3),
+}
+SPACES |= {"cnns": Discrete(3), "lstm of a box": SPACES["box"]}
 CELLS: dict[str, Any] = {"hidden_size": 4, "policy_gain": 1.0}
 NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "mlp": lambda **more: make_network(Mlp, VECTORS, **MLP | more),
     "shared": lambda **more: make_network(Mlp, VECTORS, shared=True, **MLP | more),
-    "box": lambda **more: make_network(Mlp, VECTORS, Box(-1, 1, (2,)), **MLP | more),
+    "box": lambda **more: make_network(Mlp, VECTORS, SPACES["box"], **MLP | more),
+    "no layers": lambda **more: make_network(Mlp, VECTORS, SPACES["no layers"], **MLP | {"hidden_sizes": ()} | more),
+    "bits": lambda **more: make_network(Mlp, VECTORS, SPACES["bits"], **MLP | more),
     "cnns": lambda **more: make_network(Cnn, PICTURES, Discrete(3), policy_gain=1.0, **CNN | more),
     "constants": lambda **more: make_network(Constants, VECTORS, policy_gain=1.0, **more),
     "lstm": lambda **more: make_lstm(Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, **CELLS | more),
-    "lstm of a box": lambda **more: make_lstm(Residual, VECTORS, Box(-1, 1, (2,)), **CELLS | more),
+    "lstm of a box": lambda **more: make_lstm(
+        Residual, VECTORS, SPACES["box"], state_dependent_std=True, **CELLS | more
+    ),
     "lstm of pictures": lambda **more: make_lstm(Cnn, PICTURES, encoder=PADDED, **CELLS | more),
 }
 ALL = pytest.mark.parametrize("name", NETWORKS)
-
-
-def space_of(name: str) -> gym.Space[Any]:
-    if "box" in name:
-        return Box(-1, 1, (2,))
-    return Discrete(3) if name.startswith("cnn") else Discrete(2)
 
 
 def draw_observations(name: str, *rows: int) -> Array:
@@ -221,7 +225,7 @@ class TestKernels:
         network, observations = NETWORKS[name](), draw_observations(name, 4, 3)
         network = by_torch(network) if of_torch else network
         recurrent_input = draw_recurrent_input(network, 4, 3)
-        compare_gradients(network, observations, space_of(name), recurrent_input)
+        compare_gradients(network, observations, SPACES.get(name, Discrete(2)), recurrent_input)
         state = None if recurrent_input is None else recurrent_input.state
         parameters, values, _ = network.act_forward(observations[0], state)
         assert parameters.dtype == values.dtype == np.float32
@@ -231,15 +235,10 @@ class TestKernels:
     def test_a_critic_apart_values_a_whole_rollout_at_its_end(self, name: str) -> None:
         network, observations = NETWORKS[name](), draw_observations(name, 4, 3)
         _, values, _ = network.policy_forward(observations[0], network.initial_state(3))
-        assert (values is None) == (name in ("mlp", "box"))
+        assert (values is None) == (name in ("mlp", "box", "no layers", "bits"))
         if values is None:
             each = [network.act_forward(row)[1] for row in observations]
             np.testing.assert_allclose(network.values(observations), each, atol=1e-6)
-
-    def test_are_described_for_the_log(self) -> None:
-        assert NETWORKS["mlp"]().runtime.description == "kernels: numpy"
-        assert "torch for an encoder (Cnn is none" in NETWORKS["cnns"]().runtime.description
-        assert by_torch(NETWORKS["mlp"]()).runtime.description == "torch computes the network"
 
 
 class TestSeeds:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import gymnasium
 import numpy as np
 import pytest
 from backend_runs import SETTINGS, assert_as_serial, nobody_works, running, totals, worker_processes
-from runs import BACKENDS, LINUX, SCRIPTED, config, drain, make_store, processes, same, wait_until
+from runs import BACKENDS, LINUX, config, drain, make_store, processes, same, wait_until
 
 from a3c_exp.backends import messages
 from a3c_exp.backends.messages import Inbox, WorkerExit, send_events
@@ -110,24 +109,6 @@ class TestSeveralWorkers:
                     assert sum(event is not None for event in events) < 1000
                 events.close()
                 wait_until(nobody_works)
-
-    def test_diverged_training_ends_with_the_reason_alone(self, backend: str) -> None:
-        huge = {"fails_at": 9, "failure": "huge"}
-        events, state, error = drain(config(SCRIPTED, backend, env__kwargs=huge, workers=2, total_steps=10**9))
-        assert error is not None
-        assert "finite" in str(error) and "Traceback" not in str(error)
-        assert sum(event.counts.get("rejected", 0) for event in events) >= 20, "the last of them are reported, too"
-        assert np.isfinite(state["parameters"]).all()
-
-
-def test_adam_stays_bounded_if_most_gradients_are_zero() -> None:
-    """One of 500 inputs is on. Workers that overwrite each other's moments must not divide by a lost one."""
-    taxi = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))
-    sizes = {"workers": 2, "envs_per_worker": 1, "rollout_length": 5, "total_steps": 3000}
-    network: dict[str, Any] = {"network__hidden_sizes": [64, 64], "optimizer__learning_rate": 1e-3}
-    _, state, _ = drain(config(taxi, "processes", **sizes, **network))
-    assert state["version"] >= 600
-    assert np.abs(state["parameters"]).max() < 5, "with torn moments: several hundred"
 
 
 class TestProcesses:

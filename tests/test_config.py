@@ -7,7 +7,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from refusals import Refuses, refused
@@ -170,21 +169,6 @@ def test_a_configuration_reads_back_as_it_was_written(tmp_path: Path, default: d
 def test_a_damaged_configuration_is_refused_and_runs_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert "is damaged" in refused(lambda: read_config(tmp_path), "folder", str(tmp_path))
-
-
-def test_a_run_of_another_version_is_refused(tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = a3c_exp.train(QUICK, tmp_path / "run").folder
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "VERSION", 2)
-        checkpoint.save(run / "checkpoints" / "latest.ckpt", {"parameters": np.zeros(3, np.float32)})
-    new = [f"init_from={run}", f"hydra.run.dir={tmp_path / 'new'}"]
-    for main, words, key in (
-        (program.main, [f"resume={run}", "total_steps=128"], "resume"),
-        (evaluate, [str(run), "episodes=1"], "checkpoint"),
-        (program.main, [*QUICK, *new], "init_from"),
-    ):
-        assert "version 2" in refuses(words, key, main=main)
-    assert not (tmp_path / "new").exists()
 
 
 def test_removed_settings_that_did_nothing_are_dropped_and_others_named(

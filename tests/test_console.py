@@ -10,7 +10,6 @@ import pty
 import re
 import struct
 import termios
-import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,25 +189,6 @@ def test_nothing_is_left_set_when_the_log_ends_however_it_ends(tmp_path: Path) -
         terminal.show("half way")
         raise KeyboardInterrupt
     assert before == (list(log.handlers), log.level, log.propagate, warnings.showwarning, list(logging.root.handlers))
-
-
-def test_threads_do_not_mix_their_lines_with_the_live_one(tmp_path: Path) -> None:
-    screen = Screen()
-    with run_log(tmp_path / "train.log", screen) as terminal:
-
-        def chatter(name: int) -> None:
-            for _ in range(50):
-                log.info("%d says something", name)
-
-        threads = [threading.Thread(target=chatter, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for count in range(200):
-            terminal.show(f"live {count}")
-        for thread in threads:
-            thread.join()
-    expected = [f"{name} says something" for name in range(4) for _ in range(50)]
-    assert sorted(screen.rows()[:-1]) == expected
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -9,7 +9,7 @@ import pytest
 from policies import FixedPolicy
 from runs import SCRIPTED, config
 from scripted import Scripted, vector
-from workers import make_workers, next_event
+from workers import make_workers
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core.normalization import (
@@ -21,7 +21,6 @@ from a3c_exp.core.rewards import shaped_rewards
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
-from a3c_exp.errors import ConfigError
 
 GAMMA, BONUS = 0.5, -10.0
 START = Snapshot(0, 0, None)
@@ -119,26 +118,10 @@ def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() 
     np.testing.assert_allclose(rollout.stats[-3:], [2, sums.mean(), 2 * sums.var()])
 
 
-def test_a_worker_has_both_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Rollout] = []
-    collect = Actor.collect
-
-    def note(*arguments: Any) -> Rollout:
-        found.append(collect(*arguments))
-        return found[-1]
-
-    monkeypatch.setattr(Actor, "collect", note)
+def test_a_worker_has_both_settings() -> None:
     settings: dict[str, Any] = {"env__time_limit_is_terminal": True, "env__terminal_reward": BONUS}
     settings |= {"env__kwargs": {"lengths": [3], "ends": ["truncated"]}, "rollout_length": 8, "envs_per_worker": 2}
     _, (worker,) = make_workers(config(SCRIPTED, **settings))
-    next_event(worker.run())
-    rollout = found[0]
+    rollout = worker._actor.collect(START)
     assert rollout.terminated.any() and not rollout.truncated.any()
     np.testing.assert_allclose(rollout.rewards - raw_rewards(rollout), BONUS * rollout.terminated, atol=1e-4)
-
-
-@pytest.mark.parametrize("number", [float("nan"), 1e39])
-def test_a_terminal_reward_that_is_not_finite_is_refused(number: float) -> None:
-    with pytest.raises(ConfigError) as refused:
-        Gym(id="CartPole-v1", terminal_reward=number)
-    assert refused.value.key == "terminal_reward"

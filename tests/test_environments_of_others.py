@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 import pytest
 from refusals import refused
-from runs import BANDIT, LINUX, QUICK, config, summary, train, wait_until
+from runs import BANDIT, LINUX, QUICK, config, train, wait_until
 from scripted import Bandit
 
 import a3c_exp
@@ -281,17 +281,6 @@ def test_a_finished_run_is_not_resumed(
     longer = [*QUICK, "total_steps=128", "hydra.run.dir=run", "existing=resume"]
     assert "resume=" in refuses(longer, "hydra.run.dir", str(here / "run"))
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
-
-
-def test_a_run_that_a_callback_has_ended_goes_on_without_it(here: Path) -> None:
-    rule = "callbacks=[{_target_:a3c_exp.callbacks.NoImprovement,evaluations:1}]"
-    assert program.main([*QUICK, "total_steps=600", "eval.every=32", rule, "hydra.run.dir=run"]) == 0
-    ended = summary(here / "run")
-    assert ended["stop_reason"] == "no_improvement"
-    assert program.main(["resume=run"]) == 0
-    assert summary(here / "run") == ended
-    assert program.main(["resume=run", "callbacks=[]"]) == 0
-    assert summary(here / "run")["stop_reason"] == "total_steps"
 
 
 # An evaluation in another environment than the training's.

@@ -17,12 +17,6 @@ from a3c_exp.envs import Atari, EnvBatch, Gym, SyncEnvBatch
 
 
 class TestGym:
-    def test_kwargs_reach_the_environment(self) -> None:
-        env = Gym(id="Pendulum-v1", kwargs={"g": 1.0}).make(1, [0])
-        assert isinstance(env, SyncEnvBatch)
-        unwrapped: Any = env._envs[0].unwrapped
-        assert unwrapped.g == 1.0
-
     def test_wrappers_go_on_by_name_the_innermost_first(self) -> None:
         wrappers = ({"TimeAwareObservation": {"normalize_time": True}}, {"FrameStackObservation": {"stack_size": 3}})
         batch = Gym(id="CartPole-v1", wrappers=wrappers).make(1, [0])
@@ -101,6 +95,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"max_episode_steps": 0}, "max_episode_steps", ">= 1"),
     ({"reward_scale": 0.0}, "reward_scale", "> 0"),
     ({"reward_clip": -1.0}, "reward_clip", "> 0"),
+    ({"terminal_reward": 1e39}, "terminal_reward", ""),
 ]
 
 

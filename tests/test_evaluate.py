@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shutil
 from pathlib import Path
@@ -281,20 +280,6 @@ class TestTheCommandLine:
             assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]", *given]) == 0
             out = capsys.readouterr().out
             assert f"mean length: {length}\n" in out and "cut by max_steps: 3\n" in out
-
-    def test_a_terminal_shows_how_far_it_is(self, corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Terminal(io.StringIO):
-            def isatty(self) -> bool:
-                return True
-
-        terminal = Terminal()
-        monkeypatch.setattr("sys.stderr", terminal)
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(evaluate, "SHOWN_STEPS", 1)
-        assert evaluate.main([str(corridor), "episodes=2", "plugins=[scripted]"]) == 0
-        shown = terminal.getvalue()
-        assert "\r0 of 2 episodes, step 1\x1b[K" in shown and "\r2 of 2 episodes, step " in shown
-        assert shown.endswith("\r\x1b[K"), "the line is gone"
 
     @pytest.mark.parametrize("command", [evaluate, export])
     def test_help_explains_every_option(self, command: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,14 +15,6 @@ from runs import LINUX
 from a3c_exp.run.files import Appender, FolderLockedError, exclusive_folder, write_text
 
 
-def test_what_a_killed_process_left_behind_is_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "note.txt"
-    (tmp_path / "note.txt.partial").write_text("half of a much longer thing, from before")
-    write_text(path, "zwei: ü")
-    assert path.read_text(encoding="utf-8") == "zwei: ü"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @LINUX
 def test_a_file_is_on_disk_before_it_takes_the_old_ones_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its folder is afterwards. A power cut comes at any moment, and cannot be made."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import os
 import shutil
 import socket
@@ -146,17 +145,6 @@ def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
     assert evaluate.main([str(run), "plugins=[scripted,intruder]"]) == 2
     assert Path("harmed").exists(), "the user wants it"
     del sys.modules["intruder"]
-
-
-@pytest.mark.parametrize("name", ["../intruder", "a\0b", "\u202e"])
-def test_a_plugin_is_the_name_of_a_module_and_of_no_file(
-    name: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (run.parent.parent / "intruder.py").write_text(INTRUDER)
-    assert evaluate.main([str(run), f"plugins={json.dumps([name])}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("a3c_exp: plugins") and line.isprintable()
-    assert not Path("harmed").exists()
 
 
 # -- settings that act beyond the folder ------------------------------------------------------------

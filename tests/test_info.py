@@ -19,7 +19,6 @@ from a3c_exp.core.events import MOST_NAMES, Episodes, Event
 from a3c_exp.envs import EnvBatch, Gym, SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.info import InfoNumbers, final_infos, number_columns
 from a3c_exp.errors import FolderError
-from a3c_exp.report import __main__ as report
 from a3c_exp.run import checkpoint
 from a3c_exp.run.metrics import read_points
 from a3c_exp.run.statistics import RunStatistics
@@ -273,18 +272,3 @@ def test_evaluate_prints_their_means(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert evaluate.main([str(folder), "episodes=16", "plugins=[scripted]"]) == 0
         last = capsys.readouterr().out.splitlines()[-1]
         assert "success_rate 0." in last and "moment 3" in last
-
-
-def test_a_report_ranks_by_a_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The highest last value first, whatever the returns are."""
-    for level, length in ((1.0, 4), (2.0, 3), (3.0, 2)):
-        kwargs = {"lengths": [length], "infos": [{"level": level}]}
-        train(tmp_path / str(length), SCRIPTED, eval__every=100, env__kwargs=kwargs)
-    for name in ("level", "eval/level"):
-        report.main([str(tmp_path), f"rank={name}", f"to={tmp_path / 'report'}"])
-        out = capsys.readouterr().out
-        rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| ")]
-        column = rows[0].index(name if "/" in name else f"rollout/{name}")
-        assert [row[column].split()[0] for row in rows[2:]] == ["3.000", "2.000", "1.000"]
-    assert report.main([str(tmp_path), "rank=levle"]) == 2
-    assert "rank = 'levle'" in capsys.readouterr().err

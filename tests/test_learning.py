@@ -46,9 +46,6 @@ def test_a_target_is_hit_by_a_continuous_action(distribution: str, tmp_path: Pat
     assert done.summary["best_eval_return"] > -0.05
 
 
-IMPALA = {"_target_": "a3c_exp.networks.Impala", "sections": [8], "blocks": 1, "features_dim": 32}
-
-
 def test_the_place_of_a_light_in_a_picture_is_learned(tmp_path: Path) -> None:
     """At random: 0.25. The square may stand at several places of its corner, in noise."""
     settings: dict[str, Any] = {"network": SMALL_CNN, "optimizer__learning_rate": 5e-3, "total_steps": 5000}
@@ -116,6 +113,7 @@ class Treadmill(gymnasium.Env[Array, np.int64]):
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 32}
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "end": 0.0}
 DISCOUNTED = {"_target_": "a3c_exp.returns.Discounted"}
+EXPLORING: dict[str, Any] = {"epsilon": LINEAR | {"start": 0.5, "until": 0.5}}
 ALONE: dict[str, Any] = {"envs_per_worker": 1, "total_steps": 3500}
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -123,12 +121,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "whole episodes": ALONE | {"rollout_length": "episode", "returns": DISCOUNTED},
     "missing terms as zero": {"returns": {"_target_": "a3c_exp.returns.NStepZero", "n": 4}},
     "another critic": {"critic_returns": DISCOUNTED},
+    "action values": EXPLORING | {"algorithm": {"_target_": "a3c_exp.algorithms.NStepQ", "target_every": 64}},
     "normalized": {"env__normalize_observations": True, "env__normalize_rewards": True},
     "summed losses": {"algorithm__reduction": "sum", "optimizer__max_grad_norm": 0.5},
     "one environment a worker": ALONE | {"rollout_length": 5},
     "proximal, in rounds": {"algorithm": PPO | {"target_kl": 0.05}, "update": "sync", "total_steps": 4000},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}, "workers": 4},
-    "uniformly random actions at first": {"epsilon": LINEAR | {"start": 0.5, "until": 0.5}},
+    "uniformly random actions at first": EXPLORING,
 }
 
 

@@ -82,22 +82,6 @@ class TestTheCells:
             torch.testing.assert_close(gate @ gate.T, torch.eye(C), atol=1e-5, rtol=0)
 
 
-class TestActingAndLearning:
-    @pytest.mark.parametrize(("count", "vectorized"), [(1, False), (3, True)])
-    def test_a_rollout_is_learned_from_as_it_was_acted_in(self, count: int, vectorized: bool) -> None:
-        """Later rollouts begin in the middle of episodes, with the state that the one before left."""
-        network, actor = make_actor(count, vectorized, lengths=(3, 9, 4), ends=("truncated", "both"))
-        states = []
-        for _ in range(4):
-            rollout = actor.collect(START)
-            again, _ = network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
-            valid = rollout.valid
-            np.testing.assert_allclose(again.values[valid], rollout.values[valid], atol=1e-5)
-            np.testing.assert_allclose(again.log_probs[valid], rollout.log_probs[valid], atol=1e-5)
-            states.append(rollout.state)
-        assert any(state is not None and state.any() for state in states[1:])
-
-
 def make_actor(count: int, vectorized: bool, **kwargs: Any) -> tuple[ActorCritic, Actor]:
     """A network, and an actor with it in scripted environments."""
     network = build()

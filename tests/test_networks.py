@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from learning import compare_gradients
 from nets import make_network
 from refusals import refused
 from runs import train
@@ -18,7 +17,6 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 from a3c_exp.common.arrays import Floats
-from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.distributions import make_distribution, mixed_with_uniform
 
@@ -33,24 +31,6 @@ def build(space: gym.Space[Any] = ACTION_SPACES[0], **settings: Any) -> ActorCri
 
 def draw_observations(count: int = 7) -> Floats:
     return np.random.default_rng(2).standard_normal((count, 8)).astype(np.float32)
-
-
-@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
-@pytest.mark.parametrize(
-    "settings", [{"shared": True}, {"hidden_sizes": ()}, {"hidden_sizes": (5,), "state_dependent_std": True}], ids=str
-)
-def test_acting_and_learning_agree_and_the_gradient_is_that_of_torch(
-    space: gym.Space[Any], settings: dict[str, Any]
-) -> None:
-    network = build(space, **settings)
-    observations = draw_observations(12).reshape(4, 3, 8)
-    compare_gradients(network, observations, space)
-    parameters, values, _ = network.act_forward(observations[0])
-    actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
-    again, _ = network.evaluate(observations[:1], actions[None])
-    np.testing.assert_allclose(again.values[0], values, atol=1e-6)
-    np.testing.assert_allclose(network.values(observations[0]), values, atol=1e-6)
-    np.testing.assert_allclose(again.log_probs[0], log_probs, atol=3e-6)
 
 
 @pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete([2, 2]), MultiBinary(2)], ids=str)
@@ -91,14 +71,6 @@ def test_a_single_observation_is_acted_on_as_one_of_many(space: gym.Space[Any]) 
             assert single[0, 0] == actions[0, 0]
 
 
-def test_gaussian_samples_have_the_mean_and_deviation_of_the_parameters() -> None:
-    network = build(Box(-2, 2, (3,)), initial_std=0.5)
-    parameters, _, _ = network.act_forward(draw_observations(1))
-    actions, _ = network.distribution.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
-    np.testing.assert_allclose(actions.mean(0), parameters[0, :3], atol=0.02)
-    np.testing.assert_allclose(actions.std(0), 0.5, atol=0.02)
-
-
 def test_a_narrow_beta_begins_with_its_deviation() -> None:
     network = build(Box(0, 1, (1,)), distribution="beta", initial_std=0.02, policy_gain=0.01)
     actions, _ = network.distribution.sample(
@@ -124,21 +96,6 @@ def test_an_action_is_a_share_of_the_range_and_is_clipped_for_the_environment(
 ) -> None:
     distribution = make_distribution(Box(np.array(low, np.float32), np.array(high, np.float32)))
     np.testing.assert_allclose(distribution.to_env(np.array([action], np.float32)), [expected])
-
-
-@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
-def test_the_mode_is_the_most_likely_action(space: gym.Space[Any]) -> None:
-    network = build(space)
-    observations = draw_observations()
-    parameters, _, _ = network.act_forward(observations)
-    mode = network.distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
-    if isinstance(space, Box):
-        mode = mode / 2  # actions of the distribution reach from -1 to 1
-    best, _, _ = network.distribution.evaluate(parameters, mode)
-    for seed in range(20):
-        sampled, _ = network.distribution.sample(parameters, np.random.default_rng(seed))
-        other, _, _ = network.distribution.evaluate(parameters, sampled)
-        assert (other <= best + 1e-6).all()
 
 
 def test_the_critic_may_have_layers_of_its_own_size() -> None:
@@ -226,8 +183,3 @@ def test_a_setting_without_an_effect_is_warned_of(settings: dict[str, Any], spac
 def test_the_log_has_warnings_of_the_network(tmp_path: Path) -> None:
     run = train(tmp_path / "run", network__init_std=0.3)
     assert "init_std" in (run.folder / "train.log").read_text()
-
-
-def test_an_action_space_without_a_distribution_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must be Discrete"):
-        make_network(Mlp, OBSERVATIONS, gym.spaces.Tuple([Discrete(2)]))

@@ -12,7 +12,7 @@ import pytest
 
 from a3c_exp import compose
 from a3c_exp.config.builder import build_experiment
-from a3c_exp.run.outcome import ending, next_commands, opening, outcome
+from a3c_exp.run.outcome import next_commands, opening, outcome
 
 SUMMARY: dict[str, Any] = {
     "stop_reason": "total_steps", "mean_return_100": 477.3, "steps": 107_000, "training_seconds": 4.04,
@@ -36,16 +36,6 @@ SUMMARY: dict[str, Any] = {
 )
 def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str) -> None:
     assert outcome(SUMMARY | summary).startswith(text)
-
-
-def test_the_last_lines_have_the_speed_as_the_progress_line_and_what_was_not_reached() -> None:
-    assert ending(SUMMARY, None)[-1] == "26.5k/s | best greedy evaluation 500.0"
-    assert "stayed below 500" in ending(SUMMARY, 500.0)[-1]
-    reached = {"solved_at_steps": 9000, "solved_at_seconds": 0.5}
-    assert "300 was reached after 9,000 steps, 0.5 s" in ending(SUMMARY | reached, 300.0)[-1]
-    solved = {"stop_reason": "mean_return", "solved_at_steps": 9000, "solved_at_seconds": 0.5}
-    assert "107,000 steps, 4.0 s in all" in ending(SUMMARY | solved, 300.0)[-1]
-    assert "3 updates rejected" in ending(SUMMARY | {"rejected_updates": 3}, None)[-1]
 
 
 @pytest.mark.parametrize("changes", [[], ["stop.mean_return=null"], ["env=pendulum", "network=lstm"]])

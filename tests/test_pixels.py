@@ -155,11 +155,3 @@ def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any) -> None
 def test_a_network_that_takes_the_bytes_must_be_able_to_scale_them() -> None:
     with pytest.raises(ConfigError, match=r"^env.normalize_observations = 'shared': .*raw_images"):
         NormalizedObservations.of("shared", SPACE).prepare(make_network(SeenRaw, SPACE, Discrete(5)))
-
-
-def test_parameters_are_taken_from_a_run_that_scales_pixels_alike(tmp_path: Path) -> None:
-    train(tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations="shared", total_steps=200)
-    same: dict[str, Any] = {"network": SMALL_CNN, "init_from": str(tmp_path)}
-    load_experiment(config(CORNERS, env__normalize_observations="shared", **same))
-    with pytest.raises(ConfigError, match=r"^init_from = .*env.normalize_observations"):
-        load_experiment(config(CORNERS, env__normalize_observations=[87, 64], **same))

@@ -11,16 +11,15 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from nets import VECTORS, by_torch, normal
 from refusals import Refuses, refused
-from runs import BANDIT, CORRIDOR, QUICK, config, drain, latest, train, train_config
+from runs import BANDIT, CORRIDOR, QUICK, config, train
 from runs import make_store as store_of
 from stores import SIZE, make_store, ones, push
 from workers import LSTM, by_descent
 
-from a3c_exp import compose
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.modules import network_of
-from a3c_exp.core.experiment import RunContext, build_network
+from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.worker import Worker
 from a3c_exp.networks import ActorCritic, Cnn, Mlp, OutputGradients
 from a3c_exp.networks.action_values import QNetwork
@@ -103,48 +102,6 @@ def test_an_update_is_minus_the_gradient_of_the_papers_loss(name: str, envs: int
     assert ends > 10
 
 
-GAMMA, PLACES = 0.9, 3
-
-
-def action_values(steps: int, best: bool = True) -> Array:
-    """Action values [place, action] of the corridor, by iteration: of an action, `steps` - 1 more at random, and then
-    the best ones. With one step those are the optimal values; without `best` those of the random policy."""
-    values = np.zeros((PLACES, 2))
-    for _ in range(500):
-        after = values.max(1) if best else values.mean(1)
-        for _ in range(steps):
-            for place in range(PLACES - 1):
-                left, right = max(0, place - 1), place + 1
-                reward = 1.0 if right == PLACES - 1 else -0.01
-                values[place] = -0.01 + GAMMA * after[left], reward + GAMMA * after[right]
-            after = values.mean(1)
-    return values[:-1]
-
-
-def test_actions_at_random_teach_the_best_values_the_policys_own_or_neither() -> None:
-    """One-step Q-learning finds the optimal action values whatever acts, Sarsa those of the policy that acts.
-
-    Returns of several steps are those of actions that explored: values of neither, which the documents warn of. In
-    rollouts of four steps there are as many returns of one step as of two, three and four.
-    """
-    found: dict[str, Array] = {}
-    for name in ALGORITHMS:
-        sizes = {"envs_per_worker": 32, "rollout_length": 4, "total_steps": 30_000, "gamma": GAMMA, "epsilon": 1.0}
-        whole = config(CORRIDOR, **q(name, network=LINEAR, **sizes), env__kwargs={"n": PLACES})
-        whole["optimizer"] = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.5}
-        whole["schedule"] = {"_target_": "a3c_exp.schedules.Linear"}
-        whole["algorithm"] |= {"target_every": 1000, "reduction": "mean"}
-        _, state, error = drain(whole)
-        assert error is None
-        network, _ = build_network(load_experiment(whole))
-        network.vector[:] = state["parameters"]
-        found[name] = network.act_forward(np.eye(PLACES, dtype=np.float32))[0][: PLACES - 1, :2]
-    np.testing.assert_allclose(found["OneStepQ"], action_values(1), atol=0.03)
-    np.testing.assert_allclose(found["Sarsa"], action_values(1, best=False), atol=0.03)
-    first, best = found["NStepQ"][0], action_values(1)[0]
-    assert (action_values(4)[0] < first).all() and (first < best - 0.1).all(), "the first place is far from the end"
-
-
 # -- exploration -------------------------------------------------------------------------------------------------------
 
 
@@ -212,17 +169,6 @@ def read(store: Any) -> Array:
     parameters = np.empty(SIZE, np.float32)
     store.pull(0, parameters)
     return parameters
-
-
-def test_a_run_in_two_parts_equals_the_run_in_one(tmp_path: Path) -> None:
-    """The steps since the last copy count on. The environment has no randomness and stops between two episodes."""
-    settings = q("Sarsa", env=CORRIDOR, envs_per_worker=1, rollout_length="episode", total_steps=400)
-    train(tmp_path / "one", **settings)
-    assert train(tmp_path / "two", **settings, stop__max_episodes=10).summary["stop_reason"] == "max_episodes"
-    whole = config(**settings)
-    train_config(whole, tmp_path / "two", resume=True)
-    one, two = latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"]
-    np.testing.assert_array_equal(one["parameters"], two["parameters"])
 
 
 # -- the network -------------------------------------------------------------------------------------------------------
@@ -309,12 +255,3 @@ def test_a_checkpoint_without_its_target_network_is_refused(tmp_path: Path, refu
     refuses([f"resume={tmp_path / 'run'}", "plugins=[scripted]", "total_steps=320"], "resume")
     words = [*QUICK, "env=gym", f"env.id={BANDIT}", "plugins=[scripted]", "network.hidden_sizes=[16]"]
     refuses([*words, "experiment=n_step_q", f"init_from={tmp_path / 'other'}"], "init_from")
-
-
-# -- presets -----------------------------------------------------------------------------------------------------------
-
-
-def test_an_experiment_replaces_the_algorithm_that_an_environment_has_settings_for() -> None:
-    found = compose(["experiment=sarsa", "env=lunar"])["algorithm"]
-    assert found["_target_"] == "a3c_exp.algorithms.Sarsa"
-    assert "entropy_coefficient" not in found

@@ -75,17 +75,6 @@ class TestAWorkerThatHangs:
             assert "and was killed" in restart.warnings[0]
             store.stop()
 
-    def test_in_a_thread_ends_the_run(self, tmp_path: Path) -> None:
-        """It cannot be killed. It is left behind until its environment returns."""
-        release = tmp_path / "release"
-        hang = faulty("hang", "threads", backend__stall_seconds=1.0, faults={"release": str(release)})
-        _, _, error = drain(hang)
-        assert error is not None
-        assert error.reason == "stalled"
-        assert str(error).startswith("worker 1 hung: its environment had not stepped for 1 s")
-        release.touch()
-        wait_until(nobody_works)
-
 
 def test_a_worker_that_raises_after_its_first_update_is_replaced(tmp_path: Path) -> None:
     trigger = tmp_path / "trigger"

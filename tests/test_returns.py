@@ -126,14 +126,6 @@ def test_targets_by_hand(returns: Returns, ends: dict[str, Any], expected: list[
     assert column(returns(one_environment(REWARDS, VALUES, LAST, **ends), 0.5)[1]) == expected
 
 
-def test_the_worked_example_of_missing_terms() -> None:
-    """From the post on n-step targets behind github.com/ChuaCheowHuan/reinforcement_learning: N = 2, gamma = 2."""
-    example = one_environment(rewards=range(5), values=range(5), last=10)
-    zero, maximum = NStepZero(n=2)(example, 2.0)[1], NStep(n=2)(example, 2.0)[1]
-    assert column(zero) == [10, 17, 24, 11, 4]
-    assert column(maximum) == [10, 17, 24, 51, 24]
-
-
 # -- against the definitions -----------------------------------------------------------------------------------------
 
 

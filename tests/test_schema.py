@@ -205,7 +205,7 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
 ) -> None:
     (tmp_path / "broken_plugin.py").write_text("undefined\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for plugin in ("no_such_plugin", "", ".relative", "broken_plugin"):
+    for plugin in ("no_such_plugin", "", ".relative", "../broken_plugin", "a\0b", "broken_plugin"):
         assert "Error: " in refused(lambda plugin=plugin: import_plugins([plugin]), "plugins", plugin)  # type: ignore[misc]
     node = {"_target_": "broken_plugin.X"}
     problem = refused(lambda: build(node, Shape, "it", plugins=["broken_plugin"]), "it._target_", "broken_plugin.X")  # type: ignore[type-abstract]

@@ -58,15 +58,6 @@ def test_a_windows_metrics_are_means_over_its_updates_alone_however_these_were_m
 # -- the last 100 episodes ------------------------------------------------------------------
 
 
-def test_the_mean_return_is_over_the_last_100_episodes() -> None:
-    statistics = RunStatistics()
-    means = [(statistics.mean_return, statistics.summary()["mean_return_100"])]
-    for returns in ([1000.0] * 50, [0.0] * 60 + [10.0] * 40):
-        statistics.add(event(0, returns, ends=[statistics.episodes] * len(returns)))
-        means.append((statistics.mean_return, statistics.summary()["mean_return_100"]))
-    assert means == [(None, None), (1000, None), (4, 4)]
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.floats(-1e3, 1e3)), min_size=1, max_size=150),
     st.lists(st.integers(1, 40), min_size=150, max_size=150),

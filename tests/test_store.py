@@ -17,17 +17,6 @@ from a3c_exp.optimizers import Adam
 BOTH: dict[str, Any] = {"observations": NormalizedObservations(True, (2,)), "normalize_rewards": True}
 
 
-@pytest.mark.parametrize("locked", [False, True])
-def test_a_push_steps_counts_and_is_done_at_once(locked: bool) -> None:
-    store = make_store(locked=locked)
-    ticket = push(store, 0, ones(), steps=20)
-    event = ticket.event
-    assert ticket.done()
-    assert (event.updates, event.staleness) == (1, {0: 1})
-    np.testing.assert_array_equal(store.state()["parameters"], -ones())
-    assert (store.version, store.steps) == (1, 20)
-
-
 def test_a_push_without_a_gradient_moves_counters_only() -> None:
     store = make_store()
     ticket = push(store, 0, None, steps=7)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from backend_runs import ATTENTION, totals
 from refusals import refused
-from runs import CORRIDOR, config, drain, latest, same, train, train_config
+from runs import config, drain, latest, same, train, train_config
 from thirdparty import Attention, Predictor
 from workers import make_workers
 
@@ -26,12 +26,6 @@ LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8, "encoder": {"_tar
 CONSTANTS = {"actor_encoder.directions", "critic_encoder.directions", "loss_module.scale"}
 
 # One episode an update, of an environment without randomness: see tests/test_resume.py.
-BETWEEN_EPISODES: dict[str, Any] = {
-    "env": CORRIDOR,
-    "envs_per_worker": 1,
-    "rollout_length": "episode",
-    "total_steps": 800,
-}
 
 
 def resume(folder: Path, **changes: Any) -> Any:
@@ -51,18 +45,6 @@ def test_several_workers_train(backend: str) -> None:
     moved = state["parameters"] != start.vector
     assert all(moved[place].any() for place in start.param_slices.values())
     assert np.isfinite(state["parameters"]).all()
-
-
-def test_a_run_in_two_parts_equals_the_run_in_one(tmp_path: Path) -> None:
-    settings = BETWEEN_EPISODES | PREDICTING
-    train(tmp_path / "one", **settings)
-    train(tmp_path / "two", stop__max_episodes=20, **settings)
-    whole = config(backend="processes", **settings)
-    resume(tmp_path / "two", stop=whole["stop"], backend=whole["backend"])
-    one, two = latest(tmp_path / "one")["store"], latest(tmp_path / "two")["store"]
-    assert one["steps"] == two["steps"] >= 800
-    for key in one:
-        assert same(one[key], two[key]), key
 
 
 def constants(whole: dict[str, Any]) -> dict[str, Any]:

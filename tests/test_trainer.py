@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import logging
 import math
 import os
 import signal
@@ -26,7 +25,6 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from a3c_exp import evaluate
 from a3c_exp.backends.serial import Serial
 from a3c_exp.config.builder import load_final
-from a3c_exp.config.saved import read_config
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import EvalResult
 from a3c_exp.core.seeding import Role
@@ -74,14 +72,6 @@ class Stray(BaseException):
 
 
 class TestWhatARunLeaves:
-    def test_the_files(self, done: Run) -> None:
-        names = [str(path.relative_to(done.folder)) for path in done.folder.rglob("*") if path.is_file()]
-        (events,) = [name for name in names if name.startswith("events.out.tfevents")]
-        expected = "config.yaml metrics.csv episodes.csv summary.json train.log"
-        assert set(names) == {*expected.split(), "checkpoints/latest.ckpt", "checkpoints/best.ckpt", events}
-        assert done.folder.name in (done.folder / "train.log").read_text()
-        assert logging.getLogger("a3c_exp").handlers == []
-
     def test_what_the_summary_says(self, done: Run) -> None:
         summary = done.summary
         assert json.loads((done.folder / "summary.json").read_text()) == summary
@@ -94,11 +84,6 @@ class TestWhatARunLeaves:
         assert summary["mean_return_100"] < 0
         assert 0 < summary["training_seconds"] <= summary["wall_seconds"]
         assert summary["steps_per_second"] == pytest.approx(400 / summary["training_seconds"], rel=0.1)
-
-    def test_the_configuration_is_read_back_as_it_was(self, done: Run) -> None:
-        expected = config(TARGET, seed=7, env__kwargs={"length": 3}, **SETTINGS)
-        resolved = {"log": {"every": 1}, "typed": {"log.every": "auto"}}
-        assert read_config(done.folder, ["scripted"]) == expected | resolved
 
     def test_every_curve_is_in_tensorboard_and_in_the_table(self, done: Run) -> None:
         drawn, table = points(done.folder), rows(done.folder)
