@@ -40,3 +40,12 @@ class FixedPolicy:
 
     def to_env(self, actions: Array) -> Array:
         return actions
+
+
+class Still:
+    """As much of a policy as an evaluation needs: always the same action."""
+
+    info_keys = None
+
+    def predict(self, observations: Array, state: Any, greedy: bool) -> tuple[Array, Any]:
+        return np.zeros(len(observations), np.int64), state

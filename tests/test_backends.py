@@ -19,6 +19,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from backend_runs import SETTINGS, assert_as_serial, nobody_works, running, totals, worker_processes
+from refusals import refused
 from runs import BACKENDS, LINUX, config, drain, make_store, processes, same, wait_until
 
 from a3c_exp.backends import messages
@@ -26,7 +27,7 @@ from a3c_exp.backends.messages import Inbox, WorkerExit, send_events
 from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event, YieldPoint
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import RunError
 
 # Settings whose parts reach another process, or another turn of a worker, in ways of their own.
 CASES = [("threads", "rmsprop, locked"), ("threads", "ppo, synchronous"), ("threads", "sarsa")]
@@ -177,8 +178,8 @@ class TestProcesses:
         environment = os.environ | dict([mark.split("=", 1)])
         done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.stdout.splitlines()[:2] == ["imported", "total_steps"], done.stderr
-        refused, pooled = done.stdout.splitlines()[2:]
-        assert refused.startswith("network = ") and "__main__" in refused, "processes cannot import it"
+        line, pooled = done.stdout.splitlines()[2:]
+        assert line.startswith("network = ") and "__main__" in line, "processes cannot import it"
         assert pooled == "['total_steps']"
         assert {path.name for path in tmp_path.iterdir()} == {"script.py", "one", "again"}
         wait_until(lambda: not processes(mark))
@@ -209,9 +210,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_refused(monke
     monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 67)
     load_experiment(config(backend="threads"))
     for backend in ("processes", "ga3c"):
-        with pytest.raises(ConfigError) as refused:
-            load_experiment(config(backend=backend))
-        assert refused.value.key == "TMPDIR"
+        refused(lambda backend=backend: load_experiment(config(backend=backend)), "TMPDIR")  # type: ignore[misc]
 
 
 def test_all_workers_files_may_be_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +225,4 @@ def test_all_workers_files_may_be_open_at_once(monkeypatch: pytest.MonkeyPatch) 
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
     load_experiment(config(backend="processes", workers=45))
-    with pytest.raises(ConfigError) as refused:
-        load_experiment(config(backend="processes", workers=46))
-    assert (refused.value.key, refused.value.value) == ("workers", 46)
+    refused(lambda: load_experiment(config(backend="processes", workers=46)), "workers", 46)

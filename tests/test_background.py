@@ -22,7 +22,6 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.envs import Gym
 from a3c_exp.envs.batch import Normalization
-from a3c_exp.errors import ConfigError
 from a3c_exp.run.policy import Policy
 
 QUARTER = 64.0
@@ -77,9 +76,8 @@ def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_pa
     own = {"_target_": "user_modules.OnlyOutputs"}
     whole: dict[str, Any] = {"network": own, "plugins": ["scripted", "user_modules"]}
     train(tmp_path, CORNERS, total_steps=40, **whole, **AUTO)
-    message = r"env.normalize_observations = 'shared': must be false or auto: the network takes pictures as they are"
-    with pytest.raises(ConfigError, match=message):
-        load_experiment(config(CORNERS, env__normalize_observations="shared", **whole))
+    shared = config(CORNERS, env__normalize_observations="shared", **whole)
+    refused(lambda: load_experiment(shared), "env.normalize_observations", "shared")
 
 
 def test_a_copy_with_another_environment_measures_again(here: Path) -> None:

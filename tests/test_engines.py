@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from refusals import refused
 
 import a3c_exp
 from a3c_exp.envs import EnvBatch, Gym
@@ -39,9 +40,7 @@ def test_a_function_of_a_plugin_makes_the_environments(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("envpool") is not None, reason="EnvPool is there")
 def test_without_envpool_the_extra_is_named() -> None:
-    with pytest.raises(ConfigError, match="envpool") as refused:
-        Gym(id="CartPole-v1", engine="envpool").make(1, [0])
-    assert refused.value.key == "engine"
+    assert "envpool" in refused(lambda: Gym(id="CartPole-v1", engine="envpool").make(1, [0]), "engine")
 
 
 @needs_envpool

@@ -14,11 +14,11 @@ import pytest
 from faulty import SPOILED
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.spaces import Box, Discrete, Space
-from policies import FixedPolicy
+from policies import FixedPolicy, Still
+from refusals import refused
 from runs import config, latest, same, train
 from scripted import Changed, Echo
 
-from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import Heartbeat
@@ -152,15 +152,6 @@ def test_a_batch_of_a_users_own_may_not_give_what_a_rollout_cannot_hold(text: st
         actor.collect(Snapshot(0, 0, None), 0.0)
 
 
-class Still:
-    """As much of a policy as an evaluation needs."""
-
-    info_keys = None
-
-    def predict(self, observations: Array, state: Any, greedy: bool) -> tuple[Array, None]:
-        return np.zeros(len(observations), np.int64), None
-
-
 def test_environments_of_a_worker_whose_first_reset_fails_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may have started programs of their own."""
     closed: list[object] = []
@@ -198,9 +189,7 @@ class TestEnvironmentsAreClosed:
         assert not Leased.open
 
     def test_if_a_wrapper_does_not_fit(self) -> None:
-        with pytest.raises(ConfigError) as refused:
-            Gym(id="Leased-v0", wrappers=("FilterObservation",)).make(1, [0])
-        assert refused.value.key == "wrappers"
+        refused(lambda: Gym(id="Leased-v0", wrappers=("FilterObservation",)).make(1, [0]), "wrappers")
         assert not Leased.open
 
     def test_also_after_one_that_could_not_be(self) -> None:

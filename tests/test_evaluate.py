@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from policies import Still
 from refusals import Refuses
 from runs import CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, latest, train
 from scripted import Echo
@@ -129,19 +130,10 @@ class TestThePolicyInAnotherProgram:
         assert evaluate.load_run(tmp_path, plugins=plugins).checkpoint.name == "latest.ckpt"
 
 
-class Sharer:
-    """Stands for a policy: always the same action."""
-
-    info_keys = None
-
-    def predict(self, observations: np.ndarray, state: None, greedy: bool) -> tuple[np.ndarray, None]:
-        return np.zeros(len(observations), np.int64), state
-
-
 class TestPlaying:
     def play(self, count: int, episodes: int, vectorized: bool = False, **kwargs: Any) -> Episodes:
         env = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized).make(count, list(range(count)))
-        return evaluate_policy(Sharer(), env, episodes)  # type: ignore[arg-type]
+        return evaluate_policy(Still(), env, episodes)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("vectorized", [False, True])
     def test_counts_whole_episodes_and_their_own_rewards(self, vectorized: bool) -> None:
@@ -164,13 +156,13 @@ class TestPlaying:
             return answer._replace(terminated=always, life_lost=~answer.terminated)
 
         monkeypatch.setattr(env, "step", costly)
-        assert evaluate_policy(Sharer(), env, 4).lengths.tolist() == [5, 5, 5, 5]  # type: ignore[arg-type]
+        assert evaluate_policy(Still(), env, 4).lengths.tolist() == [5, 5, 5, 5]  # type: ignore[arg-type]
 
     def test_one_that_is_cut_is_forgotten(self) -> None:
         env = Gym(id=SCRIPTED, kwargs={"lengths": (0,)}).make(1, [0])
         seen: list[float] = []
 
-        class Ageing(Sharer):
+        class Ageing(Still):
             """Its state counts the steps that it remembers."""
 
             def predict(self, observations: np.ndarray, state: Any, greedy: bool) -> tuple[np.ndarray, Any]:
@@ -185,7 +177,7 @@ class TestPlaying:
     def test_what_follows_a_cut_is_no_episode(self) -> None:
         """Each of those that count begins with a reset, though other environments play on meanwhile."""
         env = Gym(id=SCRIPTED, kwargs={"lengths": (6, 3)}).make(2, [0, 0])
-        played = evaluate_policy(Sharer(), env, 6, max_steps=4)  # type: ignore[arg-type]
+        played = evaluate_policy(Still(), env, 6, max_steps=4)  # type: ignore[arg-type]
         assert sorted(played.lengths) == [3, 3, 4, 4, 4, 4] and played.cut == 4
 
     def test_one_that_ends_with_its_last_step_is_not_cut_and_they_can_be_stopped(self) -> None:
@@ -196,7 +188,7 @@ class TestPlaying:
             seen.append((ended, steps))
             return steps < 10
 
-        played = evaluate_policy(Sharer(), env, 100, max_steps=5, go_on=go_on)  # type: ignore[arg-type]
+        played = evaluate_policy(Still(), env, 100, max_steps=5, go_on=go_on)  # type: ignore[arg-type]
         assert played.lengths.tolist() == [5, 5]
         assert played.cut == 1
         assert seen[4:] == [(0, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (2, 10)]
@@ -206,7 +198,7 @@ class TestPlaying:
         blind = SimpleNamespace(render=lambda: None, reset=lambda: np.zeros((1, 1)), count=1)
         recorder = Recorder(tmp_path / "film.mp4")
         with pytest.raises(ConfigError, match=r"^video = True: "):
-            evaluate_policy(Sharer(), blind, 1, on_step=recorder)  # type: ignore[arg-type]
+            evaluate_policy(Still(), blind, 1, on_step=recorder)  # type: ignore[arg-type]
 
     def test_what_is_reported(self) -> None:
         played = PlayedEpisodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64))

@@ -24,6 +24,7 @@ from backend_runs import (
 )
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
+from refusals import refused
 from runs import BANDIT, CORRIDOR, SCRIPTED, config, drain, latest, make_store, train_config, wait_until
 from scripted import End, Scripted
 
@@ -40,7 +41,6 @@ from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import Learner
 from a3c_exp.envs import Gym
-from a3c_exp.errors import ConfigError
 from a3c_exp.networks.distributions import Categorical
 
 # An agent waits until its rollout has been learned from.
@@ -81,9 +81,7 @@ def test_settings_that_agents_cannot_have_are_refused(key: str, value: Any) -> N
     """A request has the observations of all four environments of an agent."""
     envs: dict[str, Any] = {"envs_per_worker": 1} if key == "rollout_length" else {}
     batch: dict[str, Any] = {"backend__prediction_batch": {"maximum": 3}}
-    with pytest.raises(ConfigError) as refused:
-        load_experiment(ga3c(**envs, **(batch if "." in key else {key: value})))
-    assert (refused.value.key, refused.value.value) == (key, value)
+    refused(lambda: load_experiment(ga3c(**envs, **(batch if "." in key else {key: value}))), key, value)
 
 
 def test_minibatches_divide_a_training_batch_not_one_agents_rollout() -> None:
@@ -95,9 +93,8 @@ def test_minibatches_divide_a_training_batch_not_one_agents_rollout() -> None:
     assert state["steps"] >= 320
     assert state["version"] == sum(event.updates for event in events) >= 2 * 320 / 32
     lstm = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4}
-    with pytest.raises(ConfigError) as refused:
-        load_experiment(ga3c(algorithm=algorithm, network=lstm, algorithm__minibatch_size=6))
-    assert refused.value.value == 6
+    uneven = ga3c(algorithm=algorithm, network=lstm, algorithm__minibatch_size=6)
+    refused(lambda: load_experiment(uneven), "algorithm.minibatch_size", 6)
 
 
 class TestEveryTransitionIsLearnedFromOnce:

@@ -14,7 +14,6 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-import slurm
 from runs import LINUX, QUICK, kill_all, processes, wait_until
 
 import a3c_exp.__main__ as program
@@ -196,7 +195,7 @@ def test_a_run_of_a_launcher_that_fails_is_said_with_exit_code_1(sweeps: Sweeps)
 def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: list[int], sweeps: Sweeps) -> None:
     """submitit has the job queued again by `scontrol requeue`. Slurm may send SIGTERM before its signal."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="Slurm: pip install 'a3c-exp[sweep]'")
-    variables = slurm.install(sweeps.folder / "slurm")
+    variables = install_slurm(sweeps.folder / "slurm")
     words = [*QUICK, "total_steps=50000", "stop.mean_return=null", "seed=0"]
     started = sweeps.start(*words, "-m", "hydra/launcher=submitit_slurm", **variables)
     points = sweeps.folder / "sweep" / "run" / "metrics.csv"
@@ -206,3 +205,59 @@ def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: l
     assert "Traceback" not in sweeps.end(started, 0)
     run = sweeps.summaries()["run"]
     assert (run["stop_reason"], run["resumed"]) == ("total_steps", 1)
+
+
+# Stand-ins for Slurm: they run the batch script that submitit writes for a job, on this machine, at once.
+
+
+SBATCH = """
+batch=$(realpath "$1")
+run() {
+    restarts=0
+    while true; do
+        echo RUNNING > "$STAND_IN/state"
+        SLURM_RESTART_COUNT=$restarts bash "$batch"
+        code=$?
+        [ -e "$STAND_IN/requeue" ] || break
+        rm "$STAND_IN/requeue"
+        restarts=$((restarts + 1))
+    done
+    if [ $code = 0 ]; then echo COMPLETED; else echo FAILED; fi > "$STAND_IN/state"
+}
+export SLURM_JOB_ID=70 SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 SLURM_JOB_NODELIST=$(hostname)
+run < /dev/null > /dev/null 2>&1 &
+echo "Submitted batch job 70"
+"""
+SRUN = """
+while [ "${1#--}" != "$1" ]; do
+    path=$(echo "$2" | sed "s/%j/$SLURM_JOB_ID/; s/%t/0/")
+    case $1 in
+        --output) out=$path; shift 2 ;;
+        --error) err=$path; shift 2 ;;
+        --unbuffered) shift ;;
+        *) echo "srun: unknown option $1" >&2; exit 2 ;;
+    esac
+done
+echo $$ > "$STAND_IN/pid"
+export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
+exec "$@" >> "$out" 2>> "$err"
+"""
+SACCT = """
+echo "JobID|State|NodeList"
+echo "70|$(cat "$STAND_IN/state")|$(hostname)"
+"""
+# Slurm ends the steps of a job that it requeues by SIGTERM.
+SCONTROL = """
+[ "$1" = requeue ] || exit 2
+touch "$STAND_IN/requeue"
+kill -s TERM "$(cat "$STAND_IN/pid")"
+"""
+
+
+def install_slurm(folder: Path) -> dict[str, str]:
+    """Write the commands to a folder. Returns the environment variables by which programs find them."""
+    folder.mkdir()
+    for name, script in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scontrol": SCONTROL}.items():
+        (folder / name).write_text(f"#!/bin/bash{script}")
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "STAND_IN": str(folder)}

@@ -25,8 +25,8 @@ LATE = 5.0
 """Seconds after which a run that has been asked to end, or to save, is late."""
 
 
-def is_stopped(pid: int | None) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+def state(pid: int | None) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def test_a_stopped_worker(settings: dict[str, Any], tmp_path: Path, monkeypatch:
     asked: list[float] = []
 
     def ask() -> None:
-        wait_until(lambda: any(is_stopped(child.pid) for child in worker_processes()))
+        wait_until(lambda: any(state(child.pid) == "T" for child in worker_processes()))
         os.kill(os.getpid(), signal.SIGUSR1)
         wait_until(file.exists, LATE)
         asked.append(time.monotonic())
@@ -103,11 +103,7 @@ def test_a_stopped_fork_server(tmp_path: Path) -> None:
 def alive(folder: Path) -> set[int]:
     """The ids of the processes that simulators have started."""
     pids = {int(pid) for note in folder.glob("*.pids") for pid in note.read_text().split()[1:]}
-    return {pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and not is_zombie(pid)}
-
-
-def is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return {pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and state(pid) != "Z"}
 
 
 class TestSimulators:
