@@ -35,10 +35,10 @@ Fault = Literal["raise", "kill", "vanish", "hang", "leave a child", "print", "ha
 class Faulty(Bandit):
     """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if there is no victim.
 
-    fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, steps wait until the file
-        `release` exists; leave a child, start a program that inherits every open file, then SIGKILL; print, write
+    fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, a step that
+        never returns; leave a child, start a program that inherits every open file, then SIGKILL; print, write
         megabytes to standard output; half a message, the process is stopped while it sends the next one.
-    note: a file. One that hangs appends a byte for each look at `release`. The child's process id is written there.
+    note: a file. One that hangs appends a byte now and then. The child's process id is written there.
     """
 
     def __init__(
@@ -46,14 +46,12 @@ class Faulty(Bandit):
         fault: Fault,
         victim: int | None = None,
         at: int = 20,
-        release: str = "",
         note: str = os.devnull,
     ) -> None:
         super().__init__()
         self.fault = fault
         self.victim = victim
         self.at = at
-        self.release = Path(release)
         self.note = Path(note)
         self.taken = 0
         self.name: int | None = None
@@ -88,7 +86,7 @@ class Faulty(Bandit):
                 os.write = _write_half
 
     def _hang(self) -> None:
-        while not self.release.is_file():
+        while True:
             with self.note.open("a") as note:
                 note.write(".")
             time.sleep(0.02)
@@ -181,7 +179,7 @@ class FailingA3C(A3C):
 class Misbehaving(Scripted):
     """Scripted episodes whose steps go wrong now and then.
 
-    fault: what goes wrong, one of SPOILED; "reset", a reset in place of a step; "close", `close` never returns.
+    fault: what goes wrong, one of SPOILED; "reset", a reset in place of a step.
     at: numbers of its steps, from 1; for "reset", of resets. every: also each multiple of this number.
     victim: the one that goes wrong, by the seed of its first reset; None: each.
     """
@@ -209,11 +207,6 @@ class Misbehaving(Scripted):
         if self.fault in SPOILED and self._due(self.taken):
             observation, reward = SPOILED[self.fault](observation, reward)
         return (observation, reward, *rest)
-
-    def close(self) -> None:
-        super().close()
-        while self.fault == "close":
-            time.sleep(0.1)
 
     def _due(self, count: int) -> bool:
         mine = self.victim is None or self.victim == self.first_name

@@ -6,9 +6,7 @@ episodes ended, and which observation was the last. The others can be learned in
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Callable, Sequence
 from tempfile import NamedTemporaryFile
 from typing import Any, Literal
@@ -38,7 +36,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
     lengths, ends: of the episodes, in turn and from the start again. An environment with the name 2 begins with the
         third, so that episodes of different seeds end at different times. A length of 0 never ends.
     infos: of the episodes, in turn like their lengths, each with the number of the step as `moment`; none by default.
-    fails_at, failure: after so many steps in all, raise; be killed; give rewards that are NaN, or so large that
+    fails_at, failure: after so many steps in all, raise; give rewards so large that
         gradients are not finite.
     """
 
@@ -51,7 +49,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         actions: int = 2,
         infos: Sequence[dict[str, Any]] = (),
         fails_at: int | None = None,
-        failure: Literal["raise", "kill", "nan", "huge"] = "raise",
+        failure: Literal["raise", "huge"] = "raise",
         render_mode: str | None = None,
     ) -> None:
         self.observation_space = Box(-np.inf, np.inf, (4,), np.float32)
@@ -101,11 +99,9 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         return np.array([self.name, self.episode, self.moment, action], np.float32)
 
     def _fail(self) -> float:
-        if self.failure == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         if self.failure == "raise":
             raise RuntimeError(f"scripted to fail after {self.fails_at} steps")
-        return float("nan") if self.failure == "nan" else 3e38
+        return 3e38
 
 
 def vector(num_envs: int, autoreset_mode: str = "NextStep", dense: bool = False, **kwargs: Any) -> SyncVectorEnv:

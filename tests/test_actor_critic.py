@@ -15,7 +15,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import compare_gradients, learned
 from nets import VECTORS, by_torch, draw_actions, draw_recurrent_input, make_lstm, make_network, normal
-from torch import Tensor, nn
+from torch import nn
 from user_modules import Constants, Residual
 
 from a3c_exp.common.arrays import Array
@@ -255,16 +255,3 @@ class TestSeeds:
         with pytest.raises(ConfigError) if fails else nullcontext():
             make_network(Draws) if fails else NETWORKS["lstm of pictures"]()
         torch.testing.assert_close(torch.rand(3), expected, atol=0, rtol=0)
-
-    def test_one_seed_gives_the_same_constants_and_another_one_others(self) -> None:
-        """Every worker builds the network for itself, and only the vector is sent to it."""
-
-        def drawn(seed: int, rng_seed: int | None) -> Tensor:
-            torch.rand(1)  # whatever was drawn before
-            return make_network(Constants, VECTORS, seed=seed, rng_seed=rng_seed).constants()["actor_encoder.scale"]
-
-        one = drawn(3, None)
-        assert torch.equal(one, drawn(3, None)) and torch.equal(one, drawn(3, 1)) and torch.equal(one, drawn(3, 2))
-        assert not torch.equal(one, drawn(4, None))
-        constants = make_network(Constants, VECTORS, rng_seed=None).constants()
-        assert not torch.equal(constants["actor_encoder.scale"], constants["critic_encoder.scale"])

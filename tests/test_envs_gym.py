@@ -22,15 +22,6 @@ class TestGym:
         batch = Gym(id="CartPole-v1", wrappers=wrappers).make(1, [0])
         assert batch.observation_space.shape == (3, 5)
 
-    def test_pictures_are_made_grey_and_stacked_by_gymnasiums_wrappers_and_stay_bytes(self) -> None:
-        wrappers = ("GrayscaleObservation", {"FrameStackObservation": {"stack_size": 3}})
-        batch = Gym(id="scripted:Corners-v0", wrappers=wrappers, kwargs={"length": 9}).make(2, [0, 1])
-        first = batch.reset()
-        step = batch.step(np.array([0, 0]))
-        assert first.shape == (2, 3, 12, 12)
-        assert first.dtype == step.obs.dtype == step.final_obs.dtype == batch.observation_space.dtype == np.uint8
-        np.testing.assert_array_equal(step.obs[:, :2], first[:, 1:])
-
     def test_a_wrapper_of_a_plugin_goes_on_too(self) -> None:
         environment = Gym(id="CartPole-v1", wrappers=("gymnasium.wrappers:FlattenObservation",))
         environment.validate(["gymnasium"])

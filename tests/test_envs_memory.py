@@ -19,7 +19,6 @@ from a3c_exp.envs.memory import Recall
 RECALL = "a3c_exp.envs.memory:Recall-v0"
 SELECT = "a3c_exp.envs.memory:SelectObservation"
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16}
-MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [32]}
 LEARNING: dict[str, Any] = {
     "workers": 2,
     "envs_per_worker": 16,
@@ -91,10 +90,6 @@ class TestLearning:
             while not over:
                 observation, reward, over, _, _ = env.step(policy.act(observation))  # type: ignore[assignment]
             assert reward == 1
-
-    def test_a_policy_without_a_memory_does_not(self, tmp_path: Path) -> None:
-        done = train(tmp_path, RECALL, network=MLP, env__kwargs={"symbols": 3, "delay": 3}, **LEARNING)
-        assert done.summary["mean_return_100"] < 0.6
 
     @pytest.mark.slow
     @pytest.mark.parametrize("env", ["recall", "cartpole_memory"])

@@ -54,6 +54,7 @@ NAMES = [
     "pictures",
     "ppo, whole rollouts",
     "sarsa",
+    "a loss with a module",
 ]
 """Of the settings of every backend, those that take ways of their own through agents, predictors and trainers."""
 

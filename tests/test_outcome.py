@@ -60,19 +60,12 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     python = os.path.basename(sys.executable)
     assert next_commands("interrupted", folder) == [f"{python} -m a3c_exp resume='a run'"]
-    finished = next_commands("total_steps", folder)
-    assert [line.split(maxsplit=3)[:3] for line in finished[:2]] == [
-        [python, "-m", "a3c_exp.evaluate"],
-        [python, "-m", "a3c_exp.report"],
-    ]
-    assert "--logdir 'a run'" in finished[2]
+    evaluate, compare, watch = next_commands("total_steps", folder)
+    assert evaluate.startswith(f"{python} -m a3c_exp.evaluate ") and compare.startswith(f"{python} -m a3c_exp.report ")
+    assert "--logdir 'a run'" in watch
     named = " 'plugins=[mine,yours]'"  # a folder cannot itself allow code
     assert next_commands("interrupted", folder, ["mine", "yours"]) == [f"{python} -m a3c_exp resume='a run'{named}"]
-    assert [line.endswith(named) for line in next_commands("total_steps", folder, ["mine", "yours"])] == [
-        True,
-        False,
-        False,
-    ]
+    evaluate, *others = next_commands("total_steps", folder, ["mine", "yours"])
+    assert evaluate.endswith(named) and not any("plugins" in line for line in others)
     monkeypatch.setenv("PATH", "")
-    assert next_commands("interrupted", folder)[0].split()[0].endswith(sys.executable.lstrip("/").split("/")[-1])
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

@@ -28,15 +28,6 @@ from study.sources import a3c, records
 SMALL = ("env=cartpole", "backend=serial", "workers=1", "envs_per_worker=2", "total_steps=64", "eval.every=null")
 
 
-@pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The study's files, in a folder of the test's own."""
-    monkeypatch.setattr(study, "RECORDS", tmp_path / "results")
-    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
-    monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
-    return tmp_path
-
-
 # Records.
 
 
@@ -61,37 +52,39 @@ def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
 
 
 def test_the_command_trains_plays_and_writes(
-    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Within the time limit of the recipe: all policies fall after 8 steps or later."""
     recipe = Training((*SMALL, "total_steps=1024"), drawn=3, max_episode_steps=7)
     tiny = Entry("tiny", "cartpole", "Tiny", recipe, 1, Goals(7.0, worst_seed=1000), curve=True)
     monkeypatch.setattr(runs, "execute", lambda arguments, log: main(arguments[2:]))
+    for name, place in {"RECORDS": "results", "DOCUMENT": "RESULTS.md", "RUNS": "runs"}.items():
+        monkeypatch.setattr(study, name, tmp_path / place)
     monkeypatch.setattr(study, "SECTIONS", {"One": (tiny,)})
     assert study.main([]) == 0
     assert "tiny, seed 0: return 7.0" in capsys.readouterr().out
-    (record,) = Results(places / "results", "tiny").read()
+    (record,) = Results(tmp_path / "results", "tiny").read()
     assert (record.seed, record.steps, record.greedy_episodes, record.solved_steps) == (0, 1024, 100, None)
     assert (record.greedy_return, record.drawn_return, record.drawn_lowest, record.drawn_episodes) == (7.0, 7.0, 7.0, 3)
     assert record.stop_reason == "total_steps"
     assert record.command == f"python -m a3c_exp {' '.join(recipe.overrides)} seed=0"
-    text = (places / "RESULTS.md").read_text()
+    text = (tmp_path / "RESULTS.md").read_text()
     assert "mean >= 7, worst >= 1000 | yes, no | 0 of 1 |" in text
     assert "](results/curves/curves.svg)" in text
-    assert str(places) not in text
+    assert str(tmp_path) not in text
 
-    table = np.loadtxt(places / "results" / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2)
+    table = np.loadtxt(tmp_path / "results" / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2)
     assert 1 <= len(table) <= curves.POINTS
     assert np.all(np.diff(table[:, 0]) > 0)
     assert np.all((table[:, 2] >= 8) & (table[:, 2] <= 500)), "CartPole's returns"
-    picture = (places / "results" / "curves" / "curves.svg").read_bytes()
+    picture = (tmp_path / "results" / "curves" / "curves.svg").read_bytes()
     assert b"<!-- cartpole: mean return of 100 episodes -->" in picture
     study.write()
-    assert (places / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
+    assert (tmp_path / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
     monkeypatch.setattr(study, "SECTIONS", {"One": (replace(tiny, name="other"),)})
     study.write()
-    assert "curves" not in (places / "RESULTS.md").read_text(), "nothing has been run"
-    assert (places / "results" / "curves" / "curves.svg").exists(), "nothing is deleted"
+    assert "curves" not in (tmp_path / "RESULTS.md").read_text(), "nothing has been run"
+    assert (tmp_path / "results" / "curves" / "curves.svg").exists(), "nothing is deleted"
 
 
 # Figures.

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from backend_runs import ATTENTION, totals
+from backend_runs import ATTENTION
 from refusals import refused
-from runs import config, drain, latest, same, train, train_config
+from runs import config, latest, same, train, train_config
 from thirdparty import Attention, Predictor
 from workers import make_workers
 
@@ -30,21 +30,6 @@ CONSTANTS = {"actor_encoder.directions", "critic_encoder.directions", "loss_modu
 
 def resume(folder: Path, **changes: Any) -> Any:
     return train_config(read_config(folder, ATTENTION["plugins"]) | changes, folder, resume=True)
-
-
-@pytest.mark.parametrize("backend", ["processes", "ga3c"])
-def test_several_workers_train(backend: str) -> None:
-    settings = PREDICTING | {"network": LSTM, "workers": 3, "total_steps": 800}
-    device = {"backend__device": "cpu"} if backend == "ga3c" else {}
-    whole = config("CartPole-v1", backend, **settings, **device)
-    events, state, error = drain(whole)
-    assert error is None
-    updates, steps, _, _ = totals(events)
-    assert updates == state["version"] > 0 and steps == state["steps"] >= 800
-    start = build_network(load_experiment(whole))[0]
-    moved = state["parameters"] != start.vector
-    assert all(moved[place].any() for place in start.param_slices.values())
-    assert np.isfinite(state["parameters"]).all()
 
 
 def constants(whole: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import struct
 import time
 from collections import defaultdict
@@ -174,19 +173,6 @@ class Naming(Callback):
 
     def on_trained(self, run: RunView) -> None:
         run.log({"mine//value": 1.0})
-
-
-def test_a_server_that_cannot_be_reached_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow would try for minutes by itself; how often is its own setting."""
-    pytest.importorskip("mlflow", reason="MLflow: pip install 'a3c-exp[mlflow]'")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    tracker = {"_target_": "a3c_exp.callbacks.Mlflow", "tracking_uri": address, "checkpoints": "both"}
-    done = train_config(config(callbacks=[tracker], **EVERY), tmp_path)
-    assert done.summary["stop_reason"] == "total_steps"
-    assert (tmp_path / "train.log").read_text().count("callback Mlflow.") == 1
 
 
 def test_a_folder_of_somebody_cannot_have_them_connect() -> None:
