@@ -17,6 +17,7 @@ from runs import BANDIT, TARGET, content, train
 import a3c_exp
 from a3c_exp.errors import RunError
 from a3c_exp.export import __main__ as export
+from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.run.policy import Policy
 
 onnx = pytest.importorskip("onnx", reason="pip install 'a3c-exp[onnx]'")
@@ -222,6 +223,8 @@ class TestTheComparison:
                 onnx_file.difference("value", output, float32(50, 0))
         with pytest.raises(RunError, match=r"value differs by 2e-05"):
             onnx_file.difference("value", float32(2e-5), float32(0))
+        with pytest.raises(RunError, match="parameters"):
+            onnx_file.difference("parameters", float32(1, 2, FORBIDDEN), float32(1, 3, FORBIDDEN))
 
 
 def test_a_policy_of_action_values_is_greedy_in_the_file_and_in_evaluations(tmp_path: Path) -> None:

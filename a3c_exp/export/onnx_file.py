@@ -25,9 +25,11 @@ from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs import EnvBatch
+from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.evaluate import Loaded
+from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.networks.recurrent import reset_state
 from a3c_exp.run.files import write_bytes
 from a3c_exp.run.policy import REPLAY, Policy
@@ -73,7 +75,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
     except Exception as error:  # a full disk, or whatever onnxruntime raises
         raise RunError(f"{path} cannot be written: {one_line(error)[:300]}") from error
     finally:
-        env.close()
+        close_within(env)
     return found
 
 
@@ -181,7 +183,8 @@ def difference(name: str, output: Array, right: Array) -> float:
     """The largest difference of an output, relative to its scale. Raises RunError if it is too large."""
     if (output.shape, output.dtype) != (right.shape, right.dtype):
         raise RunError(f"the file's {name} is {output.dtype} {output.shape}, which must be {right.dtype} {right.shape}")
-    largest = float(np.abs(output - right).max() / max(1, np.abs(right).max()))
+    scale = np.abs(right[right != FORBIDDEN]).max(initial=1)  # what stands for a forbidden action has none
+    largest = float(np.abs(output - right).max() / scale)
     if not largest <= TOLERANCE:  # NaN is wrong too
         raise RunError(f"not written, since the file's {name} differs by {largest:.2g} (allowed: {TOLERANCE:g})")
     return largest
