@@ -220,6 +220,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "continuous actions": ({"env": "scripted:Target-v0"}, "algorithm"),
     "cells": ({"network": LSTM}, "network"),
     "another encoder for a critic": ({"network__critic_hidden_sizes": [8]}, "network.critic_hidden_sizes"),
+    "another activation for a critic": ({"network__critic_activation": "relu"}, "network.critic_activation"),
     "targets that correct for lag": ({"returns": {"_target_": "a3c_exp.returns.VTrace"}}, "returns"),
     "targets of other kinds": ({"returns": {"_target_": "a3c_exp.returns.GAE"}}, "returns"),
     "several steps for one": ({"returns__n": 2}, "returns.n"),

@@ -228,10 +228,15 @@ class EncoderNetwork(ComposedNetwork):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shared and self.critic_encoder is not None:
+        if self.shared:
+            self._refuse_critic("critic_", "must be null where shared=true")
+
+    def _refuse_critic(self, prefix: str, problem: str) -> None:
+        """Raise ConfigError for the first setting that the critic's encoder alone has, if there is one."""
+        if self.critic_encoder is not None:
             own = self.encoder.settings
             name, value = next(each for each in self.critic_encoder.settings.items() if own.get(each[0]) != each[1])
-            raise ConfigError(f"critic_{name}", value, "must be null where shared=true")
+            raise ConfigError(prefix + name, value, problem)
 
     @property
     def encoders(self) -> EncoderNetwork:
@@ -260,9 +265,7 @@ class EncoderNetwork(ComposedNetwork):
         return [f"init={self.init} does not draw the weights of {layer}" for layer in kept]
 
     def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
-        if self.critic_encoder is not None:
-            name, value = next(iter(self.critic_encoder.settings.items()))
-            raise ConfigError(f"network.critic_{name}", value, "must be null: action values have no critic")
+        self._refuse_critic("network.critic_", "must be null: action values have no critic")
         assert isinstance(actions, Discrete)
         distribution = Greedy(actions)
         (encoder, width), observation_input = _construct_encoder(self.encoder, observations)
