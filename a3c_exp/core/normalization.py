@@ -21,12 +21,11 @@ from a3c_exp.envs.batch import Normalization, RewardNormalization
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.inputs import ImageLayout
+from a3c_exp.networks.inputs import ImageLayout, PixelScaling
 
 # Beyond ten standard deviations an observation says no more than that it is extreme. Other frameworks use this bound.
 CLIP = 10.0
 EPSILON = 1e-8
-BRIGHTEST = 255.0  # of bytes
 CONSTANT = 1e-20  # a smaller share of the squared mean is no variance: the rounding error of float64 is 1e-32 of it
 
 
@@ -115,6 +114,8 @@ class NormalizedObservations:
             raise ValueError(f"normalize_observations={setting!r}: config.builder.load_final has the numbers")
         if isinstance(setting, tuple):
             require_pictures(space, "env.normalize_observations", list(setting))
+            least = PixelScaling.LEAST_DEVIATION * float(space.high.max())
+            require(setting[1] >= least, "env.normalize_observations", list(setting), f"a deviation from {least:g} on")
             return cls(by_network=True, fixed=setting)
         if isinstance(space, PartsBox):
             if setting == "shared":
@@ -133,7 +134,7 @@ class NormalizedObservations:
         return space.unbounded() if isinstance(space, PartsBox) else Box(-np.inf, np.inf, space.shape, np.float32)
 
     def prepare(self, network: ActorCritic) -> None:
-        """Let a network that scales pixels begin with the fixed numbers, or with those that stand for nothing measured.
+        """Let a network that scales pixels take the fixed numbers; measured ones come later.
 
         Raises ConfigError if it cannot.
         """
@@ -141,8 +142,8 @@ class NormalizedObservations:
             setting = list(self.fixed) if self.fixed else True if self.shape else "shared"
             allowed = "false or auto: the network takes pictures as they are (raw_images), without `pixels`"
             require(network.scales_pixels, "env.normalize_observations", setting, allowed)
-            mean, deviation = self.fixed or (0.0, BRIGHTEST)
-            network.normalize_pixels(np.array(mean, np.float32), np.array(1 / deviation, np.float32))
+        if self.fixed:
+            network.normalize_pixels(np.array(self.fixed[0], np.float32), np.array(1 / self.fixed[1], np.float32))
 
 
 @dataclass(frozen=True, slots=True)
