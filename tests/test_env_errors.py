@@ -104,6 +104,7 @@ class TestObservations:
             (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 0.5), "an observation of float64 that is not in Box"),
             (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 256), "that is not in Box"),
             (Box(-1, 1, (2,)), np.array([0.0, 1e39]), "that is not in Box"),
+            (Box(-1, 1, (2,), np.float16), np.array([np.inf, 1], np.float16), "an observation with inf at"),
             (Box(-1, 1, (2,)), [[0.0], [1.0, 2.0]], "no array"),
             (Box(-1, 1, ()), np.nan, "an observation with nan at"),
         ],

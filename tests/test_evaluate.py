@@ -60,11 +60,9 @@ class TestThePolicyInAnotherProgram:
 
     def test_an_observation_of_another_shape_is_refused(self, tmp_path: Path) -> None:
         train(tmp_path, "Pendulum-v1")
-        for observation, shape in (([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)")):
-            with pytest.raises(ValueError, match=re.escape(shape)):
+        for observation, word in (([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)"), ([np.nan, 0.0, 0.0], "nan at [0]")):
+            with pytest.raises(ValueError, match=re.escape(word)):
                 a3c_exp.load(tmp_path).act(observation)
-        with pytest.raises(ValueError, match="finite"):
-            a3c_exp.load(tmp_path).act([np.nan, 0.0, 0.0])
 
     def test_a_picture_of_other_numbers_than_bytes_is_refused(self, tmp_path: Path) -> None:
         """Fractions would all become 0."""
@@ -72,8 +70,8 @@ class TestThePolicyInAnotherProgram:
         policy = a3c_exp.load(tmp_path, plugins=["scripted"])
         picture = gymnasium.make(CORNERS).observation_space.sample()
         assert policy.act(picture.tolist()) == policy.act(picture)
-        for wrong in (picture / 255, picture + 256.0):
-            with pytest.raises(ValueError, match="whole ones of 0 to 255"):
+        for wrong in (picture / 255, picture + np.int64(256)):
+            with pytest.raises(ValueError, match=f"{wrong.dtype} that is not in Box"):
                 policy.act(wrong)
 
     @pytest.mark.parametrize(

@@ -106,9 +106,10 @@ def test_an_info_that_is_no_mapping_is_no_fault() -> None:
 
 
 def test_infos_of_native_vectors_may_lack_masks() -> None:
-    """Arrays without a mask; a number for all."""
+    """Arrays without a mask; a number for all; lists of different lengths."""
     ended = np.array([False, True])
     assert final_infos({"score": np.array([1.0, 2.0]), "speed": 3.0}, ended) == {1: {"score": 2.0, "speed": 3.0}}
+    assert final_infos({"path": [[1], [1, 2]]}, ended) == {1: {"path": [1, 2]}}
     assert final_infos({"x": 1}, np.zeros(2, np.bool_)) is None
 
 

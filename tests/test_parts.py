@@ -23,6 +23,7 @@ from a3c_exp.core.normalization import (
     measure_stats,
 )
 from a3c_exp.envs import EnvError, SyncEnvBatch, VectorEnvBatch
+from a3c_exp.envs.answers import AnswerCheck
 from a3c_exp.envs.parts import MaskFromInfo, PartsBox, sample_action
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
@@ -67,6 +68,9 @@ class Signs(gymnasium.Env[Any, Any]):
         return {
             "camera": camera, "state": np.array([2 * (self.right % 2) - 1], np.float32), "action_mask": self.mask
         }  # fmt: skip
+
+
+SIGNS = list(Signs.observation_space.spaces)
 
 
 class SignsOfBox(Signs):
@@ -133,11 +137,12 @@ def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
 
 class TestSpaces:
     def test_parts_lie_side_by_side_and_come_back(self) -> None:
-        space, encode = encoder(SPACE)
+        check = AnswerCheck(SPACE)
+        space = check.box
         assert isinstance(space, PartsBox)
         SPACE.seed(0)
         rows = [SPACE.sample() for _ in range(3)]
-        flat = encode(rows)
+        flat = check.encode(rows)
         assert flat.dtype == np.float32 and flat.shape == (3, 4 + 90 + 3 + 2) == (3, *space.shape)
         parts = space.split(flat)
         assert list(parts) == [".".join(map(str, part.path)) for part in space.parts]
@@ -155,14 +160,22 @@ class TestSpaces:
                 found = {(low, high) for low, high in zip(box.low[part.columns], box.high[part.columns], strict=True)}
                 assert found == {expected if part.is_measured else bounds}, part.name
 
-    def test_a_part_that_is_a_text_is_refused(self) -> None:
-        with pytest.raises(TypeError, match="Text"):
-            encoder(Dict({"a": Box(0, 1, (2,)), "mission": Text(5)}))
+    @pytest.mark.parametrize(
+        ("space", "word"),
+        [
+            (Dict({"a": Box(0, 1, (2,)), "mission": Text(5)}), "Text"),
+            (Dict({"a.b": Box(0, 1, (2,)), "a": Dict({"b": Box(0, 1, (3,))})}), "a.b"),
+        ],
+    )
+    def test_a_text_and_parts_of_one_name_are_refused(self, space: Dict, word: str) -> None:
+        with pytest.raises(TypeError, match=word):
+            encoder(space)
 
     def test_running_statistics_scale_vectors_alone(self) -> None:
-        space, encode = encoder(SPACE)
+        check = AnswerCheck(SPACE)
+        space = check.box
         form = NormalizedObservations.of(True, space)
-        flat = encode([SPACE.sample() for _ in range(50)])
+        flat = check.encode([SPACE.sample() for _ in range(50)])
         normalizer = Normalizer.from_row(measure_stats(flat, None), form, False)
         scaled = normalizer.observations(flat)
         assert isinstance(space, PartsBox)
@@ -199,6 +212,24 @@ class TestAnswers:
                 assert isinstance(batch.observation_space, PartsBox) and batch.observation_space.mask is not None
                 allowed = obs[:, batch.observation_space.mask]
                 obs = batch.step(allowed.argmax(1)).obs
+
+    def test_the_last_observations_of_a_native_vector_may_be_arrays_of_each_part(self) -> None:
+        class Native(gymnasium.vector.SyncVectorEnv):
+            def step(self, actions: Any) -> Any:
+                *answer, info = super().step(actions)
+                if "final_obs" in info:  # both episodes end at once
+                    info["final_obs"] = {name: np.stack([row[name] for row in info["final_obs"]]) for name in SIGNS}
+                return *answer, info
+
+        native = Native([Signs, Signs], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+        batches = VectorEnvBatch(native, [0, 1]), SyncEnvBatch([Signs(), Signs()], [0, 1])
+        columns = batches[0].observation_space.mask  # type: ignore[attr-defined]
+        obs, other = (batch.reset() for batch in batches)
+        for _ in range(12):
+            np.testing.assert_array_equal(obs, other)
+            one, two = (batch.step(obs[:, columns].argmax(1)) for batch in batches)
+            np.testing.assert_array_equal(one.final_obs[one.terminated], two.final_obs[two.terminated])
+            obs, other = one.obs, two.obs
 
     @pytest.mark.parametrize("vector", [False, True])
     def test_a_mask_allows_something_for_each_of_several_choices(self, vector: bool) -> None:
@@ -252,12 +283,13 @@ class TestMask:
     def test_a_forbidden_action_has_no_probability_and_no_gradient(
         self, actions: Any, network: type, of_torch: bool
     ) -> None:
-        space, encode = encoder(Dict({"vector": Box(-1, 1, (3,)), "action_mask": MultiBinary(4)}))
+        check = AnswerCheck(Dict({"vector": Box(-1, 1, (3,)), "action_mask": MultiBinary(4)}))
+        space = check.box
         described = EncoderNetwork(encoder=ModuleSpec(network), policy_gain=1.0)
         built = described.build(space, actions, np.random.default_rng(0))
         built = by_torch(built) if of_torch else built
         mask = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 0, 1, 0]], np.int8)
-        rows = encode([{"vector": np.full(3, 0.1 * k, np.float32), "action_mask": m} for k, m in enumerate(mask)])
+        rows = check.encode([{"vector": np.full(3, 0.1 * k, np.float32), "action_mask": m} for k, m in enumerate(mask)])
         parameters, _, _ = built.act_forward(rows)
         assert (parameters[mask == 0] < -1e8).all() and (np.abs(parameters[mask == 1]) < 10).all()
         for _ in range(50):

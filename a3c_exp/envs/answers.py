@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ _FLOAT32 = np.dtype(np.float32)
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class WrongAnswerError(Exception):
+class WrongAnswerError(ValueError):
     """An observation or a reward that cannot be used. Its text: 'the reward nan'.
 
     index: of the environment in its batch; None if it is not known.
@@ -70,7 +70,7 @@ class AnswerCheck:
         if raw.shape[1:] != self._shape and (self._shape != () or raw.shape[1:] != (1,)):
             return None
         kind = raw.dtype.kind
-        if kind not in self._kinds or (kind == "f" and not (np.abs(raw) <= LARGEST).all()):
+        if kind not in self._kinds or (kind == "f" and not (np.abs(raw) <= np.float64(LARGEST)).all()):
             return None
         if self._picture:
             fits = raw.dtype == np.uint8 or (raw.size and raw.min() >= 0 and raw.max() <= 255)
@@ -84,15 +84,20 @@ class AnswerCheck:
         found = self.observations(observations)
         if found is not None and len(found) == len(indices):
             return found
-        is_batched = isinstance(observations, (Mapping, tuple))
-        for index, observation in zip(
-            indices, iterate(self.space, observations) if is_batched else observations, strict=False
-        ):
+        for index, observation in zip(indices, self.rows(observations), strict=False):
             if fault := self.fault(observation):
                 raise WrongAnswerError(fault, int(index))
         expected = (len(indices), *(self._shape or self.box.shape))
         shapes = f"shape {observations.shape}" if isinstance(observations, np.ndarray) else "several shapes"
         raise WrongAnswerError(f"observations of {shapes}, not {expected}")
+
+    def rows(self, observations: Any) -> Iterable[Any]:
+        """The observations of a batch one by one: of a list, an array, or a mapping or tuple of arrays [K, ...]."""
+        return iterate(self.space, observations) if isinstance(observations, (Mapping, tuple)) else observations
+
+    def encode(self, observations: Sequence[Any]) -> Array:
+        """The same for observations of any number of environments."""
+        return self.batch(observations, range(len(observations)))
 
     def fault(self, observation: Any) -> str | None:
         """The fault of an observation: 'an observation with nan at [3]'; None if nothing is."""

@@ -103,8 +103,11 @@ class EnvBatch(Protocol):
     def render(self) -> NDArray[np.uint8] | None:
         """An image [height, width, 3] of the first environment; None if it draws in a window of its own."""
 
-    def encode(self, observations: Sequence[Any] | Array) -> Array:
-        """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even after `close`."""
+    def encode(self, observations: Sequence[Any]) -> Array:
+        """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even after `close`.
+
+        Raises ValueError for one that is none of the environment's.
+        """
 
     def decode(self, actions: Array) -> Array:
         """Convert actions of `action_space` [K, ...] to the environment's own. For any K, even after `close`."""

@@ -115,6 +115,6 @@ def _row(info: Info, index: int) -> Info:
             continue
         mask = info.get(f"_{name}")
         if mask is None or mask[index]:
-            each = isinstance(values, np.ndarray | list | tuple) and np.ndim(values) and len(values) > index
-            row[name] = values[index] if each else values
+            each = isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)
+            row[name] = values[index] if each and len(values) > index else values
     return row

@@ -70,6 +70,8 @@ class PartsBox(Box):
             start = stop
         if not parts:
             raise TypeError("its observations have no parts")
+        if len({part.name for part in parts}) < len(parts):
+            raise TypeError(f"two parts of its observations have one name: {', '.join(part.name for part in parts)}")
         return cls(parts)
 
     @property
@@ -87,7 +89,7 @@ class PartsBox(Box):
         )
 
     @staticmethod
-    def join(parts: Sequence[Array]) -> Floats:
+    def join(parts: Sequence[Array] | Array) -> Floats:
         """The parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
         rows = [part.reshape(len(part), -1) for part in parts]
         return np.concatenate([x / np.float32(255) if x.dtype == np.uint8 else x for x in rows], 1, dtype=np.float32)

@@ -21,7 +21,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new array [K, ...]:
     - Box: float32; a Box of uint8 with two axes or more is an image, and stays uint8. A scalar is a vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
-    - Dict, Tuple: the vector of a `PartsBox`, of a list of observations, or of one mapping or tuple of arrays [K, ...].
+    - Dict, Tuple: the vector of a `PartsBox`. The function takes the parts as they are converted, [K, ...] each.
     It raises ValueError for a number outside a discrete space. Raises TypeError for other spaces.
     """
     if isinstance(space, Box):
@@ -38,11 +38,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
         size = int(np.prod(space.shape))
         return Box(0.0, 1.0, (size,), np.float32), _flat(size)
     if isinstance(space, (Dict, Tuple)):
-        whole = PartsBox.of(space, encoder)
-        encoders = [encoder(part.space)[1] for part in whole.parts]
-        return whole, lambda rows: whole.join(
-            [encode(part.rows(rows)) for part, encode in zip(whole.parts, encoders, strict=True)]
-        )
+        return PartsBox.of(space, encoder), PartsBox.join
     needed = "arrays, discrete values, or a Dict or Tuple of these are needed; FilterObservation leaves parts out"
     raise TypeError(f"its observations are a {type(space).__name__} space: {needed}")
 

@@ -16,7 +16,7 @@ from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, short
 from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step, report_progress
 from a3c_exp.envs.errors import EnvError, env_error
-from a3c_exp.envs.spaces import decoder, encoder
+from a3c_exp.envs.spaces import decoder
 from a3c_exp.errors import FAILURES
 
 Env = gymnasium.Env[Any, Any]
@@ -55,9 +55,9 @@ class SyncEnvBatch:
         self, envs: Sequence[Env], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
     ) -> None:
         self.count = len(envs)
-        self.observation_space, self.encode = encoder(envs[0].observation_space)
-        self.action_space, self.decode = decoder(envs[0].action_space)
         self._check = AnswerCheck(envs[0].observation_space, envs[0].action_space)
+        self.observation_space, self.encode = self._check.box, self._check.encode
+        self.action_space, self.decode = decoder(envs[0].action_space)
         # A row of an array is what the space's own `sample` returns, but for a Box of a single number. gymnasium's own
         # environments take Python's integers as well, with which LunarLander's step is a tenth faster.
         space = envs[0].action_space

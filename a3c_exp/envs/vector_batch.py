@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from a3c_exp.envs.answers import AnswerCheck, rewards_of
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import env_error
 from a3c_exp.envs.info import final_infos
-from a3c_exp.envs.spaces import decoder, encoder
+from a3c_exp.envs.spaces import decoder
 from a3c_exp.errors import FAILURES
 
 
@@ -36,9 +37,9 @@ class VectorEnvBatch:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int] | None) -> None:
         self.count = int(env.num_envs)
-        self.observation_space, self.encode = encoder(env.single_observation_space)
-        self.action_space, self.decode = decoder(env.single_action_space)
         self._check = AnswerCheck(env.single_observation_space, env.single_action_space)
+        self.observation_space, self.encode = self._check.box, self._check.encode
+        self.action_space, self.decode = decoder(env.single_action_space)
         self._env = env
         self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__  # EnvPool's specification has none
         self._mode = autoreset_mode(env)
@@ -85,8 +86,10 @@ class VectorEnvBatch:
             self._ended = ended
         elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
             final_obs = obs.copy()
-            # gymnasium's own vectors return an object array with holes, others a dense one. Both have the ended rows.
-            final_obs[ended] = self._check.batch(list(info["final_obs"][ended]), np.flatnonzero(ended))
+            # gymnasium's own vectors return an object array with holes, others a dense one, or arrays by the names of
+            # parts. All have the ended rows.
+            rows = list(compress(self._check.rows(info["final_obs"]), ended))
+            final_obs[ended] = self._check.batch(rows, np.flatnonzero(ended))
             info = info.get("final_info", {})
         elif ended.any():
             restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})

@@ -121,16 +121,10 @@ class Policy:
         """The action for one observation, both in the spaces of the gymnasium environment. See `reset`.
 
         greedy: the most likely action (the mean of a continuous one); False: one drawn from the distribution.
-        Raises ValueError for an observation of another shape, for numbers that are not finite, and for numbers in an
-        image that no byte has.
+        Raises ValueError for an observation of another shape, for numbers that are not finite, and for those in an
+        image that are no whole numbers of 0 to 255.
         """
-        observations, shape = self._env.encode([observation]), self._env.observation_space.shape
-        if observations.shape[1:] != shape or len(observations) != 1:
-            raise ValueError(f"observation: has shape {np.shape(observation)}; one observation is needed, {shape}")
-        is_image = observations.dtype == np.uint8
-        if not (np.array_equal(observations[0], observation) if is_image else np.isfinite(observations).all()):
-            raise ValueError("observation: must have finite numbers, and in an image whole ones of 0 to 255")
-        actions, self._state = self.predict(observations, self._state, greedy)
+        actions, self._state = self.predict(self._env.encode([observation]), self._state, greedy)
         action = self._env.decode(actions)[0]
         return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
 
