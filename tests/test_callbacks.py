@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from refusals import refused
-from runs import BACKENDS, QUICK, config, latest, train, train_config
+from runs import BACKENDS, QUICK, config, latest, summary, train, train_config
 
 import a3c_exp
 import a3c_exp.__main__ as program
@@ -408,6 +408,17 @@ def test_a_folders_callbacks_count_only_if_they_are_named_again(here: Path, refu
     assert a3c_exp.load("run")
     assert program.main([*resume, f"plugins=[{__name__}]", "trust=[callbacks]"]) == 0
     assert program.main(["resume=run", "total_steps=192", "callbacks=[no_improvement]"]) == 0
+
+
+def test_a_run_that_a_callback_has_ended_goes_on_without_it(here: Path) -> None:
+    rule = "callbacks=[{_target_:a3c_exp.callbacks.NoImprovement,evaluations:1}]"
+    for words, reason in (
+        ([*QUICK, "total_steps=600", "eval.every=32", rule, "hydra.run.dir=run"], "no_improvement"),
+        (["resume=run"], "no_improvement"),
+        (["resume=run", "callbacks=[]"], "total_steps"),
+    ):
+        assert program.main(words) == 0
+        assert summary(here / "run")["stop_reason"] == reason
 
 
 # Stop rules.

@@ -29,6 +29,7 @@ from a3c_exp.run.files import Appender, FolderLockedError, exclusive_folder, wri
 
 
 def test_a_checkpoint_has_the_same_bytes_each_time_and_its_arrays_can_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "two.partial").write_bytes(b"x" * 10_000)  # of a process that was killed
     for name in ("one", "two"):
         checkpoint.save(tmp_path / name, {"store": {"parameters": np.arange(50, dtype=np.float32), "steps": 7}})
     loaded = checkpoint.load(tmp_path / "one")

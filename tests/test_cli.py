@@ -118,6 +118,16 @@ def test_what_a_saved_run_cannot_change_is_refused(
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "option"),
+    [("returns", "n_step_missing", "returns=n_step_zero"), ("critic_returns", "max_terms", "critic_returns=n_step")],
+)
+def test_words_of_other_programs_are_answered_by_the_option(
+    key: str, value: str, option: str, here: Path, refuses: Refuses
+) -> None:
+    assert refuses([f"{key}={value}"], key, value).endswith(f"it is {option}\n")
+
+
 def test_an_option_of_ones_own_has_a_name_of_its_own(here: Path, refuses: Refuses) -> None:
     (here / "mine" / "returns").mkdir(parents=True)
     (here / "mine" / "returns" / "gae.yaml").write_text("lambda_: 0.5")

@@ -21,7 +21,6 @@ from a3c_exp.config.saved import read_config
 from a3c_exp.evaluate import main as evaluate
 from a3c_exp.report.__main__ import main as report
 from a3c_exp.report.runs import find_runs
-from a3c_exp.run import checkpoint
 from a3c_exp.run.run_folder import config_text
 from a3c_exp.schedules import Linear
 
@@ -115,7 +114,13 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, defaul
     ):
         other = changed(same, **{key: value})
         assert hint in refused(lambda other=other: load_experiment(other), "init_from")  # type: ignore[misc]
-    checkpoint.save(run.folder / "checkpoints" / "latest.ckpt", {"other": 1})
+    shared = {"env.normalize_observations": "shared"}
+    start = {"init_from": str(a3c_exp.train([*QUICK, "env.normalize_observations=shared"], tmp_path / "shared").folder)}
+    load_experiment(changed(default, **start, **shared))
+    other = changed(default, **start, **{"env.normalize_observations": True})
+    assert "env.normalize_observations=true" in refused(lambda: load_experiment(other), "init_from")
+    damaged = run.folder / "checkpoints" / "latest.ckpt"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
     assert "damaged" in refused(lambda: load_experiment(same), "init_from")
 
 

@@ -37,6 +37,17 @@ def corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_terminal_shows_how_far_it_is(
+    corridor: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(evaluate, "SHOWN_STEPS", 1)
+    assert evaluate.main([str(corridor), "episodes=2", "plugins=[scripted]"]) == 0
+    shown = capsys.readouterr().err
+    assert "\r0 of 2 episodes, step 1\x1b[K" in shown and shown.endswith("\r\x1b[K")
+
+
 class TestThePolicyInAnotherProgram:
     def test_plays_the_environment_itself_to_the_end(self, corridor: Path) -> None:
         """The loop that everybody writes, with the environment's own observations and actions."""

@@ -97,12 +97,18 @@ class TestDistributions:
         size = 0.4 if settings.get("continuous") == "beta" else 0.8
         assert (inside / np.exp(log_probs)).mean() == pytest.approx(size, rel=0.02)
 
+    def test_the_greedy_bits_are_the_likelier_ones(self) -> None:
+        bits = make_distribution(MultiBinary(2)).mode_for_env(torch.tensor([[0.1, -0.1]]))
+        assert bits.tolist() == [[1, 0]]
+
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
     def test_the_greedy_action_is_in_the_middle_of_sampled_ones(self, settings: dict[str, Any]) -> None:
         """The mean, or the median where the two differ: of a squashed Gaussian."""
         distribution = make_distribution(Box(3, 7, (2,)), **settings)
         parameters = normal(1, 4) - 1
-        actions, _ = distribution.sample(np.repeat(parameters, 40_000, 0), np.random.default_rng(3))
+        repeated = np.repeat(parameters, 40_000, 0)
+        actions, log_probs = distribution.sample(repeated, np.random.default_rng(3))
+        np.testing.assert_allclose(log_probs, distribution.evaluate(repeated, actions)[0], atol=1e-4)
         in_env = distribution.to_env(actions)
         middle = in_env.mean(0) if settings.get("continuous") == "beta" else np.median(in_env, 0)
         greedy = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()

@@ -100,6 +100,9 @@ class TestTheNextValueOfARow:
         network, actor = make_actor(count, vectorized, lengths=(3, 5, 4), ends=ends)
         rollouts = [actor.collect(START) for _ in range(5)]
         assert vectorized != all(rollout.valid.all() for rollout in rollouts)
+        for rollout in rollouts:
+            again, _ = network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
+            np.testing.assert_allclose(again.values[rollout.valid], rollout.values[rollout.valid], atol=1e-5)
         for env in range(count):
             episode: list[Array] = []
             for rollout in rollouts:

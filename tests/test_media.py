@@ -97,6 +97,14 @@ def test_a_video_of_each_evaluation(backend: str, tmp_path: Path) -> None:
     )
 
 
+def test_a_video_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    (tmp_path / "videos").write_text("in the way")
+    done = train(tmp_path, SCRIPTED, callbacks=[VIDEOS], env__kwargs={"lengths": [12]}, eval__every=80)
+    assert done.summary["best_eval_return"] is not None
+    assert "videos" in (tmp_path / "train.log").read_text()
+
+
 def test_an_environment_that_cannot_be_drawn_is_evaluated_without_a_video(tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
     done = train(tmp_path, callbacks=[VIDEOS], eval__every=80)

@@ -233,11 +233,12 @@ def test_workers_that_write_over_one_another_take_no_disproportionate_step(optim
     assert np.abs(parameters).max() < 0.01 * 10 * workers * steps / 4
 
 
-def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square() -> None:
+@pytest.mark.parametrize("mean", [1e-3, -1e-3])
+def test_adam_leaves_an_element_alone_whose_mean_has_no_mean_square(mean: float) -> None:
     """Another worker has written the mean and not yet the mean square. The mean is set to 0."""
     optimizer = Adam(learning_rate=0.1)
     parameters, optimizer_state = np.zeros(3, np.float32), optimizer.initial_state(3)
-    optimizer_state[0, 0] = 1e-3
+    optimizer_state[0, 0] = mean
     optimizer.step(parameters, optimizer_state, np.array([0.0, 0.0, 1.0], np.float32), 0.1, 1)
     assert parameters.tolist() == [0.0, 0.0, pytest.approx(-0.1)]
     assert optimizer_state[0].tolist() == [0.0, 0.0, pytest.approx(0.1)]

@@ -12,7 +12,7 @@ import pytest
 
 from a3c_exp import compose
 from a3c_exp.config.builder import build_experiment
-from a3c_exp.run.outcome import next_commands, opening, outcome
+from a3c_exp.run.outcome import ending, next_commands, opening, outcome
 
 SUMMARY: dict[str, Any] = {
     "stop_reason": "total_steps", "mean_return_100": 477.3, "steps": 107_000, "training_seconds": 4.04,
@@ -36,6 +36,24 @@ SUMMARY: dict[str, Any] = {
 )
 def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str) -> None:
     assert outcome(SUMMARY | summary).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("summary", "threshold", "text"),
+    [
+        ({}, None, "26.5k/s | best greedy evaluation 500.0"),
+        ({}, 500.0, "not solved: training stayed below 500"),
+        ({"solved_at_steps": 9000, "solved_at_seconds": 0.5}, 300.0, "300 was reached after 9,000 steps, 0.5 s"),
+        (
+            {"stop_reason": "mean_return", "solved_at_steps": 9000, "solved_at_seconds": 0.5},
+            300.0,
+            "107,000 steps, 4.0 s in all",
+        ),
+        ({"rejected_updates": 3}, None, "3 updates rejected"),
+    ],
+)
+def test_the_last_line_says_what_else_there_is(summary: dict[str, Any], threshold: float | None, text: str) -> None:
+    assert ending(SUMMARY | summary, threshold)[-1].endswith(text)
 
 
 @pytest.mark.parametrize("changes", [[], ["stop.mean_return=null"], ["env=pendulum", "network=lstm"]])

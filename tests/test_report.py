@@ -178,12 +178,15 @@ def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
         for seed in range(5):
             folder = tmp_path / f"n-{n}_seed-{seed}"
             run(folder, seed, settings=returns(n), mean_return_100=100.0 / n)
-            (folder / "metrics.csv").write_text(f"step,wall_seconds,eval/mean_reward\n10,1.0,{value}\n")
+            (folder / "metrics.csv").write_text(
+                f"step,wall_seconds,eval/mean_reward,rollout/level\n10,1.0,{value},{n}\n"
+            )
     higher = "ends with a higher eval/mean_reward"
     for words, first, ends in (
         ([], 1, "ends higher"),
         (["rank=eval"], 2, higher),
         (["rank=eval/mean_reward"], 2, higher),
+        (["rank=level"], 2, "ends with a higher rollout/level"),
     ):
         assert report.main([str(tmp_path), *words]) == 0
         lines = capsys.readouterr().out.splitlines()

@@ -87,9 +87,9 @@ def test_a_threshold_is_judged_after_100_episodes_and_one_of_every_environment()
     statistics = RunStatistics(environments=3)
     statistics.add(event(0, [500.0] * 60, finished=2))
     statistics.add(event(1, [500.0] * 39, finished=1))
-    assert not statistics.reached(475)
+    assert not statistics.reached(475) and statistics.summary()["mean_return_100"] is None
     statistics.add(event(1, [500.0], [99], finished=1))
-    assert statistics.reached(475)
+    assert statistics.reached(475) and statistics.summary()["mean_return_100"] == 500
     assert not statistics.reached(500.1)
     statistics = RunStatistics(environments=4)
     statistics.add(event(0, [500.0] * 200, finished=3))
