@@ -26,7 +26,7 @@ from a3c_exp.envs import close_within
 from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
-from a3c_exp.run.checkpoint import STATE_ERRORS, load
+from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
@@ -68,7 +68,7 @@ def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = (
         steps = sorted(numbered_checkpoints(folder).values())
         require(which in steps, "checkpoint", which, f"best, latest or one of {steps}")
     with named("checkpoint"):
-        state = load(path)
+        state = load_state(path)
     try:
         return Loaded(Policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
     except STATE_ERRORS as error:

@@ -24,7 +24,7 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
-from a3c_exp.run.checkpoint import load
+from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import best_checkpoint
 
 INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision")
@@ -162,7 +162,7 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     They do for the same network and the same normalization of observations. config: the final one.
     """
     theirs, ours = comparable(read_config(folder)), comparable(config)
-    state = load(best_checkpoint(Path(folder)))
+    state = load_state(best_checkpoint(Path(folder)))
     parameters, stats = state["store"]["parameters"], state["store"]["stats"]
     if parameters.shape != network.vector.shape:
         difference = f"it has {parameters.size} parameters, for {theirs.get('env.id')}, not {network.vector.size}"

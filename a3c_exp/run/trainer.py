@@ -25,7 +25,7 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import FAILED, ConfigError, FolderError, RunError, named, one_line, signal_code
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
-from a3c_exp.run.checkpoint import STATE_ERRORS, load, load_latest
+from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput, log
@@ -128,7 +128,7 @@ def _start_from(store: SharedStore, folder: Path) -> None:
     Raises FolderError if it cannot be read, or has another network than when this run was made.
     """
     try:
-        store.start_from(load(run_folder.best_checkpoint(folder))["store"])
+        store.start_from(load_state(run_folder.best_checkpoint(folder))["store"])
     except STATE_ERRORS as error:
         raise FolderError(folder, f"must be a run of the same network: {error}") from error
 
@@ -183,7 +183,7 @@ class Trainer:
         """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint."""
         found = [state["best_eval_return"]]
         with suppress(ConfigError):
-            found.append(load(self.folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"])
+            found.append(load_state(self.folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"])
         return max((each for each in found if each is not None), default=None)
 
     def _add_callbacks(self, terminal: LiveLineHandler) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.run.checkpoint import load
+from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, numbered_checkpoints
 from bench.faults.cases import Outcome
 from bench.faults.program import BACKENDS, EVERY, Program
@@ -34,11 +34,11 @@ class Checkpoint:
         if not self._whole:
             with contextlib.redirect_stderr(io.StringIO()):
                 path = finished_run(folder / "run") / CHECKPOINTS / LATEST
-            self._whole, self._state = path.read_bytes(), pickle.dumps(load(path))
+            self._whole, self._state = path.read_bytes(), pickle.dumps(load_state(path))
         path = folder / LATEST
         path.write_bytes(self._damage(rng, self._whole))
         try:
-            state = pickle.dumps(load(path))
+            state = pickle.dumps(load_state(path))
         except ConfigError as error:
             return Outcome(happened="refused", fault="more than a line" if "\n" in str(error) else "")
         if state == self._state:
@@ -55,7 +55,7 @@ class Latest:
         program.wait_until(lambda: program.steps >= 4 * EVERY and len(numbered_checkpoints(program.folder)) > 1)
         program.kill()
         known, whole = program.steps, program.latest.read_bytes()
-        last = load(program.latest)["store"]["steps"]
+        last = load_state(program.latest)["store"]["steps"]
         before = next(steps for steps in numbered_checkpoints(program.folder).values() if steps < last)
         middle = len(whole) // 2  # in an array: noticed for certain
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]

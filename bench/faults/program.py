@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.errors import ConfigError
-from a3c_exp.run.checkpoint import load
+from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.metrics import STEP, read_points
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, METRICS_FILE, SUMMARY_FILE
 from bench.checkout import HERE
@@ -104,7 +104,7 @@ class Program:
 
     def saved_steps(self) -> int | None:
         """The steps in its latest checkpoint; None without one. Raises ConfigError for one that cannot be used."""
-        return int(load(self.latest)["store"]["steps"]) if self.latest.exists() else None
+        return int(load_state(self.latest)["store"]["steps"]) if self.latest.exists() else None
 
     def summary(self) -> dict[str, Any]:
         """summary.json; empty without one."""
