@@ -70,6 +70,8 @@ class TestACrop:
         cropped, plain = replace(whole, crop=(0, 210, 0, 160)).make(2, SEEDS), whole.make(2, SEEDS)
         assert cropped.observation_space == plain.observation_space
         assert cropped.action_space == plain.action_space
+        picture = cropped.observation_space.sample()
+        assert np.array_equal(cropped.encode([picture]), [picture]), "as a policy is given it"
         found, expected = collected_transitions(cropped, 60, fire), collected_transitions(plain, 60, fire)
         assert found == expected
         assert sum(truncated for *_, truncated in found[0]) == 2

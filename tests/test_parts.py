@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from gymnasium.vector.utils import batch_space
 from nets import by_torch
 from refusals import refused
 from runs import drain, same
@@ -142,7 +143,7 @@ class TestSpaces:
         assert isinstance(space, PartsBox)
         SPACE.seed(0)
         rows = [SPACE.sample() for _ in range(3)]
-        flat = check.encode(rows)
+        flat = check.batch(rows)
         assert flat.dtype == np.float32 and flat.shape == (3, 4 + 90 + 3 + 2) == (3, *space.shape)
         parts = space.split(flat)
         assert list(parts) == [".".join(map(str, part.path)) for part in space.parts]
@@ -150,6 +151,12 @@ class TestSpaces:
         np.testing.assert_array_equal(parts["place.0"].argmax(1), [row["place"][0] for row in rows])
         np.testing.assert_allclose(parts["place.1"], [row["place"][1] for row in rows], rtol=1e-6)
         np.testing.assert_array_equal(parts["action_mask"], [row["action_mask"] for row in rows])
+
+    def test_those_of_a_vector_environment_come_one_by_one(self) -> None:
+        check = AnswerCheck(SPACE)
+        batched = batch_space(SPACE, 2)
+        first, second = check.rows(batched.sample())
+        assert first in SPACE and second in SPACE
 
     def test_parts_keep_their_bounds_but_those_that_running_statistics_scale(self) -> None:
         space, _ = encoder(SPACE)
@@ -175,7 +182,7 @@ class TestSpaces:
         check = AnswerCheck(SPACE)
         space = check.box
         form = NormalizedObservations.of(True, space)
-        flat = check.encode([SPACE.sample() for _ in range(50)])
+        flat = check.batch([SPACE.sample() for _ in range(50)])
         normalizer = Normalizer.from_row(measure_stats(flat, None), form, False)
         scaled = normalizer.observations(flat)
         assert isinstance(space, PartsBox)
@@ -289,7 +296,7 @@ class TestMask:
         built = described.build(space, actions, np.random.default_rng(0))
         built = by_torch(built) if of_torch else built
         mask = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 0, 1, 0]], np.int8)
-        rows = check.encode([{"vector": np.full(3, 0.1 * k, np.float32), "action_mask": m} for k, m in enumerate(mask)])
+        rows = check.batch([{"vector": np.full(3, 0.1 * k, np.float32), "action_mask": m} for k, m in enumerate(mask)])
         parameters, _, _ = built.act_forward(rows)
         assert (parameters[mask == 0] < -1e8).all() and (np.abs(parameters[mask == 1]) < 10).all()
         for _ in range(50):

@@ -21,7 +21,7 @@ from a3c_exp.envs.batch import Normalization, RewardNormalization
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.inputs import ImageLayout, PixelScaling
+from a3c_exp.networks.inputs import ImageLayout
 
 # Beyond ten standard deviations an observation says no more than that it is extreme. Other frameworks use this bound.
 CLIP = 10.0
@@ -114,8 +114,6 @@ class NormalizedObservations:
             raise ValueError(f"normalize_observations={setting!r}: config.builder.load_final has the numbers")
         if isinstance(setting, tuple):
             require_pictures(space, "env.normalize_observations", list(setting))
-            least = PixelScaling.LEAST_DEVIATION * float(space.high.max())
-            require(setting[1] >= least, "env.normalize_observations", list(setting), f"a deviation from {least:g} on")
             return cls(by_network=True, fixed=setting)
         if isinstance(space, PartsBox):
             if setting == "shared":

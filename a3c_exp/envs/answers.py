@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
-from gymnasium.vector.utils import iterate
+from gymnasium.vector.utils import batch_space, iterate
 
 from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.envs.parts import ACTION_MASK, PartsBox
@@ -79,8 +79,9 @@ class AnswerCheck:
             return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
         return None
 
-    def batch(self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array) -> Array:
-        """The same for environments with these indices: raises WrongAnswerError."""
+    def batch(self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array | None = None) -> Array:
+        """The same for environments with these indices, None: 0 to K - 1. Raises WrongAnswerError."""
+        indices = range(len(observations)) if indices is None else indices
         found = self.observations(observations)
         if found is not None and len(found) == len(indices):
             return found
@@ -88,16 +89,12 @@ class AnswerCheck:
             if fault := self.fault(observation):
                 raise WrongAnswerError(fault, int(index))
         expected = (len(indices), *(self._shape or self.box.shape))
-        shapes = f"shape {observations.shape}" if isinstance(observations, np.ndarray) else "several shapes"
-        raise WrongAnswerError(f"observations of {shapes}, not {expected}")
+        raise WrongAnswerError(f"observations of {getattr(observations, 'shape', 'several shapes')}, not {expected}")
 
     def rows(self, observations: Any) -> Iterable[Any]:
         """The observations of a batch one by one: of a list, an array, or a mapping or tuple of arrays [K, ...]."""
-        return iterate(self.space, observations) if isinstance(observations, (Mapping, tuple)) else observations
-
-    def encode(self, observations: Sequence[Any]) -> Array:
-        """The same for observations of any number of environments."""
-        return self.batch(observations, range(len(observations)))
+        is_batched = isinstance(observations, (Mapping, tuple))
+        return iterate(batch_space(self.space), observations) if is_batched else observations
 
     def fault(self, observation: Any) -> str | None:
         """The fault of an observation: 'an observation with nan at [3]'; None if nothing is."""

@@ -128,8 +128,9 @@ class _AtariBatch(VectorEnvBatch):
             require(fits, "crop", list(crop), allowed)
             require_package("crop", list(crop), "atari", "cv2")
             self._cv2: Any = importlib.import_module("cv2")
-        super().__init__(settings.games(count, *(size if crop is None else (ROWS, COLUMNS))), seeds)
-        self.observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
+        games = settings.games(count, *(size if crop is None else (ROWS, COLUMNS)))
+        games.single_observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
+        super().__init__(games, seeds)
         self._name = settings.game
         self._life_loss = settings.terminal_on_life_loss
 

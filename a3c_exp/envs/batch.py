@@ -103,7 +103,7 @@ class EnvBatch(Protocol):
     def render(self) -> NDArray[np.uint8] | None:
         """An image [height, width, 3] of the first environment; None if it draws in a window of its own."""
 
-    def encode(self, observations: Sequence[Any]) -> Array:
+    def encode(self, observations: Sequence[Any] | Array) -> Array:
         """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even after `close`.
 
         Raises ValueError for one that is none of the environment's.

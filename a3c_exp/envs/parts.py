@@ -68,10 +68,9 @@ class PartsBox(Box):
             stop = start + int(np.prod(box.shape))
             parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))
             start = stop
-        if not parts:
-            raise TypeError("its observations have no parts")
-        if len({part.name for part in parts}) < len(parts):
-            raise TypeError(f"two parts of its observations have one name: {', '.join(part.name for part in parts)}")
+        names = [part.name for part in parts]
+        if not names or len(set(names)) < len(names):
+            raise TypeError(f"its observations need parts, each with a name of its own: {', '.join(names) or 'none'}")
         return cls(parts)
 
     @property

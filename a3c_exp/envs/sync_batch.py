@@ -56,7 +56,7 @@ class SyncEnvBatch:
     ) -> None:
         self.count = len(envs)
         self._check = AnswerCheck(envs[0].observation_space, envs[0].action_space)
-        self.observation_space, self.encode = self._check.box, self._check.encode
+        self.observation_space, self.encode = self._check.box, self._check.batch
         self.action_space, self.decode = decoder(envs[0].action_space)
         # A row of an array is what the space's own `sample` returns, but for a Box of a single number. gymnasium's own
         # environments take Python's integers as well, with which LunarLander's step is a tenth faster.

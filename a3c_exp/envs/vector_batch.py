@@ -38,7 +38,7 @@ class VectorEnvBatch:
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int] | None) -> None:
         self.count = int(env.num_envs)
         self._check = AnswerCheck(env.single_observation_space, env.single_action_space)
-        self.observation_space, self.encode = self._check.box, self._check.encode
+        self.observation_space, self.encode = self._check.box, self._check.batch
         self.action_space, self.decode = decoder(env.single_action_space)
         self._env = env
         self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__  # EnvPool's specification has none

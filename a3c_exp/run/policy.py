@@ -122,9 +122,12 @@ class Policy:
 
         greedy: the most likely action (the mean of a continuous one); False: one drawn from the distribution.
         Raises ValueError for an observation of another shape, for numbers that are not finite, and for those in an
-        image that are no whole numbers of 0 to 255.
+        image that are no integers of 0 to 255.
         """
-        actions, self._state = self.predict(self._env.encode([observation]), self._state, greedy)
+        observations, shape = self._env.encode([observation]), self._env.observation_space.shape
+        if observations.shape != (1, *shape) or not np.isfinite(observations).all():  # a user's batch may let it pass
+            raise ValueError(f"observation: finite numbers of shape {shape} are needed")
+        actions, self._state = self.predict(observations, self._state, greedy)
         action = self._env.decode(actions)[0]
         return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
 
