@@ -112,6 +112,24 @@ def test_a_signal_while_the_program_starts_ends_it_without_a_trace(number: int, 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_signal_that_a_callback_of_a_weak_reference_swallows_comes_again() -> None:
+    """Python's imports have such callbacks."""
+    script = (
+        "import os, signal, time, weakref\n"
+        "from a3c_exp.common import signals\n"
+        "from a3c_exp.errors import exit_code\n"
+        "def interrupted():\n"
+        "    kept = {1}\n"
+        "    watch = weakref.ref(kept, lambda _: os.kill(os.getpid(), signal.SIGTERM))\n"
+        "    del kept\n"
+        "    time.sleep(60)\n"
+        "signals.end_early()\n"
+        "os._exit(exit_code(interrupted))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.stderr, ended.returncode) == ("", 128 + signal.SIGTERM)
+
+
 def test_a_signal_while_an_environment_is_made_is_none_of_its_errors(tmp_path: Path) -> None:
     made = "class Env(gymnasium.Env):\n    def __init__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
     (tmp_path / "ending.py").write_text(f"import os, signal, gymnasium\n{made}gymnasium.register('Ending-v0', Env)\n")

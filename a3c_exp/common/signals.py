@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,7 +32,13 @@ def end_early() -> None:
 
 
 def end(number: int, frame: object) -> None:
-    """The handler of `end_early`. Not SystemExit, for which code of an environment may be blamed: see `FAILURES`."""
+    """The handler of `end_early`. Not SystemExit, for which code of an environment may be blamed: see `FAILURES`.
+
+    A destructor or a weak reference's callback that is interrupted swallows the exception: the signal comes again then.
+    """
+    again = threading.Timer(0.1, os.kill, (os.getpid(), number))
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda lost: again.start() if lost.exc_type is SignalInterrupt else before(lost)
     raise SignalInterrupt(signal_code(number))
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event, Span, YieldPoint
 
 PARTS = ("environment", "acting", "returns", "gradient", "push", "waiting")
@@ -101,7 +100,8 @@ def measure_learner(measures: Collection[str], learner: Any, watch: Stopwatch | 
         network = learner.network
         if "gradients" in measures and learner._prepared % GRADIENTS_EVERY == 0:
             parts = {name: network.gradient[part] for name, part in network.param_slices.items()}
-            event.gradients = {name: _some(part) for name, part in parts.items() if len(part)}
+            some = {name: part[:: math.ceil(len(part) / MOST_NUMBERS)] for name, part in parts.items() if len(part)}
+            event.gradients = {name: np.array(part.tolist(), np.float32) for name, part in some.items()}
         push = prepare(snapshot, event, *arguments)
         if "gradients" in measures and "grad_norm" in event.metrics:  # not if it was refused
             longest = learner.experiment.optimizer.max_grad_norm or math.inf
@@ -111,8 +111,3 @@ def measure_learner(measures: Collection[str], learner: Any, watch: Stopwatch | 
         return push
 
     learner._prepare_push = prepare_push
-
-
-def _some(gradient: Any) -> Floats:
-    """At most MOST_NUMBERS of a vector, which may be on a device."""
-    return np.array(gradient[:: math.ceil(len(gradient) / MOST_NUMBERS)].tolist(), np.float32)

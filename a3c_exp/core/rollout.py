@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -265,7 +264,7 @@ class Actor:
         The batches of this package never give such. A user's own may.
         """
         for what, numbers in (("an observation", observations), ("a reward", rewards)):
-            if numbers is not None and numbers.dtype.kind == "f" and not _all_finite(numbers):
+            if numbers is not None and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
                 found = numbers[~np.isfinite(numbers)][0]
                 raise EnvError(f"{type(self.env).__name__} returned {what} that is {found}")
 
@@ -308,11 +307,6 @@ class Actor:
         if normalizer.reward_mean is not None:
             return measure_stats(observations, rewards[valid])
         return measure_stats(observations, discounted_sums(self._discounted, rewards, ended, self.gamma)[valid])
-
-
-def _all_finite(array: Array) -> bool:
-    """Return whether all numbers are finite. The sum of their squares, which may overflow, is three times as fast."""
-    return math.isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
 def _stack(rows: Sequence[Array]) -> Array:

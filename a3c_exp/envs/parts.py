@@ -68,9 +68,8 @@ class PartsBox(Box):
             stop = start + int(np.prod(box.shape))
             parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))
             start = stop
-        names = [part.name for part in parts]
-        if not names or len(set(names)) < len(names):
-            raise TypeError(f"its observations need parts, each with a name of its own: {', '.join(names) or 'none'}")
+        if not parts or len({part.name for part in parts}) < len(parts):
+            raise TypeError(f"its observations need parts of different names: {[part.name for part in parts]}")
         return cls(parts)
 
     @property
