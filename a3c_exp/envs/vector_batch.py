@@ -88,7 +88,8 @@ class VectorEnvBatch:
             final_obs = obs.copy()
             # gymnasium's own vectors return an object array with holes, others a dense one, or arrays by the names of
             # parts. All have the ended rows.
-            rows = list(compress(self._check.rows(info["final_obs"]), ended))
+            final = self._check.rows(info["final_obs"])
+            rows = list(final[ended]) if isinstance(final, np.ndarray) else list(compress(final, ended))
             final_obs[ended] = self._check.batch(rows, np.flatnonzero(ended))
             info = info.get("final_info", {})
         elif ended.any():
