@@ -66,6 +66,19 @@ def test_a_locked_update_is_made_whole_or_not_at_all() -> None:
     assert len(left) > 10
 
 
+def test_the_target_network_is_copied_by_the_update_after_one_that_was_killed() -> None:
+    groups = {"online": slice(0, SIZE // 2), "target": slice(SIZE // 2, SIZE)}
+
+    def case() -> tuple[SharedStore, Callable[[], object]]:
+        store = make(locked=True, param_slices=groups, target_every=10)
+        return store, lambda: push(store, 1, ones(), steps=12)
+
+    for store in every_line(case):
+        push(store, 2, ones(), steps=1)
+        is_due = store.steps > 10  # the killed one has counted its own
+        assert store.state()["parameters"][groups["target"]].any() == is_due
+
+
 def test_a_round_is_applied_at_most_once_whoever_is_killed_while_closing_it() -> None:
     """One that is killed between the end of the round and its step leaves a round without a step."""
 

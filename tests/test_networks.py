@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 from a3c_exp.common.arrays import Floats
-from a3c_exp.networks import ActorCritic, Mlp
+from a3c_exp.config.modules import network_of
+from a3c_exp.networks import ActorCritic, Lstm, Mlp
 from a3c_exp.networks.distributions import make_distribution, mixed_with_uniform
 
 OBSERVATIONS = Box(-1, 1, (8,))
@@ -106,6 +107,8 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
     same: dict[str, Any] = {"hidden_sizes": (50,), "critic_hidden_sizes": (50,)}
     refused(lambda: build(shared=True, **same, critic_activation="relu"), "critic_activation", "relu")
     refused(lambda: build(critic_hidden_sizes=(0,)), "network.critic_hidden_sizes", (0,))
+    of_two = network_of(Mlp, {"hidden_sizes": (8,), "critic_hidden_sizes": (6,)})
+    refused(lambda: Lstm(encoder=of_two), "encoder.critic_hidden_sizes", (6,))
 
 
 def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting() -> None:

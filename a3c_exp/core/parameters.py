@@ -28,7 +28,6 @@ from a3c_exp.optimizers import Optimizer, rates
 from a3c_exp.schedules import Schedule, progress_of
 
 Lock = AbstractContextManager[Any]
-NO_LOCK: Lock = nullcontext()
 
 VERSION, REFRESHES = range(2)
 
@@ -100,7 +99,7 @@ class SharedParameters:
         self._states = arrays["optimizer_state"]
         self._two_copies = spec.copies == 2
         self.lock: Lock = threading.Lock() if lock is None else lock
-        self.update_lock = self.lock if self._two_copies else NO_LOCK
+        self.update_lock = self.lock if self._two_copies else nullcontext()
 
     @property
     def version(self) -> int:
@@ -138,7 +137,7 @@ class SharedParameters:
         self, gradient: Vector, steps: int, multiplier: float, state_index: int, t: int, staleness: int = 0
     ) -> None:
         """Make one optimizer step: in place, or from the active copy into the other one."""
-        spec, target = self.spec, 0
+        spec, active, target = self.spec, 0, 0
         if self._two_copies:
             version = self.version
             active, target = version & 1, (version + 1) & 1
@@ -156,9 +155,10 @@ class SharedParameters:
         own_rate = rate if isinstance(rate, int | float) else rate[online]
         spec.optimizer.step(parameters[online], state[:, online], gradient[online], own_rate, t)
         refreshes = self._counters.steps // spec.target_every
-        if refreshes > self._flags[REFRESHES]:
+        refreshed = self._flags[REFRESHES:]  # one number for each copy
+        if refreshes > refreshed[active]:
             parameters[spec.param_slices["target"]] = parameters[online]
-            self._flags[REFRESHES] = refreshes
+        refreshed[target] = max(refreshes, refreshed[active])
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P] and the optimizer's initial state, in both copies."""
@@ -187,4 +187,4 @@ class SharedParameters:
         self._states[:, :kept] = optimizer_state[:kept]
         self._flags[VERSION] = state["version"]
         if self.spec.target_every is not None:
-            self._flags[REFRESHES] = state["steps"] // self.spec.target_every
+            self._flags[REFRESHES:] = state["steps"] // self.spec.target_every

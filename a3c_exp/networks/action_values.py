@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Array
 from a3c_exp.networks.actor_critic import ActorCritic, NetworkOutputs, OutputGradients, TrainOutputs, UnrollOutputs
 from a3c_exp.networks.composed import describe, encoder_part
 from a3c_exp.networks.distributions import Greedy
@@ -92,8 +92,4 @@ class QRuntime:
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         """See `QNetwork.unroll`."""
         action_values, add_gradient = self._online.train_forward(observations.reshape(-1, *observations.shape[2:]))
-
-        def backward(grad_action_values: Floats, grad_values: Floats, grad_features: Floats | None) -> None:
-            add_gradient(grad_action_values)
-
-        return action_values, action_values.max(1), None, backward
+        return action_values, action_values.max(1), None, lambda grad, *_: add_gradient(grad)

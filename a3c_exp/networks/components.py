@@ -301,6 +301,7 @@ class Lstm(ComposedNetwork):
         if not isinstance(self.encoder, EncoderNetwork):
             problem = "must be a network without a recurrent state of its own, made of an encoder"
             raise ConfigError("encoder", type(self.encoder).__name__, problem)
+        self.encoder._refuse_critic("encoder.critic_", "must be null: the cells take the actor's features")
 
     @property
     def encoders(self) -> EncoderNetwork:

@@ -7,7 +7,6 @@ generator, and computes log-probabilities and entropies with their derivatives.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -204,7 +203,7 @@ class Gaussian(Distribution):
     The clip has no effect on the entropy, which is overstated if actions are far outside.
 
     Parameters are D of means m and D of standard deviations s. A deviation is bounded by `LOG_STD_RANGE`, beyond which
-    the derivative by its parameter is 0 only if a step would lead further out.
+    a row's derivative by its parameter is 0 if a step would lead further out: rows together lead back.
 
     squash_mean: the mean is tanh m, not m. softplus_std: the deviation is ln(1 + exp s), not exp s.
     clip_actions: an action is clipped as soon as it is drawn, and its probability is the density there, as some
@@ -387,7 +386,7 @@ class Beta(Distribution):
         entropies = norms - (excess * digamma).sum(-1)
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-            curved = excess * _by_torch(_trigamma, concentrations)
+            curved = excess * _by_torch(lambda x: torch.polygamma(1, x), concentrations)
             by_log_prob, by_entropy = (
                 array[:, : self.size] + np.tile(array[:, self.size :], 2) for array in (digamma * self._signs, curved)
             )
@@ -446,9 +445,6 @@ def _by_torch(function: Callable[[Tensor], Tensor], x: Array) -> Array:
     """A function of torch that numpy lacks."""
     found: Array = function(torch.from_numpy(x)).numpy()
     return found
-
-
-_trigamma = functools.partial(torch.polygamma, 1)
 
 
 def mixed_with_uniform(logits: Array, epsilon: float) -> Array:

@@ -128,7 +128,7 @@ def run_agent(
     network = RemoteNetwork(buffers, distribution, heartbeat)
     actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat)
     if (watch := measure_actor(context.measures, actor)) is not None:
-        watch.time(network, "policy_forward", "waiting")  # for a predictor
+        watch.time(network, "_ask", "waiting")  # for a predictor
     try:
         os.nice(NICENESS)
         rules = LeavingRules(experiment.stop, store.start(index, actor.rng))
