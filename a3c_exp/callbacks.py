@@ -23,10 +23,11 @@ from a3c_exp.core.callback import Media
 from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import RECENT, Event
 from a3c_exp.errors import one_line, require_package
+from a3c_exp.run.files import write_text
+from a3c_exp.run.run_folder import SUMMARY_FILE, TRACE_FILE
 
 log = logging.getLogger("a3c_exp")
 
-TRACE_FILE = "trace.json"
 STEP = "global_step"
 """The x axis of all curves in W&B, whose own step counts rows, and may not go back: a point of an evaluation does."""
 MOST_PARAMS = 100  # of a request of MLflow's
@@ -145,10 +146,11 @@ class Profile(Callback):
             self.spans.append({"name": part, "ph": "X", "pid": 0, "tid": event.worker, **times})
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        (run.folder / TRACE_FILE).write_text(json.dumps({"traceEvents": self.spans}))
         total = sum(self.seconds.values())
         rows = [f"{part:12}{seconds:10.1f} s{seconds / total:7.1%}" for part, seconds in self.seconds.items()]
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
+        if SUMMARY_FILE not in summary["unwritten"]:  # else the disk is full, or another run's folder may be there
+            write_text(run.folder / TRACE_FILE, json.dumps({"traceEvents": self.spans}))
 
 
 @dataclass(kw_only=True)

@@ -81,9 +81,10 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
     assert "metrics.csv.old" in record.message
 
 
+@pytest.mark.parametrize("is_last", [False, True])
 @pytest.mark.parametrize("names", [["a", "a"], ["a", "new"], ["new", "a"]])
-def test_what_a_full_disk_did_not_take_is_written_with_the_next_point(
-    names: list[str], path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_full_disk_did_not_take_is_written_with_the_next_point_or_at_the_end(
+    names: list[str], is_last: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, full = PointsTable(path, []), Mock(side_effect=OSError("the disk is full"))
     points: list[dict[str, float]] = [{"step": 0, "wall_seconds": 0, "a": 0}]
@@ -96,7 +97,10 @@ def test_what_a_full_disk_did_not_take_is_written_with_the_next_point(
         for point in points[1:-1]:
             with pytest.raises(OSError, match="full"):
                 table.log(point)
-    table.log(points[-1])
+    if is_last:
+        del points[-1]
+    else:
+        table.log(points[-1])
     table.close()
     assert read_points(path) == points
 

@@ -55,7 +55,7 @@ def test_a_worker_that_is_to_end_its_rollout_is_not_waited_for(tmp_path: Path, m
     note = tmp_path / "note"
     monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
     # The rule holds once the worker hangs.
-    monkeypatch.setattr(StopRules, "rule", lambda *_, **__: "mean_return" if note.exists() else None)
+    monkeypatch.setattr(StopRules, "on_tick", lambda _, run: run.stop("mean_return") if note.exists() else None)
     faulty = {"fault": "hang", "victim": VICTIM, "at": 50, "note": str(note)}
     living: list[object] = []
     monkeypatch.setattr(Evaluations, "evaluate_final", lambda _: living.append(worker_processes()))

@@ -235,6 +235,7 @@ class TestLinks:
         ("name", "place", "arguments"),
         [
             ("resume", "checkpoints/latest.ckpt.partial", []),
+            ("resume", "trace.json", []),
             ("evaluate", "videos", ["video=true"]),
             ("export", "policy.onnx", []),
             ("report", "report", []),

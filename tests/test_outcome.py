@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from a3c_exp import compose
+from a3c_exp.callbacks import Callback
 from a3c_exp.config.builder import build_experiment
 from a3c_exp.run.outcome import ending, next_commands, opening, outcome
 
@@ -78,6 +79,10 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     python = os.path.basename(sys.executable)
     assert next_commands("interrupted", folder) == [f"{python} -m a3c_exp resume='a run'"]
+    compare, watch = next_commands("total_steps", folder)
+    assert compare.startswith(f"{python} -m a3c_exp.report "), "without a checkpoint there is no policy to evaluate"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "latest.ckpt").touch()
     evaluate, compare, watch = next_commands("total_steps", folder)
     assert evaluate.startswith(f"{python} -m a3c_exp.evaluate ") and compare.startswith(f"{python} -m a3c_exp.report ")
     assert "--logdir 'a run'" in watch
@@ -85,5 +90,6 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     assert next_commands("interrupted", folder, ["mine", "yours"]) == [f"{python} -m a3c_exp resume='a run'{named}"]
     evaluate, *others = next_commands("total_steps", folder, ["mine", "yours"])
     assert evaluate.endswith(named) and not any("plugins" in line for line in others)
+    assert next_commands("interrupted", folder, callbacks=[Callback()])[0].endswith(" 'trust=[callbacks]'")
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

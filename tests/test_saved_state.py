@@ -7,7 +7,9 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,10 +17,13 @@ from refusals import refused
 from runs import SCRIPTED, config, latest, put, same, train, train_config
 
 from a3c_exp import evaluate
-from a3c_exp.cli.existing import clear
+from a3c_exp.cli.existing import clear, how_ended
+from a3c_exp.config.builder import build_experiment
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
+from a3c_exp.run.callbacks import Checkpoints
 from a3c_exp.run.checkpoint import load_latest, load_state
+from a3c_exp.run.files import RunOutput
 
 RUN: dict[str, Any] = {"total_steps": 64, "env__normalize_observations": True}
 
@@ -79,6 +84,16 @@ def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
     rewrite(latest_path(run), "store.worker_episodes", MISSING)
     whole = config(**RUN) | {"total_steps": 128}
     assert train_config(whole, run, resume=True).summary["steps"] == 128
+
+
+def test_a_finished_run_that_is_to_go_on_counts_as_cut_whenever_it_is_killed(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its configuration says more steps then, and its summary that it has ended."""
+    monkeypatch.setattr("a3c_exp.run.provenance.commit", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
+    assert how_ended(run) == "cut"
 
 
 # The archive.
@@ -189,7 +204,18 @@ def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
     faulty: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "huge"}, "total_steps": 10**9}
     run = train(tmp_path, SCRIPTED, checkpoint={"every": 8, "keep": "none"}, **faulty)
     assert run.exit_code == 1
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"latest.ckpt"}
+    assert names(tmp_path)[0] == "latest.ckpt" and len(numbers(tmp_path)) == 2, "one may be damaged, or of a bad policy"
+
+
+def test_a_best_checkpoint_that_could_not_be_written_leaves_the_latest(tmp_path: Path) -> None:
+    """The best one is of an earlier evaluation then."""
+    train(tmp_path, checkpoint={"every": 40}, eval={"every": 80, "episodes": 1})
+    settings = build_experiment(config(checkpoint={"keep": "best"}))
+    output = RunOutput(tmp_path)
+    output.unwritten.add("best.ckpt")
+    run: Any = SimpleNamespace(experiment=settings, folder=tmp_path, steps=160, output=output)
+    Checkpoints(run).close(finished=True)
+    assert names(tmp_path) == ["best.ckpt", "latest.ckpt"]
 
 
 # Numbered ones: which there are, and that whatever reads or deletes checkpoints knows them.

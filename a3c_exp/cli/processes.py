@@ -221,7 +221,7 @@ def say_comparison(jobs: Sequence[Job]) -> None:
                 shown = {key: text for key, text in COLUMNS.items() if rows[0][key] != rows[1][key]}
                 for row in rows if shown else ():
                     say(f"  {row['configuration']}: {', '.join(f'{text} {row[key]}' for key, text in shown.items())}")
-    say(f"  {next_commands('total_steps', jobs[0].folder.parent)[1]}")
+    say(f"  {next_commands('total_steps', jobs[0].folder.parent)[0]}")
 
 
 def _ending(folder: Path) -> str:

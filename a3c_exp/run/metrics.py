@@ -37,14 +37,15 @@ class PointsTable(Appender):
         self._width = len(self._columns)  # of the table on disk
 
     def log(self, point: Point) -> None:
-        """Write a point. Raises OSError if it does not fit: the next one brings it along."""
-        row = self._note(point)
+        """Write a point. Raises OSError if it does not fit: the next one, or the end, brings it along."""
+        self.add(f"{self._note(point)}\n".encode())
+        self.flush()
+
+    def flush(self) -> None:
         if len(self._columns) > self._width:
-            self.replace(self._lines())
+            self.replace(self._lines())  # with all that has been added
             self._width = len(self._columns)
-        else:
-            self.add(f"{row}\n".encode())
-            self.flush()
+        super().flush()
 
     def _note(self, point: Point) -> str:
         self._columns.update(dict.fromkeys(point))

@@ -11,10 +11,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.core.callback import Callback
 from a3c_exp.core.experiment import Experiment, Stop
 from a3c_exp.errors import FAILED
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
+from a3c_exp.run.run_folder import best_checkpoint
 
 RULES = [rule.name for rule in fields(Stop)]
 
@@ -82,15 +84,18 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     return [*outcome(summary).split("; "), " | ".join(facts), *([f"{rejected:,} updates rejected"] if rejected else [])]
 
 
-def next_commands(reason: str, folder: Path, plugins: Sequence[str] = ()) -> list[str]:
+def next_commands(
+    reason: str, folder: Path, plugins: Sequence[str] = (), callbacks: Sequence[Callback] = ()
+) -> list[str]:
     """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what a finished one has
-    learned. plugins: its packages, which a command names again."""
+    learned, its policy too if it has kept a checkpoint. plugins, callbacks: the run's, which a command allows again."""
     python, place = _program(Path(sys.executable).name), shlex.quote(short(folder))
     named = f" 'plugins=[{','.join(plugins)}]'" if plugins else ""
     if reason in ("interrupted", *FAILED):
-        return [f"{python} -m a3c_exp resume={place}{named}"]
-    commands = [f"{python} -m a3c_exp.evaluate {place}{named}", f"{python} -m a3c_exp.report {place}"]
-    return [*commands, f"{_program('tensorboard')} --logdir {place}"]
+        trust = "" if all(each.stays_inside for each in callbacks) else " 'trust=[callbacks]'"
+        return [f"{python} -m a3c_exp resume={place}{named}{trust}"]
+    evaluation = [f"{python} -m a3c_exp.evaluate {place}{named}"] if best_checkpoint(folder).exists() else []
+    return [*evaluation, f"{python} -m a3c_exp.report {place}", f"{_program('tensorboard')} --logdir {place}"]
 
 
 def _program(name: str) -> str:

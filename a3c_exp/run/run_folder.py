@@ -18,6 +18,7 @@ SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
 VIDEOS = "videos"
+TRACE_FILE = "trace.json"
 _NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
@@ -39,7 +40,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 EVENTS = "events.out.tfevents."
-WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, "metrics.", CHECKPOINTS, VIDEOS, EVENTS, "train.log")
+WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, "metrics.", CHECKPOINTS, VIDEOS, EVENTS, "train.log", TRACE_FILE)
 """How the names begin of all that a run writes into its folder: files that it replaces have others beside them."""
 
 

@@ -93,6 +93,8 @@ def session(
                 network.check_constants(state["store"], folder)
             if make_room is not None:
                 make_room()
+            # A resumed run has not ended any more. If this is cut, it goes on with whatever settings are there.
+            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
@@ -103,7 +105,6 @@ def session(
             log.info(network.runtime.description, extra=ONLY_FILE)
             for warning in (*experiment.warnings, *network.warnings):
                 log.warning("%s", warning)
-            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
         except OSError as error:
             raise FolderError(folder, f"cannot be written: {error}") from error
         yield trainer
@@ -423,7 +424,8 @@ class Trainer:
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
         if self.sweep is None:
-            for line in outcome.next_commands(summary["stop_reason"], self.folder, self.experiment.plugins):
+            run = self.experiment
+            for line in outcome.next_commands(summary["stop_reason"], self.folder, run.plugins, run.callbacks):
                 log.info("  %s", line)
         self._ending = False  # all is saved
         self.interruption.may_break_in = True
