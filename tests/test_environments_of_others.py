@@ -302,6 +302,7 @@ def test_evaluations_may_have_other_arguments(tmp_path: Path) -> None:
         ("eval.env.nothing=1", "eval.env.nothing", 1),
         ("eval.env.kwargs.nothing=1", "eval.env.kwargs", {"nothing": 1}),
         ("eval.env.id=Acrobot-v1", "eval.env", {"id": "Acrobot-v1"}),
+        ("eval.env={_target_: a3c_exp.envs.Gym}", "eval.env", {"_target_": "a3c_exp.envs.Gym"}),
     ],
 )
 def test_other_arguments_of_evaluations_are_checked(given: str, key: str, value: object) -> None:

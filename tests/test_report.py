@@ -273,6 +273,14 @@ def test_a_mean_of_a_few_episodes_solves_nothing(tmp_path: Path) -> None:
     assert numbers == [3000, 110, 90]
 
 
+def test_the_best_return_of_a_run_that_goes_on_is_that_of_its_evaluations_too(tmp_path: Path) -> None:
+    run(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").unlink()
+    header = "step,wall_seconds,rollout/ep_rew_mean,rollout/episodes,eval/mean_reward"
+    (tmp_path / "a" / "metrics.csv").write_text(f"{header}\n10,1,,,80\n20,2,110,120,\n30,3,,,70\n")
+    assert find_runs([tmp_path])[0][0].numbers["best_return"] == 80
+
+
 def test_a_run_that_goes_on_is_reported_as_far_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "a", settings={"reward_threshold": 30.0})
     curve(tmp_path / "a", (1000, 1.0, 10.0), (2000, 2.0, 30.0), (3000, 3.0, 20.0), ended=False)

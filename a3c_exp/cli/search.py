@@ -112,7 +112,7 @@ def score_of(folder: Path, objective: str) -> float:
         run = read_run(folder)
     except ConfigError:
         return -math.inf
-    curve, final, best = run.curve.last, run.score(None), run.numbers["best_return"]
+    curve, final, best = run.curve.last, run.numbers["final_return"], run.numbers["best_return"]
     names = {"best": final if best is None else best, "last": curve.get(EVALUATION, final)}
     score = names[objective] if objective in names else curve.get(objective, curve.get(f"rollout/{objective}"))
     return -math.inf if score is None else score

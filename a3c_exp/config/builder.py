@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from a3c_exp.common.reading import expanded
+from a3c_exp.common.settings import TARGET
 from a3c_exp.common.trust import check_trust, import_plugins, texts_to_trust
 from a3c_exp.config import checks
 from a3c_exp.config.background import measure
@@ -18,7 +19,7 @@ from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs.batch import Environment
-from a3c_exp.errors import named
+from a3c_exp.errors import named, require
 from a3c_exp.networks import ActorCritic
 
 Made = list[tuple[object, ActorCritic]]
@@ -35,6 +36,7 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
     changed = experiment.eval.env
     if not changed:
         return experiment
+    require(TARGET not in changed, "eval.env", changed, "settings of the run's environment, not another one")
     env: Any = build({**config["env"], **changed}, Environment, "eval.env", plugins)  # type: ignore[type-abstract]
     converted = {name: getattr(env, name) for name in changed}
     return replace(experiment, eval=replace(experiment.eval, env=converted))

@@ -42,9 +42,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
-    """to: the folder to write; None: in the first one of `folders`. curve: to rank by; None: by final returns."""
-    target = expanded(folders[0]) / FOLDER if to is None else expanded(to)
-    if to is None:
+    """to: the folder to write; without it, in the first one of `folders`. curve: to rank by; None: by final returns."""
+    target = expanded(to) if to else expanded(folders[0]) / FOLDER
+    if not to:
         with named("to"):
             check_links(folders[0], FOLDER)
     runs, left_out = find_runs(folders)

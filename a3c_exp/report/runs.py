@@ -7,7 +7,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -43,13 +43,15 @@ class Curve:
 
     steps: of the environments. seconds: of training. returns: mean of the last 100 training episodes, or of
     all where fewer have ended. full: bool [N], whether 100 have ended. last: the last value of every curve, by name.
+    evaluations: mean returns of evaluations [M].
     """
 
     steps: Array
     seconds: Array
     returns: Array
     full: NDArray[np.bool_]
-    last: Mapping[str, float] = field(default_factory=dict)
+    last: Mapping[str, float]
+    evaluations: Array
 
     def along(self, axis: Axis) -> Array:
         return self.steps if axis == "steps" else self.seconds
@@ -109,7 +111,7 @@ class RecordedRun:
             "steps": curve.steps[-1:],
             "seconds": curve.seconds[-1:],
             "final_return": curve.returns[-1:],
-            "best_return": np.sort(curve.returns[curve.full])[-1:],
+            "best_return": np.sort(curve.evaluations if curve.evaluations.size else curve.returns[curve.full])[-1:],
             "solved_steps": curve.steps[solved],
             "solved_seconds": curve.seconds[solved],
         }
@@ -209,13 +211,15 @@ def read_curve(path: Path) -> Curve:
     Raises UnreadableError for a damaged file, and OSError.
     """
     rows, last = [], dict[str, float]()
-    for point in read_points(path):
+    points = read_points(path)
+    for point in points:
         last |= {name: value for name, value in point.items() if math.isfinite(value)}
         row = [point[STEP], point[SECONDS], point.get(RETURN, math.nan)]
         if all(map(math.isfinite, row)):
             rows.append([*row, point.get(EPISODES, math.inf)])
     steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
-    return Curve(steps, seconds, returns, episodes >= RECENT, last)
+    evaluations = np.array([point[EVALUATION] for point in points if EVALUATION in point], np.float64)
+    return Curve(steps, seconds, returns, episodes >= RECENT, last, evaluations)
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
