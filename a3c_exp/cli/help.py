@@ -5,9 +5,9 @@ Train; the run's folder is made in outputs/:
 A run for each combination of values:
   python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2
 Four runs at once; the same command again goes on:
-  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2
-Continue from the last checkpoint:
-  python -m a3c_exp resume=outputs/<run> total_steps=2e6
+  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2,3
+Continue a run that was cut:
+  python -m a3c_exp resume=outputs/<run>
 A new run with the settings of another, or of a file:
   python -m a3c_exp from=outputs/<run> seed=1
 Play with the trained policy:
@@ -51,6 +51,7 @@ WIDTH, COLUMN = 79, 26
 OTHERS = {
     "--cfg job": "print what a command is composed to, or a sweep's runs; run nothing",
     "-m": "run each combination of values that are given with commas",
+    "--config-dir": "a folder of your own options, beside those above",
     "hydra.run.dir=": "the folder of the run",
 }
 
