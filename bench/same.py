@@ -33,6 +33,7 @@ PONG = "env=pong optimizer=rmsprop_tf optimizer.learning_rate=7e-4 schedule=line
 PONG += " algorithm.entropy_coefficient=0.01 rollout_length=5 network.precision=float32 network.features_dim=32"
 PONG += " env.frame_stack=2 env.repeat_action_probability=0.25 env.full_action_space=true env.height=42 env.width=42"
 PONG += " env.max_frames=800 env.terminal_on_life_loss=true env.normalize_observations=false envs_per_worker=2"
+PONG += " env.crop=null"
 PPO = "algorithm=ppo algorithm.epochs=3 optimizer=adam optimizer.learning_rate=1e-3"
 CRITIC = "network.critic_hidden_sizes=[16,16] +optimizer.param_groups.critic.learning_rate=3e-3"
 

@@ -26,8 +26,8 @@ ROWS = {
     "cartpole_2x1x20": "env=cartpole envs_per_worker=1 rollout_length=20",
     "lstm": "env=lunar network=lstm envs_per_worker=16 rollout_length=32",
     "ppo_lunar": "experiment=ppo_lunar update=sync",
-    "pong": "env=pong network=cnn optimizer=adam envs_per_worker=16 rollout_length=20",
-    "pong_ga3c": "env=pong network=cnn optimizer=adam backend=ga3c envs_per_worker=4 rollout_length=20",
+    "pong": "env=pong env.crop=null network=cnn optimizer=adam envs_per_worker=16 rollout_length=20",
+    "pong_ga3c": "env=pong env.crop=null network=cnn optimizer=adam backend=ga3c envs_per_worker=4 rollout_length=20",
     "start_2": "env=lunar",
 }
 UNLEARNED = "optimizer.learning_rate=1e-12"
