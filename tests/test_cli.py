@@ -40,7 +40,7 @@ BAD = [
     ("--experimental-rerun config.pickle", "command line", "--experimental-rerun config.pickle"),
     ("~stop.mean_return", "~stop.mean_return", None),
     ("--config-dir other", "--config-dir", "other"),
-    ("--config-dir outputs/a --config-name config", "--config-name", "config"),
+    ("--config-name config", "command line", "--config-name config"),
     (f"--config-dir {conf_folder()}", "--config-dir", str(conf_folder())),
     ("=3", "command line", "=3"),
     ("algorithm=a2c", "algorithm", "a2c"),

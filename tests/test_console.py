@@ -13,7 +13,7 @@ import termios
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -64,7 +64,8 @@ class Shown:
         self.statistics = RunStatistics(clock=lambda: self.now)
         handler = LiveLineHandler(self.screen if stream is None else stream)
         experiment = SimpleNamespace(total_steps=1_000_000, stop=SimpleNamespace(max_seconds=max_seconds))
-        self.run: Any = SimpleNamespace(statistics=self.statistics, experiment=experiment, best_return=None)
+        run = SimpleNamespace(statistics=self.statistics, experiment=experiment, best_return=None)
+        self.run = cast(Any, run)
         self.progress = ProgressLine(self.run, handler, lambda: self.now)
         self.progress.update()
 

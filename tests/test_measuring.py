@@ -18,7 +18,7 @@ from runs import QUICK, config, latest, make_store, same, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import a3c_exp.__main__ as program
-from a3c_exp.callbacks import Callback, RunView
+from a3c_exp.callbacks import Callback, Profile, RunView
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
@@ -170,6 +170,8 @@ def test_a_profile_is_a_table_curves_and_a_trace(here: Path, capfd: pytest.Captu
     assert latest(here / "run")["callbacks"]["Profile"]["seconds"]["environment"] > seconds["environment"]
     assert program.main([*QUICK, "hydra.run.dir=run", "existing=restart"]) == 0
     assert not (here / "run" / "trace.json").exists()
+    Profile().on_end(SimpleNamespace(folder=here / "run"), {"unwritten": ["summary.json"]})
+    assert not (here / "run" / "trace.json").exists(), "the folder may be another run's by now"
 
 
 def test_gradients_are_histograms_by_part(tmp_path: Path) -> None:

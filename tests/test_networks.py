@@ -108,7 +108,8 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
     refused(lambda: build(shared=True, **same, critic_activation="relu"), "critic_activation", "relu")
     refused(lambda: build(critic_hidden_sizes=(0,)), "network.critic_hidden_sizes", (0,))
     of_two = network_of(Mlp, {"hidden_sizes": (8,), "critic_hidden_sizes": (6,)})
-    refused(lambda: Lstm(encoder=of_two), "encoder.critic_hidden_sizes", (6,))
+    memory = Lstm(encoder=of_two).build(OBSERVATIONS, Discrete(2), np.random.default_rng(0))
+    assert any("encoder.critic_" in warning for warning in memory.warnings), "cells take the actor's features"
 
 
 def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting() -> None:

@@ -21,6 +21,10 @@ SUMMARY: dict[str, Any] = {
 }  # fmt: skip
 
 
+class Users(Callback):
+    __module__ = "user_callbacks.stopping"
+
+
 @pytest.mark.parametrize(
     ("summary", "text"),
     [
@@ -91,5 +95,6 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     evaluate, *others = next_commands("total_steps", folder, ["mine", "yours"])
     assert evaluate.endswith(named) and not any("plugins" in line for line in others)
     assert next_commands("interrupted", folder, callbacks=[Callback()])[0].endswith(" 'trust=[callbacks]'")
+    assert " 'plugins=[user_callbacks]' 'trust" in next_commands("interrupted", folder, callbacks=[Users()])[0]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

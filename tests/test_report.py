@@ -277,7 +277,7 @@ def test_the_best_return_of_a_run_that_goes_on_is_that_of_its_evaluations_too(tm
     run(tmp_path / "a")
     (tmp_path / "a" / "summary.json").unlink()
     header = "step,wall_seconds,rollout/ep_rew_mean,rollout/episodes,eval/mean_reward"
-    (tmp_path / "a" / "metrics.csv").write_text(f"{header}\n10,1,,,80\n20,2,110,120,\n30,3,,,70\n")
+    (tmp_path / "a" / "metrics.csv").write_text(f"{header}\n10,1,,,80\n20,2,110,120,\n30,3,,,nan\n")
     assert find_runs([tmp_path])[0][0].numbers["best_return"] == 80
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from runs import SCRIPTED, config, latest, put, same, train, train_config
 from a3c_exp import evaluate
 from a3c_exp.cli.existing import clear, how_ended
 from a3c_exp.config.builder import build_experiment
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.callbacks import Checkpoints
 from a3c_exp.run.checkpoint import load_latest, load_state
@@ -94,6 +95,13 @@ def test_a_finished_run_that_is_to_go_on_counts_as_cut_whenever_it_is_killed(
     with pytest.raises(KeyboardInterrupt):
         train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
     assert how_ended(run) == "cut"
+
+
+def test_a_table_that_waits_for_its_writer_is_refused(run: Path) -> None:
+    (run / "episodes.csv").unlink()
+    os.mkfifo(run / "episodes.csv")
+    with pytest.raises(FolderError, match="is not a regular file"):
+        train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
 
 
 # The archive.

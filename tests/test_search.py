@@ -30,6 +30,7 @@ FOUR = [
         ({"best_eval_return": 7.0, "eval": 3.0}, {"best": 7, "last": 3, "ep_rew_mean": 20, "eval/mean_reward": 3}),
         ({"best_eval_return": None, "mean_return_100": 9.0}, {"best": 20, "last": 9, "success_rate": -math.inf}),
         ({"best_eval_return": None, "mean_return_100": None}, {"best": 20, "last": 20}),
+        ({"mean_return_100": 9.0, "stop_reason": "mean_return", "settings": {"stop.mean_return": 8.0}}, {"last": 9}),
         ({"stop_reason": "failed"}, {"best": -math.inf, "last": -math.inf, "ep_rew_mean": -math.inf}),
         ({"summary": "{"}, {"best": -math.inf}),
     ],

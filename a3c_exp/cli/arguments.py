@@ -61,11 +61,8 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     parser.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--config-name", "-cn")
     parser.add_argument("words", nargs="*")
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
-    name = flags.config_name
-    require(name is None, "--config-name", name, "left out: from=<its file, or a run's folder> runs a configuration")
 
     words: dict[str, Any] = dict.fromkeys(WORDS)
     overrides, run_dir = [], None

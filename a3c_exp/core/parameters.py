@@ -155,10 +155,11 @@ class SharedParameters:
         own_rate = rate if isinstance(rate, int | float) else rate[online]
         spec.optimizer.step(parameters[online], state[:, online], gradient[online], own_rate, t)
         refreshes = self._counters.steps // spec.target_every
-        refreshed = self._flags[REFRESHES:]  # one number for each copy
-        if refreshes > refreshed[active]:
+        if refreshes > self._flags[REFRESHES + active]:  # each copy has its own number
             parameters[spec.param_slices["target"]] = parameters[online]
-        refreshed[target] = max(refreshes, refreshed[active])
+            self._flags[REFRESHES + target] = refreshes
+        elif self._two_copies:
+            self._flags[REFRESHES + target] = self._flags[REFRESHES + active]
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P] and the optimizer's initial state, in both copies."""

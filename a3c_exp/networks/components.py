@@ -301,7 +301,6 @@ class Lstm(ComposedNetwork):
         if not isinstance(self.encoder, EncoderNetwork):
             problem = "must be a network without a recurrent state of its own, made of an encoder"
             raise ConfigError("encoder", type(self.encoder).__name__, problem)
-        self.encoder._refuse_critic("encoder.critic_", "must be null: the cells take the actor's features")
 
     @property
     def encoders(self) -> EncoderNetwork:
@@ -321,6 +320,8 @@ class Lstm(ComposedNetwork):
         found = [
             f"encoder.{name}={value} has no effect: {name} is that of the heads" for name, value in changed.items()
         ]
+        if getattr(self.encoder, "critic_encoder", None) is not None:
+            found.append("encoder.critic_* has no effect: the cells take the features of the actor's")
         return found + super()._idle_settings(distribution)
 
     def make_core(self, features: int) -> LstmCore:

@@ -218,7 +218,7 @@ def read_curve(path: Path) -> Curve:
         if all(map(math.isfinite, row)):
             rows.append([*row, point.get(EPISODES, math.inf)])
     steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
-    evaluations = np.array([point[EVALUATION] for point in points if EVALUATION in point], np.float64)
+    evaluations = np.array([point[EVALUATION] for point in points if math.isfinite(point.get(EVALUATION, math.nan))])
     return Curve(steps, seconds, returns, episodes >= RECENT, last, evaluations)
 
 

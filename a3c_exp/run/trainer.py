@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from a3c_exp.algorithms.algorithm import CURVE_NAME
-from a3c_exp.common.reading import parse_yaml, read_text
+from a3c_exp.common.reading import UnreadableError, parse_yaml, read_text
 from a3c_exp.core.callback import Media
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
@@ -93,10 +93,9 @@ def session(
                 network.check_constants(state["store"], folder)
             if make_room is not None:
                 make_room()
-            # A resumed run has not ended any more. If this is cut, it goes on with whatever settings are there.
-            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
+            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
             terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
             if warning:
                 log.warning("%s", warning)
@@ -105,7 +104,7 @@ def session(
             log.info(network.runtime.description, extra=ONLY_FILE)
             for warning in (*experiment.warnings, *network.warnings):
                 log.warning("%s", warning)
-        except OSError as error:
+        except (OSError, UnreadableError) as error:
             raise FolderError(folder, f"cannot be written: {error}") from error
         yield trainer
 
