@@ -36,8 +36,8 @@ LUNAR: Curves = {
     "lunar_workers_16": ("16 workers", (0.55, -170), ORANGE),
 }
 PONG: Curves = {
-    "preset_pong": ("PPO", (3.0, 4.0), BLUE),
-    "pong_a3c": ("A3C", (3.0, 1.2), ORANGE),
+    "preset_pong": ("PPO", (0.75, -12), BLUE),
+    "pong_a3c": ("A3C", (0.75, -15), ORANGE),
 }
 TIMES = {
     "CartPole": {
