@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
     rows = [figures.points(figure, panel, tmp_path) for figure in figures.FIGURES.values() for panel in figure.panels]
     first = [row[-1] for row in rows]
     with hydra_session() as hydra:
-        for node in compose_jobs(hydra, [point.entry.recipe.command.split()[3:] for point in first]):
+        for node in compose_jobs(hydra, [shlex.split(point.entry.recipe.command)[3:] for point in first]):
             load_experiment(to_container(node), check=False)
     assert {point.entry.env for point in first} == {"cartpole", "lunar", "pong"}
     names = [point.entry.name for row in rows for point in row]
