@@ -23,8 +23,6 @@ from a3c_exp.core.callback import Media
 from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import RECENT, Event
 from a3c_exp.errors import one_line, require_package
-from a3c_exp.run.files import write_text
-from a3c_exp.run.run_folder import SUMMARY_FILE, TRACE_FILE
 
 log = logging.getLogger("a3c_exp")
 
@@ -149,8 +147,8 @@ class Profile(Callback):
         total = sum(self.seconds.values())
         rows = [f"{part:12}{seconds:10.1f} s{seconds / total:7.1%}" for part, seconds in self.seconds.items()]
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
-        if SUMMARY_FILE not in summary["unwritten"]:  # else the disk is full, or another run's folder may be there
-            write_text(run.folder / TRACE_FILE, json.dumps({"traceEvents": self.spans}))
+        if "summary.json" not in summary["unwritten"]:  # else the disk is full, or another run's folder may be there
+            (run.folder / "trace.json").write_text(json.dumps({"traceEvents": self.spans}))
 
 
 @dataclass(kw_only=True)

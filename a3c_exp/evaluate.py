@@ -116,6 +116,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     seeds = seeding.environment_seeds(options.seed, seeding.Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
     loaded.policy.seed(options.seed)
+    seeding.seed_globals(options.seed, 0)  # from which an environment may draw
     with under("env"):
         env = loaded.experiment.eval_env.make(count, seeds, render_mode)
     terminal = LiveLineHandler(sys.stderr)

@@ -72,3 +72,9 @@ def push(
     event = Event(worker, steps=steps)
     pushed = Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng)
     return Pushed(store.push(worker, pushed), event)
+
+
+def join(store: Any, worker: int) -> None:
+    """Let a worker take part in rounds again."""
+    assert store.rounds is not None
+    store.rounds.join(worker)

@@ -296,6 +296,12 @@ def test_evaluations_may_have_other_arguments(tmp_path: Path) -> None:
     assert loaded.experiment.eval_env.kwargs == {"sutton_barto_reward": True}  # type: ignore[attr-defined]
 
 
+def test_arguments_of_evaluations_that_are_not_given_are_those_of_training() -> None:
+    given = ["env=gym", "env.id=FrozenLake-v1", "env.kwargs={is_slippery: false, success_rate: 0.9}"]
+    env: Any = load_experiment(a3c_exp.compose([*given, "eval.env.kwargs.success_rate=0.5"])).eval_env
+    assert env.kwargs == {"is_slippery": False, "success_rate": 0.5}
+
+
 @pytest.mark.parametrize(
     ("given", "key", "value"),
     [

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from killing import killed_at_line
-from stores import SIZE, make_spec, ones, pull, push, waits
+from stores import SIZE, join, make_spec, ones, pull, push, waits
 
 from a3c_exp.backends.processes.resources import shared_store
 from a3c_exp.core import store as store_module
@@ -119,7 +119,7 @@ def test_a_turn_ends_once_whoever_is_killed_while_ending_it() -> None:
     for store in every_line(case):
         goes_on.add(not waits(store, 0))
         store.leave(1)
-        store.join(1)
+        join(store, 1)
         assert not push(store, 1, ones()).done(), "the replacement takes part in rounds"
         store.finish_rollout(2)
         assert not waits(store, 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from stores import make_store, ones, pull, push, waits
+from stores import join, make_store, ones, pull, push, waits
 
 from a3c_exp.core.counters import pack_rng
 from a3c_exp.core.normalization import NormalizedObservations, measure_stats
@@ -83,8 +83,8 @@ class TestAQuorum:
         assert push(store, 1, ones(3)).done() and first.done()
         store.leave(1)
         assert push(store, 0, ones()).done()
-        store.join(1)
-        store.join(0)  # without effect on one that takes part
+        join(store, 1)
+        join(store, 0)  # without effect on one that takes part
         assert not push(store, 0, ones()).done()
         assert not waits(store, 1), "it has finished as many rollouts as the others"
 
@@ -109,7 +109,8 @@ class TestAQuorum:
         push(store, 0, ones())
         store.finish_rollout(0)
         assert not waits(store, 0)
-        store.restore(store.state())
+        state, store = store.state(), make_store(synchronous=True, quorum=1, workers=2)
+        store.restore(state)
         assert pull(store).rounds == 0
         assert not push(store, 1, ones()).event.counts.get("late_gradients", 0)
         store.finish_rollout(1)
@@ -146,7 +147,7 @@ class TestTurnsWithAQuorum:
         store = make_store(synchronous=True, quorum=2)
         store.finish_rollout(0)
         store.leave(0)
-        store.join(0)
+        join(store, 0)
         assert not waits(store, 0)
         store.finish_rollout(1)
         assert waits(store, 1), "the dead one's end does not count"
@@ -176,6 +177,6 @@ class TestTurnsWithAQuorum:
                         victim = int(rng.integers(workers))
                         waits.pop(victim, None)
                         store.leave(victim)
-                        store.join(victim)
+                        join(store, victim)
                         snapshots[victim] = pull(store, victim)
                 snapshots[worker] = pull(store, worker) if rng.random() < 0.8 else snapshots[worker]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -132,13 +133,12 @@ def make_new(folder: Path) -> Path:
     However many processes do so at once, each has its own. Raises FolderError.
     """
     make(folder.parent)
-    place, number = folder, 1
-    while True:
+    for number in itertools.count(1):
+        place = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
         with suppress(FileExistsError):
             make(place, exist_ok=False)
-            return place
-        number += 1
-        place = folder.with_name(f"{folder.name}_{number}")
+            break
+    return place
 
 
 def make(folder: Path, *, exist_ok: bool = True) -> None:

@@ -37,6 +37,8 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
     if not changed:
         return experiment
     require(TARGET not in changed, "eval.env", changed, "settings of the run's environment, not another one")
+    if isinstance(changed.get("kwargs"), Mapping):  # each argument is a setting of its own
+        changed = {**changed, "kwargs": {**config["env"].get("kwargs", {}), **changed["kwargs"]}}
     env: Any = build({**config["env"], **changed}, Environment, "eval.env", plugins)  # type: ignore[type-abstract]
     converted = {name: getattr(env, name) for name in changed}
     return replace(experiment, eval=replace(experiment.eval, env=converted))

@@ -25,7 +25,7 @@ from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
 from a3c_exp.run.checkpoint import load_state
-from a3c_exp.run.run_folder import best_checkpoint
+from a3c_exp.run.run_folder import best_checkpoint, environment_of
 
 INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_bias", "precision")
 """Settings of a network that do not change what given parameters mean."""
@@ -164,14 +164,13 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
     theirs, ours = comparable(read_config(folder)), comparable(config)
     state = load_state(best_checkpoint(Path(folder)))
     parameters, stats = state["store"]["parameters"], state["store"]["stats"]
+    keys = [key for key in theirs.keys() & ours.keys() if theirs[key] != ours[key] and key.startswith("network.")]
+    own = [key for key in keys if key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS]
+    found = [f"{key}={theirs[key]}, not {ours[key]}" for key in own]
     if parameters.shape != network.vector.shape:
-        difference = f"it has {parameters.size} parameters, for {theirs.get('env.id')}, not {network.vector.size}"
-        raise FolderError(folder, f"must be a run of the same network: {difference}")
-    for key in theirs.keys() & ours.keys():
-        counts = key.startswith("network.") and key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS
-        if counts and theirs[key] != ours[key]:
-            difference = f"it has {key}={theirs[key]}, not {ours[key]}"
-            raise FolderError(folder, f"must be a run of the same network: {difference}")
+        found = [f"{parameters.size} parameters, for {environment_of(read_config(folder))}, not {network.vector.size}"]
+    if found:
+        raise FolderError(folder, f"must be a run of the same network: it has {found[0]}")
     network.check_constants(state["store"], folder)
     wanted = ours.get(NORMALIZATION) or False
     measured = wanted is True or wanted == "shared"

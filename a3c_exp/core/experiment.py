@@ -68,7 +68,8 @@ class Eval(Checked):
     episodes: of each evaluation.
     max_steps: an episode of so many steps is cut, and counts as it is: a policy that is stuck would never end it. The
         default is the length of the longest time limit here, of an Atari game.
-    env: settings of the environment that evaluations have in place of those of training ({kwargs: {level: 9}}).
+    env: settings of the environment that evaluations have in place of those of training ({kwargs: {level: 9}});
+        other kwargs, rewards and normalization are those of training.
     """
 
     every: Count | None = None

@@ -142,8 +142,3 @@ class SynchronousRounds:
         """Let a worker that has left, or its replacement, take part in the turn that the others are in."""
         if self._rows[worker, FINISHED] == HAS_LEFT:
             self._rows[worker, FINISHED] = self._flags[TURNS]
-
-    def reset(self) -> None:
-        """Start with round 1, and every worker a member."""
-        self._rows[:] = 0
-        self._flags[:] = 0

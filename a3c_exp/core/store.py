@@ -140,7 +140,8 @@ class SharedStore:
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Set the worker's generator to its saved state, take part in rounds, and start the clock of the training."""
         unpack_rng(rng, self.counters.rng_states[worker])
-        self.join(worker)
+        if self.rounds is not None:
+            self.rounds.join(worker)
         self.counters.start_clock()
         return int(self.counters.episodes[worker])
 
@@ -214,11 +215,6 @@ class SharedStore:
         if self.rounds is not None:
             self.rounds.leave(worker)
 
-    def join(self, worker: int) -> None:
-        """Let a worker that has left, or its replacement, take part in rounds again."""
-        if self.rounds is not None:
-            self.rounds.join(worker)
-
     # -- everybody's --------------------------------------------------------------------------------------------------
 
     @property
@@ -273,14 +269,12 @@ class SharedStore:
                 return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set everything as `state` had it. The number of workers may differ.
+        """Set everything as `state` had it, in a new store. The number of workers may differ.
 
         Raises ValueError if the state is of another network or optimizer.
         """
         self.parameters.restore(state)
         self.counters.restore(state, state["version"])
-        if self.rounds is not None:
-            self.rounds.reset()
 
     def start_from(self, state: Mapping[str, Any]) -> None:
         """Begin with another run's parameters, and its observation statistics if both runs have some.

@@ -280,7 +280,8 @@ def _wrapper(name: str) -> Callable[..., Env]:
     """The wrapper class of that name. Raises ConfigError where there is none."""
     module, _, attribute = name.rpartition(":")
     source = _import(module, "wrappers", name) if module else gymnasium.wrappers
-    found = getattr(source, attribute, None)
+    with refused("wrappers", name, "cannot be imported"):  # gymnasium imports some when they are asked for
+        found = getattr(source, attribute, None)
     if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
         return found
     guess = did_you_mean(attribute, vars(source), list_all=False)

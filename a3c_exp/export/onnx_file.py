@@ -33,7 +33,7 @@ from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.networks.recurrent import reset_state
 from a3c_exp.run.files import write_bytes
 from a3c_exp.run.policy import REPLAY, Policy
-from a3c_exp.run.run_folder import read_summary
+from a3c_exp.run.run_folder import environment_of, read_summary
 
 OUTPUTS = ("action", "value", "parameters", "next_state")
 """Names of the file's outputs; the last only with a recurrent network."""
@@ -57,7 +57,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
     count = min(steps, BATCH)
     env = loaded.experiment.env.make(count, environment_seeds(0, Role.EVALUATION, REPLAY, count))
     about = {
-        "env": str(config["env"].get("id") or config["env"]["_target_"]),
+        "env": environment_of(config),
         "observation_space": str(env.observation_space),
         "action_space": str(env.action_space),
         "network": config["network"]["_target_"].rpartition(".")[2],

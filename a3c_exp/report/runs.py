@@ -210,16 +210,15 @@ def read_curve(path: Path) -> Curve:
     Points without a return are those of other metrics. Where nothing is said about episodes, their number is infinite.
     Raises UnreadableError for a damaged file, and OSError.
     """
-    rows, last = [], dict[str, float]()
-    points = read_points(path)
-    for point in points:
+    rows, last, evaluations = [], dict[str, float](), []
+    for point in read_points(path):
         last |= {name: value for name, value in point.items() if math.isfinite(value)}
+        evaluations += [point[EVALUATION]] if math.isfinite(point.get(EVALUATION, math.nan)) else []
         row = [point[STEP], point[SECONDS], point.get(RETURN, math.nan)]
         if all(map(math.isfinite, row)):
             rows.append([*row, point.get(EPISODES, math.inf)])
     steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
-    evaluations = np.array([point[EVALUATION] for point in points if math.isfinite(point.get(EVALUATION, math.nan))])
-    return Curve(steps, seconds, returns, episodes >= RECENT, last, evaluations)
+    return Curve(steps, seconds, returns, episodes >= RECENT, last, np.array(evaluations))
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,22 +7,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from a3c_exp.common.reading import open_regular
 from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
+from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs.info import EPISODE_COLUMNS
 from a3c_exp.errors import one_line, place_of
 from a3c_exp.run import checkpoint, files, run_folder
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.event_file import EventFile, header
-from a3c_exp.run.files import Appender, amount, log, set_aside
+from a3c_exp.run.files import Appender, RunOutput, amount, log, set_aside
+from a3c_exp.run.interruption import Interruption
 from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, earlier_points
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
-
-if TYPE_CHECKING:
-    from a3c_exp.run.trainer import Trainer
+from a3c_exp.run.statistics import RunStatistics
 
 # Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
 # thousand points, and a run of a day five thousand.
@@ -34,12 +34,37 @@ SPEED_SECONDS = 10.0
 MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
 
 
+class OwnView(RunView, Protocol):
+    """A run as the package's own callbacks see it: the trainer, and what is one for all of them.
+
+    best_return: of all evaluations; None before the first.
+    """
+
+    experiment: Experiment
+    statistics: RunStatistics
+    output: RunOutput
+    interruption: Interruption
+    best_return: float | None
+
+    @property
+    def session_seconds(self) -> float: ...
+
+    def tell(self, moment: str, *arguments: object) -> None:
+        """See `CallbackList.tell`."""
+
+    def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The content of a checkpoint, as of now. state: of the store; None: its present one."""
+
+    def write(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
+
+
 class Own(Callback):
     """One of the package's own callbacks. Its errors are the run's."""
 
     on_error = "raise"
 
-    def __init__(self, run: Trainer) -> None:
+    def __init__(self, run: OwnView) -> None:
         self._run = run
 
     def flush(self) -> None:
@@ -91,7 +116,7 @@ class Curves(Own):
     so that each curve stays one line.
     """
 
-    def __init__(self, run: Trainer) -> None:
+    def __init__(self, run: OwnView) -> None:
         super().__init__(run)
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
@@ -148,7 +173,7 @@ class EpisodeTable(Own):
     A resumed run keeps the rows of those episodes that its checkpoint knows of.
     """
 
-    def __init__(self, run: Trainer) -> None:
+    def __init__(self, run: OwnView) -> None:
         super().__init__(run)
         path = run.folder / EPISODES_FILE
         lines = _earlier_lines(path, run.statistics.episodes)
@@ -218,7 +243,7 @@ def _cell(number: float) -> str:
 class Checkpoints(Own):
     """Saves the latest state every so many steps, and when SIGUSR1 asks for it. Keeps as many as are asked for."""
 
-    def __init__(self, run: Trainer) -> None:
+    def __init__(self, run: OwnView) -> None:
         super().__init__(run)
         self._settings = run.experiment.checkpoint
         self._folder = run.folder / CHECKPOINTS
@@ -273,7 +298,7 @@ class ProgressLine(Own):
     On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS. clock: monotonic seconds.
     """
 
-    def __init__(self, run: Trainer, terminal: LiveLineHandler, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, run: OwnView, terminal: LiveLineHandler, clock: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(run)
         self._terminal = terminal
         self._clock = clock

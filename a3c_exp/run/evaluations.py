@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +18,10 @@ from a3c_exp.core.callback import EvalResult, RunView
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError, one_line
-from a3c_exp.run.callbacks import Every, Own
+from a3c_exp.run.callbacks import Every, Own, OwnView
 from a3c_exp.run.files import log
 from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import BEST, VIDEOS
-
-if TYPE_CHECKING:
-    from a3c_exp.run.trainer import Trainer
 
 DRAWN = "rgb_array"  # gymnasium's render_mode of images
 
@@ -48,7 +45,7 @@ class Evaluations(Own):
     asked: whether an evaluation is wanted as soon as none is under way.
     """
 
-    def __init__(self, run: Trainer, on_wait: Callable[[str], None]) -> None:
+    def __init__(self, run: OwnView, on_wait: Callable[[str], None]) -> None:
         super().__init__(run)
         self._on_wait = on_wait
         self._due = Every(run.experiment.eval.every, run.steps)

@@ -39,6 +39,7 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
     def ask(signum: int, frame: object) -> None:
         interruption.count += 1
         if interruption.count > 1 and signum == signal.SIGINT and interruption.may_break_in:
+            interruption.may_break_in = False  # a third one would break off the end of the workers
             raise KeyboardInterrupt
         if interruption.signal is None or signum == signal.SIGUSR2:  # a batch system may send SIGTERM before it
             interruption.signal = signum

@@ -91,11 +91,11 @@ def next_commands(
     """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what a finished one has
     learned, its policy too if it has kept a checkpoint. plugins, callbacks: the run's, which a command allows again."""
     python, place = _program(Path(sys.executable).name), shlex.quote(short(folder))
-    known = [each for each in callbacks if type(each).__module__ != "__main__"]  # of config.yaml
-    packages = [name for each in known if (name := type(each).__module__.partition(".")[0]) != PACKAGE]
+    modules = (type(each).__module__.partition(".")[0] for each in callbacks)
+    packages = [name for name in modules if name not in (PACKAGE, "__main__")]  # a script's are not in config.yaml
     named = f" 'plugins=[{','.join(dict.fromkeys([*plugins, *packages]))}]'" if [*plugins, *packages] else ""
     if reason in ("interrupted", *FAILED):
-        trust = "" if all(each.stays_inside for each in known) else " 'trust=[callbacks]'"
+        trust = "" if all(each.stays_inside for each in callbacks) else " 'trust=[callbacks]'"
         return [f"{python} -m a3c_exp resume={place}{named}{trust}"]
     evaluation = [f"{python} -m a3c_exp.evaluate {place}{named}"] if best_checkpoint(folder).exists() else []
     return [*evaluation, f"{python} -m a3c_exp.report {place}", f"{_program('tensorboard')} --logdir {place}"]

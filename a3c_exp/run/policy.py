@@ -23,7 +23,7 @@ from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.envs import EnvBatch, EnvError
 from a3c_exp.envs.info import InfoNumbers, number_columns
-from a3c_exp.errors import ConfigError, RunError, require_package
+from a3c_exp.errors import ConfigError, RunError, refused, require_package
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
@@ -152,7 +152,8 @@ class Recorder:
 
     def __call__(self, env: EnvBatch) -> None:
         if len(self._frames) < self.MAX_FRAMES:
-            frame = env.render()
+            with refused("video", True, "the environment cannot be drawn"):
+                frame = env.render()
             if frame is None:
                 raise ConfigError("video", True, "must be false: this environment draws no pictures")
             self._frames.append(frame)

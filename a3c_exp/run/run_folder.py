@@ -18,7 +18,6 @@ SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
 VIDEOS = "videos"
-TRACE_FILE = "trace.json"
 _NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
 CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
 
@@ -40,7 +39,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 EVENTS = "events.out.tfevents."
-WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, "metrics.", CHECKPOINTS, VIDEOS, EVENTS, "train.log", TRACE_FILE)
+WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, "metrics.", CHECKPOINTS, VIDEOS, EVENTS, "train.log", "trace.json")
 """How the names begin of all that a run writes into its folder: files that it replaces have others beside them."""
 
 

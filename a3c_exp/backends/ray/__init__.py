@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated
@@ -65,10 +66,7 @@ class Ray(RestartSettings, Backend):
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         assert isinstance(store, CachedStore)
         workers = context.experiment.worker_count
-        vectors = 2 * (workers * (self.in_flight + 1) + 1)  # on their way: gradients and parameters
-        with connected(self.address, ceil(workers * self.cpus_per_worker) + 1, 2 * 4 * store.spec.size * vectors):
-            driver = Driver(self, context, store)
-            try:
-                yield from driver.run()
-            finally:
-                driver.close()
+        cpus = ceil(workers * self.cpus_per_worker) + 1
+        memory = 2 * 4 * store.spec.size * 2 * (workers * (self.in_flight + 1) + 1)  # of vectors on their way
+        with connected(self.address, cpus, memory), closing(Driver(self, context, store)) as driver:
+            yield from driver.run()

@@ -192,9 +192,7 @@ class Driver(Supervisor[ActorSource]):
                 continue
             worker.patient_until = math.inf
             self.leave(worker.worker)
-            there = self._ray.cluster_resources().get("CPU", 0)
-            needed = self._settings.cpus_per_worker * self._spec.workers
-            log.warning("%s has not started: %g CPUs are needed, the cluster has %g", worker.name, needed, there)
+            log.warning("%s has not started, for want of room; stop.mean_return waits for it", worker.name)
 
     # -- what workers ask for ------------------------------------------------------------------------------------------
 
@@ -313,7 +311,7 @@ class Driver(Supervisor[ActorSource]):
             runs = [self.sources[key].run for key in self._running]
             if runs:
                 self._ray.wait(runs, num_returns=len(runs), timeout=GRACE_SECONDS)
-            if not self._server_hangs:  # otherwise nobody waits for its state
+            if self._servers and not self._server_hangs:  # otherwise nobody waits for its state
                 self._store.state(FINAL_FETCH_SECONDS)
         finally:
             self._store.driver = None
