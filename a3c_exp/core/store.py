@@ -269,7 +269,7 @@ class SharedStore:
                 return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set everything as `state` had it, in a new store. The number of workers may differ.
+        """Set everything but rounds as `state` had it. The number of workers may differ.
 
         Raises ValueError if the state is of another network or optimizer.
         """
