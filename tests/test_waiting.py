@@ -18,6 +18,7 @@ from backend_runs import worker_processes
 from runs import LINUX, latest, train, wait_until
 
 import a3c_exp
+from a3c_exp.backends.messages import GRACE_SECONDS
 from a3c_exp.run.trainer import Run
 
 pytestmark = LINUX
@@ -98,6 +99,25 @@ def test_a_stopped_fork_server(tmp_path: Path) -> None:
     assert done.summary["stop_reason"] == "max_seconds"
     assert done.summary["training_seconds"] < 2 + LATE
     wait_until(lambda: not worker_processes())
+
+
+def test_a_worker_that_is_slow_to_die_takes_no_other_with_it(tmp_path: Path) -> None:
+    """Its death is heard of late, as that of a process with much memory. Only it is replaced."""
+
+    def kill_one() -> None:
+        wait_until((tmp_path / "checkpoints" / "latest.ckpt").exists)
+        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+        os.kill(server, signal.SIGSTOP)
+        victim = worker_processes()[0].pid
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        time.sleep(4.5 * GRACE_SECONDS)
+        os.kill(server, signal.SIGCONT)
+
+    settings: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "checkpoint__every": 400, "backend__max_restarts": 3}
+    with meanwhile(kill_one):
+        done = train(tmp_path, backend="processes", **settings, stop__max_seconds=6 * GRACE_SECONDS)
+    assert (done.summary["stop_reason"], done.summary["restarts"]) == ("max_seconds", 1)
 
 
 def alive(folder: Path) -> set[int]:

@@ -116,7 +116,7 @@ class Child(PipeSource):
         a run that is done for all together."""
         super().on_exit(replaced=replaced)
         if replaced or not self.store.is_over:
-            end([self])
+            end([self], last=False)
 
 
 def _kill(process: BaseProcess) -> None:
@@ -143,10 +143,11 @@ def _exit_text(exitcode: int | None) -> str:
     return f"was killed by signal {-exitcode}"
 
 
-def end(sources: Sequence[PipeSource]) -> None:
+def end(sources: Sequence[PipeSource], *, last: bool = True) -> None:
     """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then kill the others.
 
-    One that a dead disk keeps from dying is left behind. A fork server that stands still cannot say who has ended.
+    One that a dead disk keeps from dying is left behind. A fork server that stands still cannot say who has ended, and
+    is killed too. last: no other worker runs, which would end with the fork server.
     """
     children = [source for source in sources if isinstance(source, Child) and source.wanted]
     for child in children:
@@ -155,7 +156,7 @@ def end(sources: Sequence[PipeSource]) -> None:
     for child in children:
         if child.process is not None:
             _kill(child.process)
-    if not end_all(children):
+    if not end_all(children) and last:
         forkserver.kill()
         end_all(children)
     for child in children:

@@ -25,9 +25,10 @@ from a3c_exp.errors import RunError
 
 log = logging.getLogger("a3c_exp")
 
-FETCH_SECONDS = 4.0
+FETCH_SECONDS = 10.0
 """Longest wait for the servers' state, before the last one that was fetched is used instead. The state comes after all
-pushes that the servers have received before. Nothing else is done meanwhile."""
+pushes that the servers have received before: of 72 workers that keep a server busy, 4 seconds. Nothing else is done
+meanwhile."""
 FINAL_FETCH_SECONDS = 30.0
 """The same at the end of a run, when no more pushes come; not if a server has stopped answering."""
 START_SECONDS = 600.0
