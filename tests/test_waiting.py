@@ -114,9 +114,10 @@ def test_a_worker_that_is_slow_to_die_takes_no_other_with_it(tmp_path: Path) -> 
         time.sleep(4.5 * GRACE_SECONDS)
         os.kill(server, signal.SIGCONT)
 
-    settings: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "checkpoint__every": 400, "backend__max_restarts": 3}
+    settings: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "checkpoint__every": 400}
+    settings |= {"backend": "processes", "backend__max_restarts": 3}
     with meanwhile(kill_one):
-        done = train(tmp_path, backend="processes", **settings, stop__max_seconds=6 * GRACE_SECONDS)
+        done = train(tmp_path, **settings, stop__max_seconds=6 * GRACE_SECONDS)
     assert (done.summary["stop_reason"], done.summary["restarts"]) == ("max_seconds", 1)
 
 
