@@ -77,9 +77,7 @@ def printable(text: str) -> str:
 
     A terminal would obey them: it would change its title, hide what follows or show it from right to left.
     """
-    return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
-    )
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(text: str) -> None:

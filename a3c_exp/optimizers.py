@@ -253,9 +253,8 @@ class TorchOptimizer(Optimizer):
 
         target = str(node["_target_"])
         name = target.rpartition(".")[2]
-        require(
-            target == f"torch.optim.{name}" and name in OF_TORCH, "_target_", target, f"one of {', '.join(OF_TORCH)}"
-        )
+        fits = target == f"torch.optim.{name}" and name in OF_TORCH
+        require(fits, "_target_", target, f"one of {', '.join(OF_TORCH)}")
         arguments = inspect.signature(getattr(torch.optim, name)).parameters
         rate = node.get("lr", arguments["lr"].default)
         require(type(rate) in (int, float) and rate > 0, "lr", rate, "a number > 0")

@@ -156,10 +156,8 @@ class NStepZero(Returns):
         """Warn if n is too large for rollouts of so many steps."""
         if self.n < rollout_length:
             return None
-        return (
-            f"n = {self.n} reaches past every rollout of {rollout_length} steps: "
-            "no return is ever bootstrapped from the critic"
-        )
+        effect = "no return is ever bootstrapped from the critic"
+        return f"n = {self.n} reaches past every rollout of {rollout_length} steps: {effect}"
 
 
 @dataclass(frozen=True, kw_only=True)

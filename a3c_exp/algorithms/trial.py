@@ -68,8 +68,7 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
         found, metrics = make(algorithm, outputs, batch, _PROGRESS, network.loss_module)
         names.update(metrics)
         backward(found)
-        result: Floats = network.gradient.copy()
-        return result
+        return np.copy(network.gradient)
 
     name = type(algorithm).__name__
     with refused("algorithm", name, f"its loss fails for a batch of [T, B] = {[*_SHAPE]}"):

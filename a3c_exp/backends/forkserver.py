@@ -16,7 +16,6 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker, util
-from multiprocessing.context import ForkServerContext
 
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import ONE_THREAD, environment
@@ -25,6 +24,7 @@ from a3c_exp.errors import require
 # A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
 LONGEST_TEMPORARY_FOLDER = 71
 PRELOAD = ["a3c_exp.backends.forkserver_preload"]
+CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def ensure_running() -> None:
@@ -33,7 +33,7 @@ def ensure_running() -> None:
     if multiprocessing.get_start_method(allow_none=True) not in (None, *multiprocessing.get_all_start_methods()):
         # joblib's own "loky": a child process is told the default method, and looks it up before it imports joblib.
         multiprocessing.set_start_method("forkserver", force=True)
-    context().set_forkserver_preload(PRELOAD)
+    CONTEXT.set_forkserver_preload(PRELOAD)
     # Only the server and its children inherit these variables: this process's libraries keep their threads.
     variables = dict(ONE_THREAD)
     if multiprocessing.parent_process() is None:  # else the folder is that of the process which has started this one
@@ -45,14 +45,13 @@ def ensure_running() -> None:
             forkserver.ensure_running()
         except ChildProcessError:  # this is a fork of the process that had started the server
             forkserver._forkserver.__init__()  # type: ignore[misc]
-            context().set_forkserver_preload(PRELOAD)
+            CONTEXT.set_forkserver_preload(PRELOAD)
             forkserver.ensure_running()
 
 
 def server() -> int:
     """The server's process id."""
-    pid: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    return pid
+    return int(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
 
 
 def kill() -> None:
@@ -78,10 +77,6 @@ def check_temporary_folder() -> None:
     folder = tempfile.gettempdir()
     most = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters: a socket lies there"
     require(len(os.fsencode(folder)) <= LONGEST_TEMPORARY_FOLDER, "TMPDIR", folder, most)
-
-
-def context() -> ForkServerContext:
-    return multiprocessing.get_context("forkserver")
 
 
 @contextmanager

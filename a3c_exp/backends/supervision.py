@@ -193,6 +193,12 @@ class PipeSource(Source):
         """Wait until this moment at most; return whether it has ended, or has never begun."""
 
 
+def worker_sources(kind: type[PipeSource], context: RunContext, store: SharedStore) -> Iterator[PipeSource]:
+    """The workers of a run, as processes or threads."""
+    for worker in range(context.experiment.worker_count):
+        yield kind(store=store, worker=worker, run=partial(run_worker, context, worker, store))
+
+
 def end_all(sources: Sequence[PipeSource]) -> bool:
     """Wait GRACE_SECONDS, for all together, until workers whose events nobody takes any more have ended; return whether
     they have."""
@@ -252,11 +258,10 @@ class Supervisor(ABC, Generic[AnySource]):
     def _start_next(self) -> bool:
         """Start the next worker; return whether there was one. A run that is over starts no more."""
         source = None if self._store.stopped else next(self._waiting, None)
-        if source is None:
-            return False
-        self._start(len(self.sources), source)
-        self.sources.append(source)
-        return True
+        if source is not None:
+            self._start(len(self.sources), source)
+            self.sources.append(source)
+        return source is not None
 
     def _end(self, key: int, message: WorkerExit) -> Iterator[Event | None]:
         """Process the end of a worker."""

@@ -6,12 +6,11 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.connection import Connection
 
 from a3c_exp.backends.messages import send_events
 from a3c_exp.backends.processes.resources import allow_files
-from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, run_worker
+from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, worker_sources
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.store import SharedStore
@@ -34,11 +33,7 @@ class Threads(RestartSettings, Backend):
         allow_files(experiment.worker_count, each=2)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        threads = (
-            ThreadSource(store=store, worker=worker, run=partial(run_worker, context, worker, store))
-            for worker in range(context.experiment.worker_count)
-        )
-        yield from PipeSupervisor(threads, self, store).run()
+        yield from PipeSupervisor(worker_sources(ThreadSource, context, store), self, store).run()
 
 
 @dataclass(kw_only=True, eq=False)

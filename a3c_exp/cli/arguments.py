@@ -91,10 +91,8 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
             key, _, value = argument.lstrip("+").partition("=")
             require(not key.startswith(OF_HYDRA[1:]), key, value, "given with -m, sweep=<folder> or jobs=N")
         require(words["existing"] in (None, "refuse"), "existing", words["existing"], "given with hydra.run.dir")
-    of_sweep = any(text.startswith("hydra.sweep.dir=") for text in overrides)
-    require(
-        not (of_sweep and words["sweep"]), "sweep", words["sweep"], "given without hydra.sweep.dir, which is the same"
-    )
+    fits = not words["sweep"] or not any(text.startswith("hydra.sweep.dir=") for text in overrides)
+    require(fits, "sweep", words["sweep"], "given without hydra.sweep.dir, which is the same")
     require(not (flags.cfg and words["search"]), "--cfg", flags.cfg, "without search, whose runs are unknown")
     if len(saved) > 1 or (saved and words["existing"]):
         raise ConfigError(*saved[0], "goes with no other run, and not with existing")

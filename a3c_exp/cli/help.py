@@ -68,9 +68,8 @@ def command(arguments: Sequence[str]) -> int:
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
         for path in folder.glob("*/*.yaml"):
             options[path.parent.name].add(path.stem)
-    groups = "\n".join(
-        _explained(f"  {group}", ", ".join(sorted(names)), 18) for group, names in sorted(options.items())
-    )
+    known = sorted(options.items())
+    groups = "\n".join(_explained(f"  {group}", ", ".join(sorted(names)), 18) for group, names in known)
     text = (conf_folder() / "config.yaml").read_text()
     lines = [line.partition("#") for line in text[text.index("\n\n") : text.index("\nhydra:")].strip().splitlines()]
     settings = "\n".join(_explained(f"  {setting.rstrip()}", comment.strip()) for setting, _, comment in lines)

@@ -167,25 +167,22 @@ class Files:
     def compose(self, choices: Sequence[Override]) -> DictConfig:
         """What choices compose. Raises ConfigError."""
         key = tuple(choice.input_line for choice in choices)
-        if key in self._composed:
-            return copy.deepcopy(self._composed[key])
-        self._check(choices)
-        try:
-            node = self._compose(choices)
-        except COMPLAINTS as complaint:
-            raise self._blame(choices, complaint) from complaint
-        self._composed[key] = copy.deepcopy(node)
-        return node
+        if key not in self._composed:
+            self._check(choices)
+            try:
+                self._composed[key] = self._compose(choices)
+            except COMPLAINTS as complaint:
+                raise self._blame(choices, complaint) from complaint
+        return copy.deepcopy(self._composed[key])
 
-    def _compose(self, choices: Iterable[Override]) -> DictConfig:
+    def _compose(self, choices: Iterable[Override]) -> Any:
         texts = [
             f"~{o.key_or_group}"  # Hydra refuses no option of a group otherwise
             if o.type is OverrideType.CHANGE and self.is_group(o.key_or_group) and o.value() is None
             else str(o.input_line)
             for o in choices
         ]
-        node: DictConfig = self._hydra.compose_config(CONFIG_NAME, texts, RunMode.RUN, with_log_configuration=False)
-        return node
+        return self._hydra.compose_config(CONFIG_NAME, texts, RunMode.RUN, with_log_configuration=False)
 
     def _blame(self, choices: Sequence[Override], complaint: BaseException) -> ConfigError:
         """A complaint of Hydra's as an error about the last override without which there would be none."""

@@ -40,10 +40,9 @@ def command(arguments: Sequence[str]) -> int:
             node = compose_node(hydra, line.overrides)
             config, folder = to_container(node), setting(node, "hydra.run.dir")
         require(bool(folder), "hydra.run.dir", folder, "the name of a folder; . for this one")
-        place = (run_folder(config) if folder == "auto" else expanded(folder)).absolute()
         plan = Plan(
             config=config,
-            folder=place,
+            folder=(run_folder(config) if folder == "auto" else expanded(folder)).absolute(),
             new=folder == "auto",
             existing=line.existing or "refuse",
             key="hydra.run.dir",

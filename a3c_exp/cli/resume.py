@@ -55,9 +55,8 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             trusted += build(value, tuple[str, ...], TRUST)
             continue
         if key == RUN_DIR:
-            require(
-                bool(value) and not isinstance(value, dict | list), key, value, "the name of a folder; . for this one"
-            )
+            fits = bool(value) and not isinstance(value, dict | list)
+            require(fits, key, value, "the name of a folder; . for this one")
             place = None if value == "auto" else Path(str(value))
             continue
         config = without_typed(config, key)

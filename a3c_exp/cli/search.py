@@ -41,9 +41,8 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
     searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
     seeds = dict.fromkeys(map(tuple, sweep([searched.pop("seed")]))) if "seed" in searched else [()]
-    ranges: dict[str, Any] = {
-        key: each.value() for key, each in searched.items() if isinstance(each.value(), IntervalSweep)
-    }
+    values = {key: each.value() for key, each in searched.items()}
+    ranges: dict[str, Any] = {key: value for key, value in values.items() if isinstance(value, IntervalSweep)}
     for key, each in ranges.items():
         require(each.start <= each.end, key, f"{each.start:g} to {each.end:g}", "a range whose end is the larger")
     choices = {key: [text for (text,) in sweep([each])] for key, each in searched.items() if key not in ranges}
@@ -54,9 +53,8 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
         found = [trial.suggest_categorical(key, texts) for key, texts in choices.items()]
         for key, each in ranges.items():
             whole = isinstance(each.start, int)  # int(interval(8,64))
-            number = (trial.suggest_int if whole else trial.suggest_float)(
-                key, each.start, each.end, log="log" in each.tags
-            )
+            suggest = trial.suggest_int if whole else trial.suggest_float
+            number = suggest(key, each.start, each.end, log="log" in each.tags)
             found.append(f"{key}={number}" if whole else f"{key}={number:.5g}")
         return tuple(found)
 

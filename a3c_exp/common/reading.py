@@ -123,13 +123,11 @@ def _yaml_loader() -> Any:
     """A safe loader, in C where libyaml is there. It reads numbers as OmegaConf does."""
     import yaml
 
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        pass
-
+    loader: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
     # YAML 1.1 requires a point and a sign in 1e6, OmegaConf and the command line do not.
     exponent = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
-    return Loader
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return loader
 
 
 def check_plain(value: object, key: str = "") -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from a3c_exp.common.reading import expanded
@@ -121,14 +122,7 @@ def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorC
     """The network of an experiment, tried with its environment and its algorithm. Raises ConfigError."""
     if to_train:
         experiment.backend.check(experiment)
-    parts = (
-        experiment.env,
-        experiment.eval.env,
-        experiment.network,
-        experiment.algorithm,
-        experiment.epsilon,
-        experiment.plugins,
-    )
+    parts = attrgetter("env", "eval.env", "network", "algorithm", "epsilon", "plugins")(experiment)
     network = next((each for known, each in made if known == parts), None)
     if network is None:
         network = checks.check_environment_and_network(experiment, to_train=to_train)

@@ -182,9 +182,7 @@ def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
         return module_settings(cls, key)
     hints = typing.get_type_hints(cls)
     return {
-        field.name: Setting(
-            hints[field.name], field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        )
+        field.name: Setting(hints[field.name], field.default is field.default_factory)  # both are MISSING
         for field in dataclasses.fields(cls)
         if field.init
     }
@@ -224,8 +222,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     try:
         with under(path):
             if not _is_module(cls):
-                component: object = cls(**values)
-                return component
+                return cls(**values)
             from a3c_exp.config.modules import network_of
 
             return network_of(cls, values)

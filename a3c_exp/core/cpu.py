@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-)
+_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+ONE_THREAD = dict.fromkeys(_LIMITS, "1")
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 RUNS_AT_ONCE = "A3C_EXP_RUNS_AT_ONCE"
 """Environment variable: how many runs share this machine's cores, of which this process is one or starts them."""
@@ -47,15 +46,14 @@ def usable_cores() -> int:
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Within: these environment variables are set, and programs that are started inherit them."""
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in variables:
             del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def cores_of_a_run() -> int:

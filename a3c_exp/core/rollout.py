@@ -72,9 +72,8 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     A shorter one is filled up with its last row, as rows that are no transitions. Only a rollout whose episode has
     ended is shorter, so nothing reaches from the filling into rows that are transitions.
     """
-    first = rollouts[0]
     if len(rollouts) == 1:
-        return first
+        return rollouts[0]
     length = max(len(rollout.rewards) for rollout in rollouts)
     columns = {name: _side_by_side([getattr(rollout, name) for rollout in rollouts], length) for name in STEP_FIELDS}
     states = [rollout.state for rollout in rollouts if rollout.state is not None]
@@ -103,8 +102,7 @@ def _side_by_side(parts: Sequence[Array], length: int) -> Array:
 class PolicyNetwork(Protocol):
     """A network for an actor: local (`ActorCritic`), or on the other side of a queue (GA3C)."""
 
-    @property
-    def distribution(self) -> Distribution: ...
+    distribution: Distribution
 
     def initial_state(self, count: int) -> Array | None:
         """The recurrent state with which every episode begins, float32 [B, S]; None for a network without one."""

@@ -146,9 +146,8 @@ class Learner:
             self.heartbeat.beat()
             yield push.event
         if rollout.transitions and not pushed:  # the run would never end: steps are counted with the first push
-            raise RunError(
-                f"{self.name}: {type(algorithm).__name__}.minibatches gave none for {event.steps} transitions"
-            )
+            method = f"{type(algorithm).__name__}.minibatches"
+            raise RunError(f"{self.name}: {method} gave none for {event.steps} transitions")
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
             yield from self._wait(self.store.finish_rollout(self.worker))
@@ -257,10 +256,8 @@ class Learner:
         """Count a rollout. Raises RunError after too many in a row of which all gradients were rejected."""
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
-            raise RunError(
-                f"{self.name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was finite. "
-                f"{self._explanation}"
-            )
+            text = f"{self.name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was finite."
+            raise RunError(f"{text} {self._explanation}")
 
 
 @_ignore_nonfinite

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
@@ -31,9 +31,6 @@ Size = Annotated[int, whole(1, 1024)]
 
 ROWS, COLUMNS = 210, 160
 """Size of the console's image. A few games have more rows, which are scaled to these."""
-
-Crop = tuple[int, int, int, int]
-"""Top, bottom, left and right: the part image[top:bottom, left:right] of the console's image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +70,7 @@ class Atari(Environment):
     frame_stack: Size = 4
     height: Size = 84
     width: Size = 84
-    crop: Crop | None = None
+    crop: tuple[int, int, int, int] | None = None
     threads: Size = 1
     reward_clip: Positive | Schedule | None = 1.0
 
@@ -89,22 +86,20 @@ class Atari(Environment):
         games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
         if self.game not in games:
             guess = did_you_mean(self.game.lower(), games, list_all=False)
-            raise ConfigError(
-                "game", self.game, f"there is no such game (https://ale.farama.org/environments). {guess}"
-            )
+            problem = f"there is no such game (https://ale.farama.org/environments). {guess}"
+            raise ConfigError("game", self.game, problem)
         return _AtariBatch(self, count, seeds)
 
-    def games(self, count: int, height: int, width: int) -> VectorEnv[Any, Any, Any]:
+    def games(self, count: int, height: int, width: int) -> Any:
         """The vector environment, with images of this size."""
         vector_env = importlib.import_module("ale_py.vector_env")
-        env: VectorEnv[Any, Any, Any] = vector_env.AtariVectorEnv(
+        return vector_env.AtariVectorEnv(
             self.game, count, num_threads=self.threads, autoreset_mode=AutoresetMode.SAME_STEP,
             max_num_frames_per_episode=self.max_frames, repeat_action_probability=self.repeat_action_probability,
             full_action_space=self.full_action_space, img_height=height, img_width=width,
             stack_num=self.frame_stack, frameskip=self.frame_skip, maxpool=self.frame_skip > 1,
             noop_max=self.noop_max, reward_clipping=False, use_fire_reset=self.fire_reset,
         )  # fmt: skip
-        return env
 
 
 class _AtariBatch(VectorEnvBatch):

@@ -79,12 +79,10 @@ class PartsBox(Box):
 
     def unbounded(self) -> PartsBox:
         """The same with no bounds for the parts that running statistics scale."""
-        return PartsBox(
-            [
-                replace(part, box=Box(-np.inf, np.inf, part.box.shape)) if part.is_measured else part
-                for part in self.parts
-            ]
-        )
+        parts = [
+            replace(part, box=Box(-np.inf, np.inf, part.box.shape)) if part.is_measured else part for part in self.parts
+        ]
+        return PartsBox(parts)
 
     @staticmethod
     def join(parts: Sequence[Array] | Array) -> Floats:

@@ -59,10 +59,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         return Box(low, high, dtype=space.dtype.type), _within(space)
-    raise TypeError(
-        f"its actions are {space}; Discrete, MultiDiscrete, MultiBinary or a Box of floats is needed, of one agent: "
-        "env.wrappers may convert them"
-    )
+    needed = "Discrete, MultiDiscrete, MultiBinary or a Box of floats is needed, of one agent"
+    raise TypeError(f"its actions are {space}; {needed}: env.wrappers may convert them")
 
 
 def _flat(size: int) -> Encode:

@@ -136,12 +136,8 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
             if isinstance(space, PartsBox):
                 shapes["observation"] = dict.fromkeys(inputs, rows)
             graph = torch.export.export(module, (), arguments, dynamic_shapes=shapes)
-            program: Any = torch.onnx.export(
-                graph,
-                verbose=False,
-                input_names=[*inputs, *[name for name in arguments if name == "state"]],
-                output_names=names,
-            )
+            given = [*inputs, *[name for name in arguments if name == "state"]]
+            program: Any = torch.onnx.export(graph, verbose=False, input_names=given, output_names=names)
     except Exception as error:  # the exporter raises anything, and so does a user's module
         problem = f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
         raise ConfigError("network", about["network"], problem) from error

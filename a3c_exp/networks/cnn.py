@@ -91,6 +91,7 @@ class ImageEncoder(nn.Module, ABC):
         than bfloat16 gains. It depends on the batch and the processor alone, so that all workers of a run decide alike.
     pixels: how pixels are scaled; shared by the encoders of a network.
     min_bf16_batch: smaller batches are not computed in bfloat16 unless that is asked for.
+    plain: compute all images at once and in float32, whatever the batch and the processor.
     last_pays: whether channels last are faster in float32 even if no gradient is needed.
     """
 
@@ -118,18 +119,14 @@ class ImageEncoder(nn.Module, ABC):
         self.pixels = PixelScaling(max_pixel)
         self._precision = precision
         self._largest_output = max(sizes)
-        self._plain = False
-
-    def use_float32(self) -> None:
-        """Compute all images at once and in float32 from now on, whatever the batch and the processor."""
-        self._plain = True
+        self.plain = False
 
     @abstractmethod
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
         """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
 
     def forward(self, pictures: Tensor) -> Tensor:
-        if self._plain:
+        if self.plain:
             return self._encode(pictures, torch.float32, channels_last=False)
         count, on_cpu = len(pictures), pictures.device.type == "cpu"
         large_batch = on_cpu and count >= self.min_bf16_batch

@@ -164,7 +164,6 @@ class ComposedNetwork(Network):
     def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
         gaussian = {name: getattr(self, name) for name in ("squash_mean", "softplus_std", "clip_actions")}
         distribution = make_distribution(actions, self.distribution, **gaussian)
-        source = self.encoders
         (actor, width), (critic, critic_width), observation_input = self.make_encoders(observations)
         core = self.make_core(width)
         features, critic_features = (width, critic_width) if core is None else 2 * (core.hidden_size,)
@@ -174,7 +173,7 @@ class ComposedNetwork(Network):
 
         generator = torch_generator(rng)
         encoders = actor, critic
-        warnings = self._idle_settings(distribution) + source.draw_encoders(encoders, generator)
+        warnings = self._idle_settings(distribution) + self.encoders.draw_encoders(encoders, generator)
         if core is not None:
             generator = torch_generator(rng)
         initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
@@ -317,9 +316,7 @@ class Lstm(ComposedNetwork):
     def _idle_settings(self, distribution: Distribution) -> list[str]:
         own = {field.name: field.default for field in fields(ComposedNetwork) if field.name not in ("init", "init_std")}
         changed = {name: getattr(self.encoder, name) for name in own if getattr(self.encoder, name) != own[name]}
-        found = [
-            f"encoder.{name}={value} has no effect: {name} is that of the heads" for name, value in changed.items()
-        ]
+        found = [f"encoder.{name}={x} has no effect: {name} is that of the heads" for name, x in changed.items()]
         if getattr(self.encoder, "critic_encoder", None) is not None:
             found.append("encoder.critic_* has no effect: the cells take the features of the actor's")
         return found + super()._idle_settings(distribution)
@@ -359,9 +356,8 @@ def _action_mask(observations: Box, actions: Space, distribution: Distribution) 
     columns = observations.mask if isinstance(observations, PartsBox) else None
     if columns is not None:
         fits = isinstance(actions, (Discrete, MultiDiscrete)) and not isinstance(distribution, Greedy)
-        require(
-            fits, "env.id", "action_mask", "left out: only a policy over Discrete or MultiDiscrete actions has masks"
-        )
+        allowed = "left out: only a policy over Discrete or MultiDiscrete actions has masks"
+        require(fits, "env.id", "action_mask", allowed)
         size = columns.stop - columns.start
         allowed = f"a mask of {distribution.size} numbers, one for each choice: it has {size}"
         require(size == distribution.size, "env.id", "action_mask", allowed)

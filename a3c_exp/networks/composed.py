@@ -14,7 +14,7 @@ from a3c_exp.networks.actor_critic import ActorCritic, Runtime, TrainOutputs, Un
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.inputs import ObservationInput
-from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, find_obstacle
+from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, array_of, find_obstacle
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
 
 MOST_VALUED_LATER = 64
@@ -162,8 +162,7 @@ class PartRuntime:
         return parameters, None if later else self._critic_forward(observations), state
 
     def _critic_forward(self, observations: Array) -> Floats:
-        values: Floats = self._value.act_forward(self._critic.act_forward(observations))[..., 0]
-        return values
+        return self._value.act_forward(self._critic.act_forward(observations)).squeeze(-1)
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
         length, count = observations.shape[:2]
@@ -202,8 +201,7 @@ class _TorchEncoder:
 
     def act_forward(self, observations: Array) -> Floats:
         with torch.inference_mode():
-            features: Floats = self._encoder(self._input.prepare(torch.from_numpy(observations))).numpy()
-        return features
+            return array_of(self._encoder(self._input.prepare(torch.from_numpy(observations))))
 
     def train_forward(self, observations: Array) -> tuple[Floats, Callable[[Floats], None]]:
         features = self._encoder(self._input.prepare(torch.from_numpy(observations)))

@@ -125,8 +125,7 @@ class Greedy(SingleChoice):
 
     def target_values(self, parameters: Array, actions: Array) -> Array:
         """Q^-(s, a) of actions [N]: float32 [N]."""
-        values: Array = parameters[np.arange(len(actions)), self._choices + actions]
-        return values
+        return np.asarray(parameters[np.arange(len(actions)), self._choices + actions])
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         raise NotImplementedError("the best action has no derivative: a QNetwork learns Q(s, a) itself")
@@ -139,10 +138,9 @@ class MultiCategorical(Distribution):
     """Several independent choices: MultiDiscrete spaces. Actions are int64 [B, choices]; log-probabilities add."""
 
     def __init__(self, space: gym.spaces.MultiDiscrete) -> None:
-        sizes = [int(n) for n in space.nvec.ravel()]
-        self.size = sum(sizes)
-        self._sizes = sizes
-        self._ends = np.cumsum(sizes)[:-1]
+        self._sizes = [int(n) for n in space.nvec.ravel()]
+        self.size = sum(self._sizes)
+        self._ends = np.cumsum(self._sizes)[:-1]
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         drawn = [_sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)]
@@ -184,8 +182,7 @@ class Bernoulli(Distribution):
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
             # dH/dx = -x p (1 - p), with p the probability of a 1 and x its logit.
             by_entropy = grad_entropy[:, None] * parameters * one * (1 - one)
-            grad: Array = grad_log_probs[:, None] * (actions - one) - by_entropy
-            return grad
+            return np.asarray(grad_log_probs[:, None] * (actions - one) - by_entropy)
 
         return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1), backward
 
@@ -322,9 +319,8 @@ class SquashedGaussian(Gaussian):
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
             weighted = -2 * np.tanh(points) * WEIGHTS * grad_entropy[:, None, None]  # d ln(1 - tanh^2 u) / du
             grad_mean, grad_log_std = by_moments(grad_log_probs, grad_entropy)
-            return self._by_parameters(
-                parameters, grad_mean + weighted.sum(-1), grad_log_std + (weighted * steps).sum(-1)
-            )
+            grad_log_std = grad_log_std + (weighted * steps).sum(-1)
+            return self._by_parameters(parameters, grad_mean + weighted.sum(-1), grad_log_std)
 
         slopes = _log_slopes(actions).sum(-1)
         return log_probs - slopes, entropy + (_log_slopes(points) @ WEIGHTS).sum(-1), backward
@@ -397,8 +393,7 @@ class Beta(Distribution):
         return log_probs.astype(parameters.dtype), entropies.astype(parameters.dtype), backward
 
     def to_env(self, actions: Array) -> Array:
-        scaled: Array = self._low + self._range * actions
-        return scaled
+        return np.asarray(self._low + self._range * actions)
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
         """The means."""
@@ -437,14 +432,12 @@ def make_distribution(space: gym.Space[Any], continuous: Continuous = "gaussian"
 def _log_slopes(u: Array) -> Array:
     """ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
     size = np.abs(u)
-    slopes: Array = 2 * (math.log(2) - size - np.log1p(np.exp(-2 * size)))
-    return slopes
+    return np.asarray(2 * (math.log(2) - size - np.log1p(np.exp(-2 * size))))
 
 
 def _by_torch(function: Callable[[Tensor], Tensor], x: Array) -> Array:
     """A function of torch that numpy lacks."""
-    found: Array = function(torch.from_numpy(x)).numpy()
-    return found
+    return function(torch.from_numpy(x)).numpy()
 
 
 def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
@@ -510,13 +503,12 @@ def _evaluate_choice(logits: Array, actions: Array) -> Evaluated:
 
     def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
         # d log pi(a) / dx_k = [k = a] - p_k, dH / dx_k = -p_k (log p_k + H)
-        grad = log_probs + entropy
+        grad: Array = log_probs + entropy
         grad *= grad_entropy
         grad += grad_log_probs
         grad *= probabilities
         np.negative(grad, grad)
         grad[actions, rows] += grad_log_probs
-        grad_logits: Array = grad.T
-        return grad_logits
+        return grad.T
 
     return log_probs[actions, rows], entropy, backward

@@ -39,9 +39,8 @@ class PolicyHead(nn.Module):
     def initialize(self, initializer: Initializer, policy_gain: float) -> None:
         """Draw the layer, and set the parameters of standard deviations."""
         initializer.draw(self.linear, policy_gain)
-        spread = (
-            self.linear.bias[self.linear.out_features - len(self._initial) :] if self.spread is None else self.spread
-        )
+        place = slice(self.linear.out_features - len(self._initial), None)
+        spread = self.linear.bias[place] if self.spread is None else self.spread
         with torch.no_grad():
             spread.copy_(self._initial)
 

@@ -28,16 +28,14 @@ aten = torch.ops.aten
 
 def array_of(tensor: Tensor) -> Floats:
     """A tensor as an array: a view of one on the host, a copy of one on another device."""
-    array: Floats = tensor.detach().cpu().numpy()
-    return array
+    return tensor.detach().cpu().numpy()
 
 
 def gradient_of(parameter: Tensor) -> Floats:
     """A view of a parameter's gradient. A missing gradient is created, with zeros."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
-    array: Floats = parameter.grad.numpy()
-    return array
+    return parameter.grad.numpy()
 
 
 class Activation(NamedTuple):

@@ -134,8 +134,7 @@ class LstmKernel:
 def _by_gate(matrix: Tensor) -> Floats:
     """A view [4, N, C] of a matrix [N, 4 C]. With the gates first, the numbers of one gate lie together, and numpy
     multiplies by them at once. Row by row it takes three times as long."""
-    view: Floats = matrix.detach().numpy().reshape(len(matrix), 4, -1).transpose(1, 0, 2)
-    return view
+    return array_of(matrix).reshape(len(matrix), 4, -1).transpose(1, 0, 2)
 
 
 def _step(sums: Floats, hidden: Floats, cell: Floats, recurrent: Floats) -> tuple[Floats, Floats]:

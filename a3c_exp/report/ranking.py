@@ -50,21 +50,20 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
     rows = []
     for name, runs in ranked.items():
         numbers = {key: [run.numbers[key] for run in runs] for key in NUMBERS}
-        rows.append(
-            {
-                "configuration": name,
-                "runs": _count(runs),
-                "solved": _solved(runs),
-                **({} if curve is None else {curve: estimate(scores(runs, curve))}),
-                "final return": estimate(scores(runs, None)),
-                "best return": estimate(_there(numbers["best_return"])),
-                "steps until solved": spread(numbers["solved_steps"], 0),
-                "seconds until solved": spread(numbers["solved_seconds"], 1),
-                "steps/s": spread(_there(numbers["steps_per_second"]), 0),
-                "staleness": spread(_there(numbers["staleness"]), 2),
-                "folders": _folders([run.folder.name for run in runs]),
-            }
-        )
+        row = {
+            "configuration": name,
+            "runs": _count(runs),
+            "solved": _solved(runs),
+            **({} if curve is None else {curve: estimate(scores(runs, curve))}),
+            "final return": estimate(scores(runs, None)),
+            "best return": estimate(_there(numbers["best_return"])),
+            "steps until solved": spread(numbers["solved_steps"], 0),
+            "seconds until solved": spread(numbers["solved_seconds"], 1),
+            "steps/s": spread(_there(numbers["steps_per_second"]), 0),
+            "staleness": spread(_there(numbers["staleness"]), 2),
+            "folders": _folders([run.folder.name for run in runs]),
+        }
+        rows.append(row)
     return rows
 
 

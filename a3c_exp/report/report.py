@@ -91,10 +91,9 @@ class Report:
         Raises OSError, and ImportError without matplotlib.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        ranked = self.ranked
-        self._write_tables(folder, ranked)
+        self._write_tables(folder)
         parts = [HEAD, element("h1", "Report"), element("p", *self._origin())]
-        for number, (env, configurations) in enumerate(ranked.items(), 1):
+        for number, (env, configurations) in enumerate(self.ranked.items(), 1):
             parts += [element("h2", env), html_table(table(configurations, self.curve))]
             parts.append(element("p", *comparison(configurations, self.curve)))
             pictures = {}
@@ -112,10 +111,10 @@ class Report:
         parts.append(element("p", EXPLANATION.format(score=self._score), *self._missing()))
         write_text(folder / PAGE, "".join(parts))
 
-    def _write_tables(self, folder: Path, ranked: Mapping[str, Mapping[str, Runs]]) -> None:
+    def _write_tables(self, folder: Path) -> None:
         runs: list[list[object]] = []
         points: list[list[object]] = []
-        for env, configurations in ranked.items():
+        for env, configurations in self.ranked.items():
             for name, alike in configurations.items():
                 for run in alike:
                     known = run.settings.get("seed"), run.stop_reason, *run.numbers.values()

@@ -180,8 +180,8 @@ class Appender:
             self._file.close()
 
 
-def set_aside(path: Path, problem: str = "") -> Path:
-    """Rename a file to the first free name of `name.old`, `name.old2` and so on, and return the new path.
+def set_aside(path: Path, problem: str = "") -> None:
+    """Rename a file to the first free name of `name.old`, `name.old2` and so on.
 
     problem: the reason, for the log.
     """
@@ -190,7 +190,6 @@ def set_aside(path: Path, problem: str = "") -> Path:
     path.rename(aside)
     if problem:
         log.warning("%s %s: it is kept as %s", path.name, problem, aside.name)
-    return aside
 
 
 def copy_as(path: Path, copy: Path) -> None:

@@ -91,7 +91,7 @@ class Policy:
         """Compute images in float32 from now on, whatever the `precision` of the network."""
         for module in self._network.modules():
             if isinstance(module, ImageEncoder):
-                module.use_float32()
+                module.plain = True
 
     def predict(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
         """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent state.
@@ -113,8 +113,7 @@ class Policy:
         """Actions of an EnvBatch [B, ...] from distribution parameters [B, P]."""
         distribution = self._network.distribution
         if greedy:
-            actions: Array = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
-            return actions
+            return distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
         return distribution.to_env(distribution.sample(parameters, self._rng)[0])
 
     def act(self, observation: Any, greedy: bool = True) -> Any:

@@ -10,7 +10,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Annotated, ClassVar
 
-from a3c_exp.backends import forkserver
 from a3c_exp.backends.ga3c.agent import run_agent
 from a3c_exp.backends.ga3c.buffers import ENDED, BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
@@ -97,7 +96,6 @@ class Ga3c(RestartSettings, Backend):
         return shared_store(replace(spec, workers=spec.workers + services, services=services))
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        forkserver.ensure_running()
         network, env = build_network(context.experiment, draw=False)
         device = find_device(network, self.device)
         log.info("the network and the optimizer compute on %s", "the CPU" if device is None else f"device {device}")

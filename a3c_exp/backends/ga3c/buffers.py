@@ -53,8 +53,7 @@ class IndexQueue:
         """Wait until there is a number; then take up to `count` of them. Empty if none comes within `seconds`."""
         if not self._poll.poll(1000 * seconds):
             return []
-        numbers: list[int] = np.frombuffer(os.read(self._reader.fileno(), _WIDTH * count), np.int64).tolist()
-        return numbers
+        return array.array("q", os.read(self._reader.fileno(), _WIDTH * count)).tolist()
 
     def __len__(self) -> int:
         return bytes_in(self._reader) // _WIDTH
@@ -154,8 +153,7 @@ class AgentBuffers:
         self.status = self.request["status"].data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings = self.spec, self.number, self.block, self.notifications, self.requests, self.finished
-        return AgentBuffers, settings
+        return AgentBuffers, (self.spec, self.number, self.block, self.notifications, self.requests, self.finished)
 
     @property
     def is_busy(self) -> bool:

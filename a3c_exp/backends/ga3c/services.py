@@ -127,13 +127,9 @@ class Services:
             versions = np.asarray(rollout.version)[rollout.valid]
             oldest = int(versions.min(initial=snapshot.version))
             event = Event(row)
-            event.add(
-                {
-                    "ga3c/training_batch": rollout.transitions,
-                    "ga3c/training_queue": len(slots) + len(buffers.finished),
-                    "ga3c/lag": snapshot.version - float(versions.mean()) if versions.size else 0.0,
-                }
-            )
+            lag = snapshot.version - float(versions.mean()) if versions.size else 0.0
+            waiting = len(slots) + len(buffers.finished)
+            event.add({"ga3c/training_batch": rollout.transitions, "ga3c/training_queue": waiting, "ga3c/lag": lag})
             # Staleness counts from the oldest parameters that acted. PPO counts from each minibatch's pull: its ratio
             # corrects for the lag.
             for step in learner.learn(rollout, snapshot._replace(version=oldest), event):

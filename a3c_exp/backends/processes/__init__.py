@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
 
-from a3c_exp.backends import forkserver
 from a3c_exp.backends.processes.children import Child, end
 from a3c_exp.backends.processes.resources import check_processes, shared_store
-from a3c_exp.backends.supervision import PipeSupervisor, RestartSettings, run_worker
+from a3c_exp.backends.supervision import PipeSupervisor, RestartSettings, worker_sources
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
@@ -35,9 +33,4 @@ class Processes(RestartSettings, Backend):
         return shared_store(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        forkserver.ensure_running()
-        children = (
-            Child(store=store, worker=worker, run=partial(run_worker, context, worker, store))
-            for worker in range(context.experiment.worker_count)
-        )
-        yield from PipeSupervisor(children, self, store).run(end)
+        yield from PipeSupervisor(worker_sources(Child, context, store), self, store).run(end)

@@ -82,7 +82,7 @@ class Child(PipeSource):
     def _fork(self, run: Run, writer: connection.Connection) -> None:
         server = forkserver.server()
         arguments = self.name, run, writer, server
-        process = forkserver.context().Process(target=_main, args=arguments, name=self.name, daemon=True)
+        process = forkserver.CONTEXT.Process(target=_main, args=arguments, name=self.name, daemon=True)
         impatient = threading.Timer(SERVER_SECONDS, forkserver.kill)
         impatient.start()
         try:

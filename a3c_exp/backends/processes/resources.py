@@ -9,7 +9,7 @@ import os
 import resource
 import tempfile
 import threading
-from dataclasses import fields
+from dataclasses import fields, replace
 from multiprocessing import reduction
 from typing import Any
 
@@ -30,10 +30,9 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
     """
     forkserver.check_temporary_folder()
     allow_files(experiment.worker_count, files_each)
-    for field in fields(experiment):  # a component of a user's own may hold open files or locks
-        component = getattr(experiment, field.name)
-        if field.name == "callbacks":  # which stay here
-            continue
+    sent = replace(experiment, callbacks=())  # which stay here
+    for field in fields(sent):  # a component of a user's own may hold open files or locks
+        component = getattr(sent, field.name)
         try:
             with forkserver.unchanged():  # a class of the program itself is in no module that a worker could import
                 reduction.ForkingPickler.dumps(component)
@@ -51,10 +50,9 @@ def allow_files(workers: int, each: int) -> None:
     """
     needed = workers * each + OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or needed <= soft:
-        return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except ValueError as error:
         raise ConfigError("workers", workers, f"needs {needed} open files: the limit is {hard} (ulimit -Hn)") from error
 
@@ -82,9 +80,8 @@ def shared_block(nbytes: int, blocks: int = 1) -> SharedBlock:
         return SharedBlock(fd)
     except OSError as error:
         os.close(fd)
-        raise RunError(
-            f"{nbytes * blocks:,} bytes of memory that processes share are not to be had: {one_line(error)}"
-        ) from error
+        what = f"{nbytes * blocks:,} bytes of memory that processes share"
+        raise RunError(f"{what} are not to be had: {one_line(error)}") from error
 
 
 def _anonymous_file() -> int:

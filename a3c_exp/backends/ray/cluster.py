@@ -46,15 +46,9 @@ def lost_errors() -> tuple[type[BaseException], ...]:
 
     OutOfMemoryError: Ray ends an actor when memory runs out.
     """
-    from ray import exceptions
+    from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
 
-    return (
-        exceptions.RayActorError,
-        exceptions.ObjectLostError,
-        exceptions.OutOfMemoryError,
-        exceptions.NodeDiedError,
-        exceptions.WorkerCrashedError,
-    )
+    return RayActorError, ObjectLostError, OutOfMemoryError, NodeDiedError, WorkerCrashedError
 
 
 def death_text(error: BaseException) -> str:

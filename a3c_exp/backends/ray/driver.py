@@ -118,9 +118,8 @@ class Driver(Supervisor[ActorSource]):
         self._server_watch = StallWatch(settings.stall_seconds)
         self._server_hangs = False
         store.driver = self
-        self._actors = ray.remote(WorkerActor).options(
-            num_cpus=settings.cpus_per_worker, enable_task_events=False, scheduling_strategy="SPREAD"
-        )
+        actor, cpus = ray.remote(WorkerActor), settings.cpus_per_worker
+        self._actors = actor.options(num_cpus=cpus, enable_task_events=False, scheduling_strategy="SPREAD")
         workers = (ActorSource(store=store, worker=worker, driver=self) for worker in range(self._spec.workers))
         super().__init__(workers, settings, store)
 
@@ -189,11 +188,10 @@ class Driver(Supervisor[ActorSource]):
                 worker.on_exit(replaced=False)
             return
         for worker in waiting.values():
-            if time.monotonic() < worker.patient_until:
-                continue
-            worker.patient_until = math.inf
-            self.leave(worker.worker)
-            log.warning("%s has not started, for want of room; stop.mean_return waits for it", worker.name)
+            if time.monotonic() >= worker.patient_until:
+                worker.patient_until = math.inf
+                self.leave(worker.worker)
+                log.warning("%s has not started, for want of room; stop.mean_return waits for it", worker.name)
 
     # -- what workers ask for ------------------------------------------------------------------------------------------
 
@@ -284,12 +282,11 @@ class Driver(Supervisor[ActorSource]):
             counters.start_clock(seconds_ago=status.training_seconds)
         for worker in self.sources:
             worker.beat = status.beats.get((worker.worker, worker.attempt), worker.beat)
-        if not status.events:
-            yield None
-            return
         for event in status.events:
             self._restarts.on_event("server", replace(event, left=None))
             yield event.worker, event
+        if not status.events:
+            yield None
 
     # -- what the store asks for --------------------------------------------------------------------------------------
 

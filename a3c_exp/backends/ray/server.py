@@ -159,8 +159,7 @@ def shard_of(spec: StoreSpec, state: Mapping[str, Any], shard: slice) -> tuple[S
     for name, part in spec.param_slices.items():
         ends = np.array([part.start, part.stop]) - shard.start
         param_slices[name] = slice(*ends.clip(0, size).tolist())
-    vectors = {"parameters": state["parameters"][shard], "optimizer_state": state["optimizer_state"][..., shard]}
-    own = {name: vector.copy() for name, vector in vectors.items()}
+    own = {"parameters": state["parameters"][shard], "optimizer_state": state["optimizer_state"][..., shard]}
     return replace(spec, size=size, param_slices=param_slices), {**state, **own}
 
 

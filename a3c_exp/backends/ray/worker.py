@@ -35,10 +35,6 @@ BEATS_BEFORE_STALL = 4
 """The least number of heartbeats within `stall_seconds`."""
 
 
-Call = Callable[..., Future[Any]]
-"""Starts a call of a server, given its index, the method's name and its arguments."""
-
-
 class WorkerActor:
     """Runs one worker in a process of Ray, which the driver ends with it."""
 
@@ -77,9 +73,11 @@ class RemoteStore:
     `pull` returns the newest parameters that have arrived. It waits only while more than `in_flight` messages have no
     reply; in synchronous rounds it waits for all.
     A call that fails ends the worker: nothing is sent twice.
+
+    call: starts a call of a server, given its index, the method's name and its arguments.
     """
 
-    def __init__(self, spec: StoreSpec, call: Call, servers: int, in_flight: int) -> None:
+    def __init__(self, spec: StoreSpec, call: Callable[..., Future[Any]], servers: int, in_flight: int) -> None:
         self._synchronous = spec.synchronous
         self._call = call
         self._max_pending = 0 if spec.synchronous else in_flight
