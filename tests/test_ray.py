@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_parts
-from backend_runs import Events, running
+from backend_runs import PPO, Events, running
 from refusals import refused
 from runs import SCRIPTED, config, drain, latest, processes, train_config, wait_until
 
@@ -121,8 +121,9 @@ def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_serial(cluster:
     test_parts.check_one_is_as_on_serial("ray", **one_by_one)
 
 
-def test_a_quorum_has_one_server() -> None:
-    whole = on_ray(workers=3, update="sync", quorum=2, backend={"shards": 2})
+@pytest.mark.parametrize("settings", [{"quorum": 2}, {"algorithm": PPO}])
+def test_rounds_of_a_quorum_or_of_minibatches_have_one_server(settings: dict[str, Any]) -> None:
+    whole = on_ray(workers=3, update="sync", backend={"shards": 2}, **settings)
     refused(lambda: load_experiment(whole), "backend.shards", 2)
 
 

@@ -272,7 +272,7 @@ class TestRounds:
 
     def test_of_minibatches_end_with_the_rollouts_of_all(self) -> None:
         """Two pushes of each rollout; its end is told after them."""
-        with serving(shards=2, synchronous=True) as servers:
+        with serving(synchronous=True) as servers:
 
             def work(worker: RemoteStore, index: int) -> None:
                 for _ in range(3):

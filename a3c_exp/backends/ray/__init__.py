@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Annotated
 
+from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.backends.ray.cluster import connected, find_fault
 from a3c_exp.backends.ray.driver import CachedStore, Driver
 from a3c_exp.backends.supervision import RestartSettings
@@ -16,7 +17,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError, require, require_package
+from a3c_exp.errors import require, require_package
 
 MOST = 1024
 """Servers, and pushes without a reply."""
@@ -42,15 +43,21 @@ class Ray(RestartSettings, Backend):
     cpus_per_worker: NotNegative = 1.0
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards had rounds of a quorum or a
-        target network.
+        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards cannot do what is asked.
 
-        Servers know nothing of each other: each would let other gradients into a round, and has one part of a network.
+        Servers know nothing of each other. Each would let other gradients into a round of a quorum, end a rollout of
+        several gradients at another moment, and has one part of a network.
         """
-        fits = self.shards == 1 or experiment.quorum in ("all", experiment.worker_count)
-        require(fits, "backend.shards", self.shards, "1 with a quorum: one server decides who is in a round")
-        if self.shards > 1 and experiment.algorithm.target_every is not None:
-            raise ConfigError("backend.shards", self.shards, "must be 1 with a target network: one server copies it")
+        algorithm, quorum = experiment.algorithm, experiment.quorum
+        of_one_server = {
+            "a quorum: one server decides who is in a round": quorum not in ("all", experiment.worker_count),
+            "update=sync and minibatches: one server says when all have finished a rollout": (
+                experiment.update == "sync" and isinstance(algorithm, MinibatchAlgorithm)
+            ),
+            "a target network: one server copies it": algorithm.target_every is not None,
+        }
+        for what, asked in of_one_server.items():
+            require(self.shards == 1 or not asked, "backend.shards", self.shards, f"1 with {what}")
         require_package("backend.address", self.address, "ray")
         fault = None if self.address == "local" else find_fault(self.address)
         allowed = f"'local', 'auto' or host:port of a cluster's head: {fault}"
