@@ -134,8 +134,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     finally:
         terminal.clear()
         close_within(env, CLOSE_SECONDS)
-    if recorder is not None:
-        print(printable(f"video: {recorder.write().path}"))
+    if recorder is not None and (video := recorder.write()) is not None:
+        print(printable(f"video: {video.path}"))
     return episodes
 
 

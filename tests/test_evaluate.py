@@ -227,7 +227,9 @@ class TestTheCommandLine:
         assert len(set(output)) == 3
         assert output[0].startswith("policy: latest.ckpt, after 160 steps\nreturns: ")
 
-    def test_writes_a_film_of_the_first_episode(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_writes_a_film_of_the_first_episode(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    ) -> None:
         pytest.importorskip("moviepy")
         train(tmp_path, SCRIPTED, env__kwargs={"lengths": [12]}, total_steps=32)
         arguments = [str(tmp_path), "episodes=2", "plugins=[scripted]", "video=true"]
@@ -240,6 +242,11 @@ class TestTheCommandLine:
         with VideoFileClip(str(film)) as clip:
             assert clip.n_frames in (11, 12)  # its own arithmetic of times may miss the last
             assert clip.size == [6, 4]
+        film.unlink()
+        film.mkdir()  # so that there is no place for another film
+        assert evaluate.main(arguments) == 0
+        assert "returns: " in capsys.readouterr().out
+        assert "video 32.mp4" in caplog.text
 
     @pytest.mark.parametrize(
         ("arguments", "key", "value"),

@@ -38,6 +38,7 @@ class Showing(Callback):
 
     def on_trained(self, run: RunView) -> None:
         run.log_histogram("mine/numbers", [[0.0, 1.0], [np.nan, 1.0]])
+        run.log_histogram("mine/nearly_equal", [1.0, 1.0 + 2**-50])
         run.log_image("mine/image", np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
         run.log_text("mine/text", "**bold**")
         run.log_image("mine/gray", np.zeros((2, 4), np.uint8))
@@ -49,6 +50,7 @@ def test_tensorboard_reads_histograms_images_and_texts(tmp_path: Path) -> None:
     ((step, histogram),) = found["mine/numbers"]
     assert step == done.summary["steps"]
     assert histogram[:, 2].sum() == 3 and (histogram[0, 0], histogram[-1, 1]) == (0, 1)  # left, right, count
+    assert found["mine/nearly_equal"][0][1][:, 2].sum() == 2
     ((_, image),) = found["mine/image"]
     assert list(image[:2]) == [b"4", b"2"]
     pillow = pytest.importorskip("PIL.Image")

@@ -17,7 +17,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.callback import EvalResult, RunView
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.envs import close_within, on_progress
-from a3c_exp.errors import RunError, one_line
+from a3c_exp.errors import RunError
 from a3c_exp.run.callbacks import Every, Own, OwnView
 from a3c_exp.run.files import log
 from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
@@ -184,12 +184,7 @@ class Evaluations(Own):
         if len(episodes) < limits.episodes:
             return None
         mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
-        video = None
-        if recorder is not None:
-            try:
-                video = recorder.write()
-            except OSError as error:
-                log.warning("the evaluation at step %d has no video: %s", state["steps"], one_line(error))
+        video = None if recorder is None else recorder.write()
         return EvalResult(state["steps"], mean_return, mean_length, episodes.cut, episodes.means(), video)
 
     def _go_on(self, ended: int, steps: int) -> bool:

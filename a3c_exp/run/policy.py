@@ -23,7 +23,7 @@ from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.envs import EnvBatch, EnvError
 from a3c_exp.envs.info import InfoNumbers, number_columns
-from a3c_exp.errors import ConfigError, RunError, refused, require_package
+from a3c_exp.errors import ConfigError, RunError, one_line, refused, require_package
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
@@ -157,12 +157,18 @@ class Recorder:
                 raise ConfigError("video", True, "must be false: this environment draws no pictures")
             self._frames.append(frame)
 
-    def write(self) -> Video:
-        """Write the mp4. Raises OSError."""
+    def write(self) -> Video | None:
+        """Write the mp4; None with a warning if that is impossible."""
         from moviepy import ImageSequenceClip
 
-        self._path.parent.mkdir(exist_ok=True)
-        ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            self._path.unlink(missing_ok=True)
+            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
+            self._path.stat()  # ffmpeg may have ended without a word
+        except OSError as error:
+            log.warning("the video %s could not be written: %s", self._path.name, one_line(error))
+            return None
         return Video(self._path, self._frames[0])
 
 

@@ -230,7 +230,7 @@ class Trainer:
         self.tell("on_point", self.steps if step is None else step, numbers)
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
-        numbers = np.asarray(values, np.float64).ravel()
+        numbers = np.asarray(values, np.float32).astype(np.float64).ravel()  # numbers nearly alike would have no bins
         self._log_media("histogram", name, numbers[np.isfinite(numbers)])
 
     def log_image(self, name: str, pixels: NDArray[np.uint8]) -> None:
