@@ -73,6 +73,14 @@ def test_what_is_not_finite_in_a_rollout_is_named(name: str, value: float, text:
     assert ("learning rate" in event.explanation) == text.startswith("Not finite"), "data come first"
 
 
+@pytest.mark.parametrize("limit", [None, 0.5])
+def test_a_gradient_without_a_square_is_refused_unless_it_is_clipped(limit: float | None) -> None:
+    """Its square, infinite in the optimizer's state, would hold its parameters where they are for ever."""
+    (event,) = learn_once(make_worker(optimizer=sgd(1e-3, limit)), "rewards", 1e22)
+    assert event.counts.get("rejected", 0) == (limit is None)
+    assert limit or (event.explanation is not None and "rewards are too large" in event.explanation)
+
+
 def test_rows_that_are_no_transitions_are_not_blamed() -> None:
     worker = make_worker()
     batch = worker._learner._batch(worker._actor.collect(worker._learner.pull()))

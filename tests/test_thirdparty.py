@@ -18,7 +18,7 @@ from workers import make_workers
 import a3c_exp
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
-from a3c_exp.core.experiment import build_network
+from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.run import checkpoint
 
 PREDICTING: dict[str, Any] = ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}}
@@ -53,6 +53,30 @@ class TestConstants:
             assert each.keys() == CONSTANTS
             for name in CONSTANTS:
                 np.testing.assert_array_equal(each[name], expected[name])
+
+    def test_are_drawn_by_no_initialization(self) -> None:
+        """Only the network that a run begins with is initialized. Its workers' networks would have others."""
+        network = {"_target_": "thirdparty.Frozen", "init": "orthogonal"}
+        experiment = load_experiment(config(network=network, plugins=["scripted", "thirdparty"]))
+        first, again = build_network(experiment)[0], build_network(experiment, draw=False)[0]
+        for name, tensor in first.constants().items():
+            assert torch.equal(tensor, again.constants()[name]), name
+        assert any("first (Linear)" in warning for warning in first.warnings)
+
+    def test_are_the_same_in_threads_that_begin_at_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        networks = []
+
+        def build(self: Any, *arguments: Any) -> Any:
+            networks.append(made(self, *arguments))
+            return networks[-1]
+
+        made = Experiment.build_network
+        monkeypatch.setattr(Experiment, "build_network", build)
+        network = {"_target_": "thirdparty.Frozen"}
+        train(tmp_path, backend="threads", workers=8, network=network, plugins=["scripted", "thirdparty"])
+        assert len(networks) > 8
+        matrices = [network.constants()["actor_encoder.matrix"] for network in networks]
+        assert all(torch.equal(matrix, matrices[0]) for matrix in matrices)
 
     @pytest.mark.parametrize(("name", "change"), [*zip(sorted(CONSTANTS), ("other", "missing", "shape"), strict=True)])
     def test_a_checkpoint_with_others_is_not_resumed(self, name: str, change: str, tmp_path: Path) -> None:

@@ -34,6 +34,25 @@ class Attention(nn.Module):
         return features
 
 
+class Frozen(nn.Module):
+    """A layer that is never trained before one that is: float32 [N, inputs] -> [N, width].
+
+    matrix: large, so that its drawing takes a while.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, inputs: int, width: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, width).requires_grad_(False)
+        self.register_buffer("matrix", torch.stack([torch.randn(width) for _ in range(400)]))
+        self.last = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = torch.tanh(self.last(torch.tanh(self.first(x)) + self.matrix.mean(0)))
+        return features
+
+
 class Whole(nn.Module):
     """A whole actor-critic, for vectors."""
 

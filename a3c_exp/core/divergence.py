@@ -39,7 +39,8 @@ def explain_divergence(network: ActorCritic, batch: BatchArrays) -> str:
     arrays |= {f"gradient of {group}": network.gradient[place] for group, place in slices}
     sizes = {name: _largest(array) for name, array in arrays.items()}
     name = next((name for name, size in sizes.items() if not math.isfinite(size)), max(sizes, key=sizes.__getitem__))
-    return f"Not finite: {name} (largest {sizes[name]:.2g}). {_HINT}"
+    what = "Too large" if math.isfinite(sizes[name]) else "Not finite"
+    return f"{what}: {name} (largest {sizes[name]:.2g}). {_HINT}"
 
 
 def _column(batch: BatchArrays, name: str) -> Array:

@@ -19,7 +19,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.envs.batch import EnvBatch, Environment, opened
+from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.inputs import PICTURE, observation_form
@@ -277,9 +277,12 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 
     The environment is closed, but still has its spaces. draw: False for parameters that are about to be overwritten.
     """
-    with opened(experiment.env, experiment.plugins) as env:
+    env = experiment.env.make(1, [0])
+    try:
         rng = seeding.generator(experiment.seed, seeding.Role.PARAMETERS) if draw else None
         return experiment.build_network(env, rng), env
+    finally:
+        close_within(env)
 
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:

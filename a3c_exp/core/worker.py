@@ -13,7 +13,7 @@ from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm
 from a3c_exp.algorithms.batch import count_of, explained_variance, total
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
-from a3c_exp.core.divergence import explain_divergence
+from a3c_exp.core.divergence import TOO_LARGE, explain_divergence
 from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Experiment, RunContext
@@ -25,6 +25,7 @@ from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.envs import EnvBatch, close_within, on_progress
 from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, NetworkOutputs
+from a3c_exp.networks.components import construction
 from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
 from a3c_exp.schedules import progress_of
@@ -221,7 +222,10 @@ class Learner:
     def _prepare_push(
         self, snapshot: Snapshot, event: Event, transitions: int, stats: Stats | None, batch: BatchArrays | None
     ) -> Push:
-        """Clip the gradient; leave it out if it is not finite or of no transition. batch: None if there is none."""
+        """Clip the gradient; leave it out if it, or its square, is not finite, or if it is of no transition.
+
+        batch: None if there is none.
+        """
         experiment, network = self.experiment, self.network
         norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
@@ -230,7 +234,7 @@ class Learner:
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
-        is_finite = math.isfinite(norm)
+        is_finite = math.isfinite(norm) and min(norm, experiment.optimizer.max_grad_norm or math.inf) < TOO_LARGE
         if not is_finite:
             event.counts["rejected"] += 1
             event.metrics.clear()
@@ -281,7 +285,8 @@ def make_actor(
     count, resumed = experiment.envs_per_worker, context.resumed
     seeds = seeding.environment_seeds(experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed)
     rng = seeding.generator(experiment.seed, seeding.Role.ACTIONS, worker, resumed=resumed)
-    seeding.seed_globals(experiment.seed, worker, resumed)
+    with construction:  # another thread may be making its network
+        seeding.seed_globals(experiment.seed, worker, resumed)
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
     with ExitStack() as failing:  # a reset may raise

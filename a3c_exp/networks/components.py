@@ -36,13 +36,13 @@ BuildLoss = Callable[[int], nn.Module | None]
 """Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
 
 # Torch's global generator is drawn from while a module is constructed, one module at a time.
-_construction = threading.Lock()
+construction = threading.Lock()
 
 
 @contextmanager
 def seeded_construction(seed: int) -> Iterator[None]:
     """Let modules be constructed under a seed. Torch's global generator is the same afterwards."""
-    with _construction, torch.random.fork_rng(devices=[]):
+    with construction, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 

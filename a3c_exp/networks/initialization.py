@@ -62,10 +62,11 @@ class Initializer:
 
     def draw(self, layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, gain: float = 1.0) -> bool:
         """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be set, since a hook
-        or a parametrization computes them before each forward pass."""
+        or a parametrization computes them before each forward pass, or since they are constants: workers, which draw
+        nothing, must have the same."""
         if self.generator is None:
             return True
-        if not isinstance(layer.weight, nn.Parameter):
+        if not isinstance(layer.weight, nn.Parameter) or not all(own.requires_grad for own in layer.parameters(False)):
             return False
         with torch.no_grad():
             self._draw_weight(layer.weight, gain, self.generator)
