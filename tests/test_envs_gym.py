@@ -163,3 +163,10 @@ class TestErrors:
     @pytest.mark.parametrize(("name", "hint"), [("Scripted", "it offers rgb_array"), ("Bandit", "render_mode")])
     def test_a_way_of_drawing_that_it_does_not_have(self, name: str, hint: str) -> None:
         assert hint in refused(lambda: made(Gym(id=f"scripted:{name}-v0"), render_mode="ansi"), "id")
+
+
+@pytest.mark.parametrize(("settings", "warns"), [({"vectorized": True}, True), ({}, False)])
+def test_a_guard_that_a_native_vector_does_not_keep_is_warned_of(settings: dict[str, Any], warns: bool) -> None:
+    env = Gym(id="CartPole-v1", max_steps_guard=30, **settings)
+    assert ("max_steps_guard" in (env.warning() or "")) == warns
+    assert Gym(id="CartPole-v1", vectorized=True).warning() is None

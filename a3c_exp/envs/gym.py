@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from a3c_exp.common.ranges import Count
 from a3c_exp.common.trust import is_allowed_module, is_plain
-from a3c_exp.envs.batch import EnvBatch, Environment, report_progress
+from a3c_exp.envs.batch import MAX_STEPS_GUARD, EnvBatch, Environment, report_progress
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
@@ -120,7 +120,9 @@ class Gym(Environment):
         return {}
 
     def warning(self) -> str | None:
-        """Warn of wrappers that keep statistics of their own."""
+        """Warn of a guard that is not kept, and of wrappers that keep statistics of their own."""
+        if (self.vectorized or self.engine != GYMNASIUM) and self.max_steps_guard not in (None, MAX_STEPS_GUARD):
+            return "max_steps_guard has no effect on a native vector, which has limits of its own"
         own = {"NormalizeObservation": "env.normalize_observations", "NormalizeReward": "env.normalize_rewards"}
         for name, _ in map(_parsed, self.wrappers):
             if key := own.get(name):
