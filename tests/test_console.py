@@ -236,3 +236,10 @@ def test_nobody_waits_for_a_stream_that_takes_nothing(tmp_path: Path) -> None:
     assert os.read(reader, size) == b"warning: seen\n"
     os.close(reader)
     assert "lost" in (tmp_path / "train.log").read_text()
+
+
+def test_a_sweeps_run_may_have_a_percent_sign_in_its_label(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    record = logging.LogRecord("a3c_exp", logging.WARNING, "", 0, "told", None, None)
+    LiveLineHandler(stream, "fmt=a%s: ").handle(record)
+    assert "fmt=a%s: " in stream.getvalue() and not capsys.readouterr().err

@@ -114,12 +114,18 @@ def test_a_search_that_cannot_be_made_is_refused(
     assert list(here.iterdir()) == []
 
 
-def test_whole_numbers_are_searched_and_a_trial_that_failed_is_not_run_again(here: Path, in_process: None) -> None:
+def test_whole_numbers_are_searched_and_a_trial_that_failed_is_not_run_again(
+    here: Path, in_process: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is the worst, whatever curve it has left, and even if no other has one yet."""
     pytest.importorskip("optuna")
     (here / "trigger").touch()
+    monkeypatch.setattr("a3c_exp.cli.search.score_of", lambda folder, objective: 1.0)
     failing = ["plugins=[faulty]", "algorithm={_target_:faulty.FailingA3C,trigger:trigger}"]
     command = [*QUICK, *failing, "backend=threads", "sweep=searched", "search=2", "rollout_length=int(interval(8,64))"]
+    command += ["objective=ep_len_mean"]
     assert program.main(command) == 1
+    assert "the best of 2 trials is 2: " in capfd.readouterr().err
     before = content(here / "searched")
     lengths = [yaml.safe_load(path.read_text())["rollout_length"] for path in (here / "searched").glob("*/config.yaml")]
     assert len(lengths) == 2 and all(8 <= each <= 64 for each in lengths)

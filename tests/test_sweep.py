@@ -10,7 +10,8 @@ import signal
 import threading
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -204,13 +205,31 @@ def test_the_runs_of_a_sweep_are_listed_without_starting_one(again: Path, capfd:
         "seed-1: seed=1: has finished",
         "seed-2: seed=2: begins",
     ]
+    assert program.main([*TWO[:-1], "seed=1", "gamma=1,1.0", "--cfg", "job"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 1, "the same number"
     assert content(again) == before
 
 
-def test_a_run_that_reached_its_end_after_the_sweep_was_asked_to_end_has_finished(again: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGXCPU])
+def test_a_run_that_reached_its_end_after_it_was_asked_to_end_has_finished(number: int, again: Path) -> None:
     job = Job(0, [], again / "two" / "seed-0", "seed=0")
-    Runs([job], [], "resume", 1)._take(job, 128 + signal.SIGTERM)
+    Runs([job], [], "resume", 1)._take(job, 128 + number)
     assert job.status == "ended"
+
+
+def test_signals_that_come_together_let_runs_be_saved(tmp_path: Path) -> None:
+    """A terminal that is closed sends two."""
+    done: list[str] = []
+    process = SimpleNamespace(terminate=lambda: done.append("asked"), kill=lambda: done.append("killed"))
+    runs = Runs([], [], "resume", 1)
+    runs._running = [(Job(0, [], tmp_path, ""), cast(Any, process))]
+    runs._noted.signal, runs._noted.count = signal.SIGHUP, 2
+    runs._pass_on_signals()
+    runs._pass_on_signals()
+    assert done == ["asked"]
+    runs._noted.count += 1
+    runs._pass_on_signals()
+    assert done == ["asked", "killed"]
 
 
 def test_a_run_that_began_anew_and_was_killed_is_continued_once(

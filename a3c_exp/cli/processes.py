@@ -20,7 +20,8 @@ from typing import Literal
 
 from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.startup import LABEL, PARENT
-from a3c_exp.errors import INTERRUPTED, PREEMPTED, ConfigError, say, signal_code
+from a3c_exp.common.signals import ENDING
+from a3c_exp.errors import PREEMPTED, ConfigError, say, signal_code
 from a3c_exp.report.ranking import comparison, rank, table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
@@ -111,14 +112,15 @@ class Runs:
 
     def _pass_on_signals(self) -> None:
         """Ask the running processes to end after the first signal, and kill them after the second one."""
-        if self._noted.count > 1:
-            self._kill()
-        elif self._noted.signal is not None and not self._asked_to_end:
+        if self._noted.signal is not None and not self._asked_to_end:
             self._asked_to_end = True
+            self._noted.count = 1  # a terminal that is closed sends SIGHUP twice
             say("running runs are saved and end, others do not start; a second signal kills")
             for _, process in self._running:
                 # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second one.
                 process.terminate()
+        elif self._noted.count > 1:
+            self._kill()
 
     def _start_some(self) -> None:
         """Start jobs that wait while there is room. One whose folder is locked by another program waits for that."""
@@ -161,7 +163,7 @@ class Runs:
         """Note the end of a job's process."""
         self._seconds.append(time.monotonic() - job.started)
         text = _ending(job.folder)
-        was_asked = code in (INTERRUPTED, PREEMPTED, 128 + signal.SIGTERM)
+        was_asked = code in map(signal_code, ENDING)
         if (code <= 0 or was_asked) and how_ended(job.folder) == "finished":  # it may have ended by itself meanwhile
             self._end(job, "ended", text)
         elif was_asked or self._noted.signal is not None:

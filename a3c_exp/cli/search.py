@@ -15,6 +15,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override
 
+from a3c_exp.cli.existing import how_ended
 from a3c_exp.cli.hydra_compose import compose_jobs, sweep, to_container
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import load_final
@@ -88,9 +89,10 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
         if code > 1:  # it was interrupted
             return code
         worst = max(worst, code)
-        found = iter([score_of(job.folder, objective) for job in runs])
+        found = iter([-math.inf if job.status == "failed" else score_of(job.folder, objective) for job in runs])
         scores |= {texts: fmean(itertools.islice(found, len(seeds))) for texts in new}
-        if objective not in ("best", "last") and max(scores.values()) == -math.inf:
+        has_finished = any(how_ended(job.folder) == "finished" for job in runs)
+        if has_finished and objective not in ("best", "last") and max(scores.values()) == -math.inf:
             raise ConfigError("objective", objective, "must be best, last or a curve that the runs have")
         for trial in asked:
             study.tell(trial, scores[chosen[trial.number]])

@@ -38,7 +38,7 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
         self.live = _is_terminal(stream) and not label
         self._line = ""
         self._poll = _polling(stream)
-        self.setFormatter(_Printable(f"%(prefix)s{label}%(message)s"))
+        self.setFormatter(_Printable(f"%(prefix)s{label.replace('%', '%%')}%(message)s"))
         if label:
             self.setLevel(logging.WARNING)
         # A progress line is shown as the live line already.
