@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import config
 
 from a3c_exp import compose
 from a3c_exp.callbacks import Callback
@@ -90,11 +91,17 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     evaluate, compare, watch = next_commands("total_steps", folder)
     assert evaluate.startswith(f"{python} -m a3c_exp.evaluate ") and compare.startswith(f"{python} -m a3c_exp.report ")
     assert "--logdir 'a run'" in watch
-    named = " 'plugins=[mine,yours]'"  # a folder cannot itself allow code
-    assert next_commands("interrupted", folder, ["mine", "yours"]) == [f"{python} -m a3c_exp resume='a run'{named}"]
-    evaluate, *others = next_commands("total_steps", folder, ["mine", "yours"])
-    assert evaluate.endswith(named) and not any("plugins" in line for line in others)
-    assert next_commands("interrupted", folder, callbacks=[Callback()])[0].endswith(" 'trust=[callbacks]'")
-    assert " 'plugins=[user_callbacks]' 'trust" in next_commands("interrupted", folder, callbacks=[Users()])[0]
+
+    def allowed(reason: str, callback: Callback, **settings: Any) -> list[str]:
+        """What the commands allow again: a folder cannot itself allow code, or what acts beyond it."""
+        whole = config(**settings)
+        experiment = replace(build_experiment(whole), callbacks=(callback,))
+        return [line.partition("'a run'")[2] for line in next_commands(reason, folder, whole, experiment)]
+
+    own = {"plugins": ["scripted", "user_modules"]}
+    assert allowed("interrupted", Callback(), **own) == [" 'plugins=[scripted,user_modules]' 'trust=[callbacks]'"]
+    assert allowed("total_steps", Callback(), **own) == [" 'plugins=[scripted,user_modules]'", "", ""]
+    assert allowed("interrupted", Users()) == [" 'plugins=[scripted,user_callbacks]' 'trust=[callbacks]'"]
+    assert "'trust=[env.info_keys]'" in allowed("total_steps", Callback(), env__info_keys=["goal/reached"])[0]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

@@ -50,9 +50,12 @@ def is_plain(value: object) -> bool:
     return True
 
 
-def texts_to_trust(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings of a configuration, by dotted keys, whose text or name may be that of a file or an address."""
-    for key, value in flatten(config):
+def texts_to_trust(config: Mapping[str, Any], to_train: bool) -> Iterator[tuple[str, Any]]:
+    """The settings of a configuration, by dotted keys, whose text or name may be that of a file or an address.
+
+    to_train: whether those of its backend count.
+    """
+    for key, value in flatten(config if to_train else {**config, "backend": None}):
         checked = key in CHECKED_ELSEWHERE or key.rpartition(".")[2] == "_target_"
         if not checked and not is_plain({key: value}):
             yield key, value

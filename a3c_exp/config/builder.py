@@ -80,12 +80,12 @@ def load_final(
     if isinstance(start := final.get("init_from"), str):
         final["init_from"] = str(expanded(start).absolute())
     if trusted is not None:
-        check_trust(texts_to_trust(config if to_train else {**config, "backend": None}), trusted)
+        check_trust(texts_to_trust(config, to_train), trusted)
     if not to_train:
         final["callbacks"] = []  # their packages may be gone
     experiment = build_experiment(final)
     if trusted is not None:
-        _check_acts(experiment, to_train, trusted)
+        check_trust(experiment.acting_settings(to_train), trusted)
     if (setting := experiment.env.normalize_observations) in ("auto", "background"):
         value = measure(experiment)
         typed[NORMALIZATION] = setting
@@ -104,18 +104,6 @@ def load_final(
             with named("init_from"):
                 checks.check_init_from(experiment.init_from, final, network)
     return final, experiment
-
-
-def _check_acts(experiment: Experiment, to_train: bool, trusted: Sequence[str]) -> None:
-    """Raise ConfigError for settings that write files or connect, and are not trusted."""
-    acting: dict[str, Any] = {"env": experiment.env}
-    if experiment.eval.env:
-        acting["eval.env"] = experiment.eval_env
-    if to_train:
-        acting["backend"] = experiment.backend
-    for place, each in acting.items():
-        check_trust(((f"{place}.{name}", value) for name, value in each.settings_to_trust().items()), trusted)
-    check_trust((("callbacks", each) for each in experiment.callbacks if not each.stays_inside), trusted)
 
 
 def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorCritic:

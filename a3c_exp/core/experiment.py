@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -189,6 +189,17 @@ class Experiment(Checked):
         )
         normalized.prepare(network)
         return network
+
+    def acting_settings(self, to_train: bool) -> Iterator[tuple[str, object]]:
+        """Settings, by dotted keys, that write files or connect. to_train: also those that only training uses."""
+        components: dict[str, Environment | Backend] = {"env": self.env}
+        if self.eval.env:
+            components["eval.env"] = self.eval_env
+        if to_train:
+            components["backend"] = self.backend
+            yield from (("callbacks", each) for each in self.callbacks if not each.stays_inside)
+        for place, each in components.items():
+            yield from ((f"{place}.{name}", value) for name, value in each.settings_to_trust().items())
 
     @property
     def warnings(self) -> list[str]:

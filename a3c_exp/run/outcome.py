@@ -6,13 +6,12 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.trust import PACKAGE
-from a3c_exp.core.callback import Callback
+from a3c_exp.common.trust import PACKAGE, texts_to_trust
 from a3c_exp.core.experiment import Experiment, Stop
 from a3c_exp.errors import FAILED
 from a3c_exp.run.console import duration, return_text
@@ -86,18 +85,22 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
 
 
 def next_commands(
-    reason: str, folder: Path, plugins: Sequence[str] = (), callbacks: Sequence[Callback] = ()
+    reason: str, folder: Path, config: Mapping[str, Any] | None = None, experiment: Experiment | None = None
 ) -> list[str]:
     """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what a finished one has
-    learned, its policy too if it has kept a checkpoint. plugins, callbacks: the run's, which a command allows again."""
+    learned, its policy too if it has kept a checkpoint. config, experiment: the run's; what they have of a user's own,
+    and what may act beyond the folder, a command allows again."""
     python, place = _program(Path(sys.executable).name), shlex.quote(short(folder))
-    modules = (type(each).__module__.partition(".")[0] for each in callbacks)
-    packages = [name for name in modules if name not in (PACKAGE, "__main__")]  # a script's are not in config.yaml
-    named = f" 'plugins=[{','.join(dict.fromkeys([*plugins, *packages]))}]'" if [*plugins, *packages] else ""
-    if reason in ("interrupted", *FAILED):
-        trust = "" if all(each.stays_inside for each in callbacks) else " 'trust=[callbacks]'"
-        return [f"{python} -m a3c_exp resume={place}{named}{trust}"]
-    evaluation = [f"{python} -m a3c_exp.evaluate {place}{named}"] if best_checkpoint(folder).exists() else []
+    cut, allowed = reason in ("interrupted", *FAILED), ""
+    if config is not None and experiment is not None:
+        modules = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)
+        packages = [name for name in modules if name not in (PACKAGE, "__main__")]  # a script's are not in config.yaml
+        keys = [key for key, _ in (*texts_to_trust(config, cut), *experiment.acting_settings(cut))]
+        for word, names in {"plugins": [*experiment.plugins, *packages], "trust": keys}.items():
+            allowed += f" '{word}=[{','.join(dict.fromkeys(names))}]'" if names else ""
+    if cut:
+        return [f"{python} -m a3c_exp resume={place}{allowed}"]
+    evaluation = [f"{python} -m a3c_exp.evaluate {place}{allowed}"] if best_checkpoint(folder).exists() else []
     return [*evaluation, f"{python} -m a3c_exp.report {place}", f"{_program('tensorboard')} --logdir {place}"]
 
 

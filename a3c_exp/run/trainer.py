@@ -423,8 +423,7 @@ class Trainer:
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
         if self.sweep is None:
-            run = self.experiment
-            for line in outcome.next_commands(summary["stop_reason"], self.folder, run.plugins, run.callbacks):
+            for line in outcome.next_commands(summary["stop_reason"], self.folder, self.config, self.experiment):
                 log.info("  %s", line)
         self._ending = False  # all is saved
         self.interruption.may_break_in = True
