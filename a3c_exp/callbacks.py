@@ -41,6 +41,10 @@ class NoImprovement(Checked, Callback):
     best: float = field(default=-math.inf, init=False)
     count: int = field(default=0, init=False)
 
+    def on_start(self, run: RunView) -> None:
+        if run.config["eval"]["every"] is None:
+            log.warning("NoImprovement never ends this run: with eval.every=null there are no evaluations")
+
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         self.count = 0 if result.mean_return > self.best else self.count + 1
         self.best = max(self.best, result.mean_return)
@@ -61,13 +65,19 @@ class MetricTarget(Callback):
     metric: str
     value: float
     at_most: bool = False
+    seen: bool = field(default=False, init=False)
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         name = self.metric if self.metric in values else f"rollout/{self.metric}"
+        self.seen = self.seen or name in values
         few = name.startswith("rollout/") and values.get("rollout/episodes", RECENT) < RECENT
         value = None if few and name != "rollout/episodes" else values.get(name)
         if value is not None and (value <= self.value if self.at_most else value >= self.value):
             run.stop("metric_target")
+
+    def on_trained(self, run: RunView) -> None:
+        if not self.seen:
+            log.warning("MetricTarget could not end this run: it had no curve %s", self.metric)
 
 
 @dataclass(kw_only=True)

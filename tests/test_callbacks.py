@@ -26,7 +26,7 @@ from a3c_exp.cli.existing import find_action
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.events import Episodes
-from a3c_exp.errors import RunError
+from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.metrics import read_points
 
 
@@ -320,13 +320,47 @@ def test_its_state_is_in_checkpoints_and_a_resumed_run_counts_on(tmp_path: Path)
     assert latest(tmp_path)["callbacks"]["Counting"]["count"] > first
 
 
+@pytest.mark.parametrize("unfit", [object(), [0] * 10**6], ids=["an object", "more than can be read"])
 def test_a_state_that_a_checkpoint_cannot_hold_is_left_out_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unfit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counting, "on_start", lambda self, run: setattr(self, "object", object()))
+    monkeypatch.setattr(Counting, "on_start", lambda self, run: setattr(self, "object", unfit))
     train(tmp_path, **named("Counting"))
     assert latest(tmp_path)["callbacks"] == {}
     assert (tmp_path / "train.log").read_text().count("no state of callback Counting") == 1
+
+
+def test_a_state_need_not_be_a_mapping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counting, "state_dict", lambda self: None)
+    train(tmp_path, **named("Counting"))
+    assert latest(tmp_path)["callbacks"] == {"Counting": None}
+    a3c_exp.load(tmp_path, plugins=["scripted"])
+
+
+@dataclass(kw_only=True)
+class Asserting(Callback):
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.number > 1
+
+
+@dataclass(kw_only=True)
+class Misspelt(Callback):
+    number: Nmber = 0  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("name", ["Asserting", "Misspelt"])
+def test_one_that_cannot_be_made_is_refused_whatever_it_raises(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        load_experiment(config(**named(name)))
+
+
+def test_a_rule_that_can_never_end_a_run_is_told(tmp_path: Path) -> None:
+    target = {"_target_": "a3c_exp.callbacks.MetricTarget", "metric": "rollout/sucess_rate", "value": 1.0}
+    train(tmp_path, callbacks=[{"_target_": "a3c_exp.callbacks.NoImprovement"}, target])
+    log = (tmp_path / "train.log").read_text()
+    assert "NoImprovement never ends this run" in log and "no curve rollout/sucess_rate" in log
 
 
 def test_runs_share_no_callback(tmp_path: Path) -> None:

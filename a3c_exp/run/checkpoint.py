@@ -57,8 +57,10 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def require_plain(value: Any) -> None:
-    """Raise TypeError for what a checkpoint cannot hold."""
-    _split(value, "", {})
+    """Raise TypeError for what a checkpoint cannot hold, and for so many plain values that it could not be read."""
+    size = len(json.dumps(_split(value, "", {})))
+    if size > MOST_BYTES // 8:
+        raise TypeError(f"{size:,} bytes of plain values, more than {MOST_BYTES // 8:,}: numbers belong in an array")
 
 
 def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -218,7 +220,7 @@ _VALUES: Mapping[str, Check] = {
     "store.multipliers?": lambda value: _array("f1", finite=True)(value) and len(value) == 2,
     "store.rng_states": lambda value: _array("u2")(value) and value.shape[1] == RNG_WORDS,
     "store.constants?": lambda value: _mapping(value, np.ndarray),
-    "callbacks?": lambda value: _mapping(value, dict),
+    "callbacks?": lambda value: isinstance(value, dict),
     "best_eval_return": lambda value: value is None or _number(value),
     "solved": lambda value: value is None or _list(value, _number, 2),
 }
