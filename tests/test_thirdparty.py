@@ -63,6 +63,10 @@ class TestConstants:
             assert torch.equal(tensor, again.constants()[name]), name
         assert any("first (Linear)" in warning for warning in first.warnings)
 
+    def test_that_each_worker_would_draw_anew_are_refused(self) -> None:
+        whole = config(network={"_target_": "thirdparty.Unseeded"}, plugins=["scripted", "thirdparty"])
+        refused(lambda: load_experiment(whole), "network", ["actor_encoder.matrix", "critic_encoder.matrix"])
+
     def test_are_the_same_in_threads_that_begin_at_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         networks = []
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -51,6 +52,14 @@ class Frozen(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = torch.tanh(self.last(torch.tanh(self.first(x)) + self.matrix.mean(0)))
         return features
+
+
+class Unseeded(Frozen):
+    """Its constants are others each time."""
+
+    def __init__(self, inputs: int, width: int = 8) -> None:
+        super().__init__(inputs, width)
+        self.matrix = torch.from_numpy(np.random.default_rng().normal(size=(400, width)).astype(np.float32))
 
 
 class Whole(nn.Module):

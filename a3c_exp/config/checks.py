@@ -117,6 +117,10 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             _check_eval_env(env, experiment)
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, None)
+            if constants := network.constants():
+                again, problem = experiment.build_network(env, None).constants(), "constants that are drawn with torch"
+                alike = {name: np.array_equal(tensor, again[name]) for name, tensor in constants.items()}
+                require(all(alike.values()), "network", [name for name in alike if not alike[name]], problem)
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
             setting = experiment.env.normalize_observations
