@@ -93,14 +93,6 @@ class TestState:
         kept = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         assert same(kept["store"]["parameters"], best["store"]["parameters"])
 
-    def test_a_policy_is_kept_where_the_best_one_has_not_been(self, tmp_path: Path) -> None:
-        train(tmp_path, TARGET, **EVERYTHING, checkpoint={"keep": "latest"})
-        state = latest(tmp_path)
-        checkpoint.save(tmp_path / "checkpoints" / "latest.ckpt", state | {"best_eval_return": 1e6})
-        done = resume(tmp_path, total_steps=320, checkpoint={"keep": "both"})
-        assert checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["best_eval_return"] < 0
-        assert done.summary["best_eval_return"] == 1e6, "the curves have it"
-
 
 class TestFiles:
     def test_a_resumed_run_has_no_summary_until_it_ends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

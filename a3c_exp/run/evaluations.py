@@ -21,7 +21,7 @@ from a3c_exp.errors import RunError
 from a3c_exp.run.callbacks import Every, Own, OwnView
 from a3c_exp.run.files import log
 from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
-from a3c_exp.run.run_folder import BEST, CHECKPOINTS, VIDEOS
+from a3c_exp.run.run_folder import BEST, VIDEOS
 
 DRAWN = "rgb_array"  # gymnasium's render_mode of images
 
@@ -152,10 +152,8 @@ class Evaluations(Own):
             run.tell("on_evaluation", result)
         finally:  # a callback may raise
             mean, best = result.mean_return, -math.inf if run.best_return is None else run.best_return
-            # An earlier session may not have kept the best one.
-            kept = best if (run.folder / CHECKPOINTS / BEST).exists() else -math.inf
-            if mean > kept or (mean == best and BEST in run.output.unwritten):
-                run.best_return = max(mean, best)
+            if mean > best or (mean == best and BEST in run.output.unwritten):
+                run.best_return = mean
                 run.write(BEST, self._evaluated | {"best_eval_return": mean})
 
     def _work(self, state: dict[str, Any], evaluation: Future[EvalResult | None]) -> None:
