@@ -89,10 +89,6 @@ ADAM = {"_target_": "a3c_exp.optimizers.Adam"}
         ([{"optimizer": INSIDE}, {"optimizer": ADAM}], ["optimizer=rmsprop_tf", "optimizer=adam"]),
         ([{"network": MLP, "workers": 1}, {"network": MLP, "workers": 2}], ["workers=1", "workers=2"]),
         ([{"init_from": None}, {"init_from": "outputs/0"}, {"init_from": "outputs/1"}], ["x", "init_from=a run"]),
-        (
-            [{"init_from": "one", "seed": 0}, {"init_from": "two", "seed": 0}, {"init_from": "one", "seed": 1}],
-            ["init_from=one", "init_from=two"],
-        ),
         ([{"total_steps": 2000000}, {"total_steps": 2e6}], ["x"]),
         ([{"checkpoint": {"every": 10}}, {"checkpoint": {"every": 20}}, {"log": {"every": 5}}], ["x"]),
         (

@@ -7,7 +7,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -195,7 +195,7 @@ def read_run(folder: Path) -> RecordedRun:
         curve = read_curve(folder / METRICS_FILE)
     except (OSError, UnreadableError) as error:
         raise FolderError(folder, f"its {METRICS_FILE} is damaged: {error}") from error
-    return RecordedRun(folder, comparable(config), summary, curve)
+    return RecordedRun(folder, settings_of(config), summary, curve)
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
@@ -221,6 +221,14 @@ def read_curve(path: Path) -> Curve:
     return Curve(steps, seconds, returns, episodes >= RECENT, last, np.array(evaluations))
 
 
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration by their dotted keys: see `comparable`."""
+    settings = comparable(config)
+    if settings.get("init_from") is not None:
+        settings["init_from"] = "a run"  # a different one for each seed
+    return settings
+
+
 def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]]:
     """Runs by environment and by configuration without the seed, in order of appearance.
 
@@ -231,7 +239,7 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
     """
     groups = {}
     for env in dict.fromkeys(run.environment for run in runs):
-        members = _with_starts([run for run in runs if run.environment == env])
+        members = [run for run in runs if run.environment == env]
         keys = _differing(members)
         same: dict[tuple[str, ...], list[RecordedRun]] = {}
         for run in members:
@@ -243,15 +251,6 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
             names = [name if names.count(name) == 1 else f"{name} ({mark})" for name, mark in pairs]
         groups[env] = dict(zip(names, same.values(), strict=True))
     return groups
-
-
-def _with_starts(runs: list[RecordedRun]) -> list[RecordedRun]:
-    """The runs, with "a run" for the one that each started from if each seed had one of its own to start from."""
-    starts = {(run.settings.get("seed"), start) for run in runs if (start := run.settings.get("init_from"))}
-    if len(starts) > len({seed for seed, _ in starts}):
-        return runs
-    shown = {"init_from": "a run"}
-    return [replace(run, settings=run.settings | shown) if run.settings.get("init_from") else run for run in runs]
 
 
 def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]]:
