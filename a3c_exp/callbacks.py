@@ -42,7 +42,7 @@ class NoImprovement(Checked, Callback):
     count: int = field(default=0, init=False)
 
     def on_start(self, run: RunView) -> None:
-        if run.config["eval"]["every"] is None:
+        if (run.config.get("eval") or {}).get("every") is None:
             log.warning("NoImprovement never ends this run: with eval.every=null there are no evaluations")
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
@@ -75,9 +75,9 @@ class MetricTarget(Callback):
         if value is not None and (value <= self.value if self.at_most else value >= self.value):
             run.stop("metric_target")
 
-    def on_trained(self, run: RunView) -> None:
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
         if not self.seen:
-            log.warning("MetricTarget could not end this run: it had no curve %s", self.metric)
+            log.warning("MetricTarget could not end this run: there was no point of a curve %s", self.metric)
 
 
 @dataclass(kw_only=True)

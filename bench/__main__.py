@@ -15,6 +15,7 @@ import datetime
 import io
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -133,10 +134,11 @@ def _machine() -> str:
 
 def _versions() -> str:
     """Versions of the installed libraries."""
-    installed = {each.name for each in metadata.distributions()}
     versions = provenance.versions()
     for name in ("ale-py", "stable-baselines3"):
-        versions[name] = metadata.version(name) if name in installed else None
+        versions[name] = None
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + "."
 
 

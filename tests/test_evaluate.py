@@ -247,6 +247,7 @@ class TestTheCommandLine:
         assert evaluate.main(arguments) == 0
         assert "returns: " in capsys.readouterr().out
         assert "video 32.mp4" in caplog.text
+        assert [path.name for path in film.parent.iterdir()] == [film.name]
 
     @pytest.mark.parametrize(
         ("arguments", "key", "value"),

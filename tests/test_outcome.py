@@ -102,6 +102,8 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     assert allowed("interrupted", Callback(), **own) == [" 'plugins=[scripted,user_modules]' 'trust=[callbacks]'"]
     assert allowed("total_steps", Callback(), **own) == [" 'plugins=[scripted,user_modules]'", "", ""]
     assert allowed("interrupted", Users()) == [" 'plugins=[scripted,user_callbacks]' 'trust=[callbacks]'"]
+    odd = {"it's; a key": 1}
+    assert allowed("total_steps", Callback(), env__kwargs=odd)[0].endswith(" 'trust=[env.kwargs]'")
     assert "'trust=[env.info_keys]'" in allowed("total_steps", Callback(), env__info_keys=["goal/reached"])[0]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

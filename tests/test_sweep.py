@@ -207,6 +207,8 @@ def test_the_runs_of_a_sweep_are_listed_without_starting_one(again: Path, capfd:
     ]
     assert program.main([*TWO[:-1], "seed=1", "gamma=1,1.0", "--cfg", "job"]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 1, "the same number"
+    assert program.main([*TWO[:-1], "seed=5", "plugins=[scripted],[scripted,faulty]", "--cfg", "job"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 2, "an environment may be another one there"
     assert content(again) == before
 
 

@@ -19,6 +19,7 @@ import a3c_exp
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.experiment import Experiment, build_network
+from a3c_exp.networks.initialization import Initializer
 from a3c_exp.run import checkpoint
 
 PREDICTING: dict[str, Any] = ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}}
@@ -62,6 +63,13 @@ class TestConstants:
         for name, tensor in first.constants().items():
             assert torch.equal(tensor, again.constants()[name]), name
         assert any("first (Linear)" in warning for warning in first.warnings)
+
+    def test_of_a_layer_whose_weight_is_trained_stay(self) -> None:
+        layer = torch.nn.Linear(4, 4)
+        bias = layer.bias.requires_grad_(False).clone()
+        assert Initializer("orthogonal", 0.1, torch.Generator()).draw(layer)
+        assert torch.allclose(layer.weight @ layer.weight.T, torch.eye(4), atol=1e-5)
+        assert torch.equal(layer.bias, bias)
 
     def test_that_each_worker_would_draw_anew_are_refused(self) -> None:
         whole = config(network={"_target_": "thirdparty.Unseeded"}, plugins=["scripted", "thirdparty"])

@@ -26,7 +26,7 @@ CONTINUE = "continue"
 Action = Literal["begin", "resume", "leave"]
 OWN_FILES = re.compile(
     r"summary\.json|train\.log|trace\.json|episodes\.csv|metrics\.(csv|jsonl)|events\.out\.tfevents\..*|config\.yaml"
-    r"|checkpoints/(latest|previous|best|step_\d+)\.ckpt(\..*)?|videos/\d+\.mp4"
+    r"|checkpoints/(latest|previous|best|step_\d+)\.ckpt(\..*)?|videos/\d+(\.part)?\.mp4"
 )
 """A run's files, and what is left of a checkpoint that was being written. A user's own beside them stay."""
 MAY_CHANGE = ("backend", "callbacks", "checkpoint", "eval", "log", "plugins", "stop", "total_steps", "workers")

@@ -93,7 +93,7 @@ def _check_jobs(
     for number, node in enumerate(hydra_compose.compose_jobs(hydra, combinations)):
         config = hydra_compose.to_container(node)
         subdir = hydra_compose.setting(node, "hydra.sweep.subdir")
-        what = identity(config), subdir if are_trials else ""
+        what = f"{identity(config)} {config.get('plugins')}", subdir if are_trials else ""
         if what in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue

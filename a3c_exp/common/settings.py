@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from a3c_exp.errors import ConfigError
 
 TARGET = "_target_"
 """The key by which a mapping names the class of a component."""
@@ -34,3 +37,12 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
         return int(value) if (value := float(text)).is_integer() else value
 
     return dict(flatten(json.loads(json.dumps(config), parse_float=number)))
+
+
+def hints_of(annotated: Any, cls: type, key: str) -> dict[str, Any]:
+    """The annotations of a component's class, or of its constructor. key: of the class. Raises ConfigError."""
+    try:
+        return typing.get_type_hints(annotated)
+    except Exception as error:  # an annotation that cannot be evaluated may raise anything
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise ConfigError(key, name, f"its annotations cannot be read: {error}") from error

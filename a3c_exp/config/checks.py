@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.spaces import Discrete
+from torch import Tensor
 
 from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.algorithms.trial import check_loss
@@ -118,9 +120,9 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, None)
             if constants := network.constants():
-                again, problem = experiment.build_network(env, None).constants(), "constants that are drawn with torch"
-                alike = {name: np.array_equal(tensor, again[name]) for name, tensor in constants.items()}
-                require(all(alike.values()), "network", [name for name in alike if not alike[name]], problem)
+                again = experiment.build_network(env, None).constants()
+                drawn = [name for name, tensor in constants.items() if not _equal(tensor, again.get(name))]
+                require(not drawn, "network", drawn, "constants that are the same each time: draw them with torch")
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
             setting = experiment.env.normalize_observations
@@ -128,6 +130,12 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             verify(network, space)
             check_loss(algorithm, network, space)
     return network
+
+
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _check_eval_env(env: EnvBatch, experiment: Experiment) -> None:

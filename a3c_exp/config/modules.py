@@ -9,7 +9,7 @@ from typing import Any, Union
 
 from torch import nn
 
-from a3c_exp.common.settings import Setting
+from a3c_exp.common.settings import Setting, hints_of
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import EncoderNetwork, ModuleSpec, Network, WholeNetwork
 from a3c_exp.networks.inputs import VECTOR, injected_names, is_actor_critic, observation_form, parameters_of
@@ -42,10 +42,7 @@ def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
 
 def _constructor_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
     injected = injected_names(cls)
-    try:
-        hints = typing.get_type_hints(cls.__init__)
-    except Exception as error:  # an annotation that cannot be evaluated may raise anything
-        raise ConfigError(key, _name(cls), f"the annotations of its constructor cannot be read: {error}") from error
+    hints = hints_of(cls.__init__, cls, key)
     settings = {}
     for name, parameter in parameters_of(cls).items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 
 from a3c_exp.common.reading import LARGEST, check_plain
-from a3c_exp.common.settings import TARGET, Setting
+from a3c_exp.common.settings import TARGET, Setting, hints_of
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
 from a3c_exp.config.elsewhere import ELSEWHERE
 from a3c_exp.config.removed import REMOVED
-from a3c_exp.errors import ConfigError, did_you_mean, either, one_line, refused, require, under
+from a3c_exp.errors import FAILURES, ConfigError, did_you_mean, either, one_line, require, under
 from a3c_exp.optimizers import TorchOptimizer
 
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
@@ -180,8 +180,7 @@ def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
         from a3c_exp.config.modules import module_settings
 
         return module_settings(cls, key)
-    with refused(key, cls.__name__, "the annotations of its settings cannot be read"):
-        hints = typing.get_type_hints(cls)
+    hints = hints_of(cls, cls, key)
     return {
         field.name: Setting(hints[field.name], field.default is field.default_factory)  # both are MISSING
         for field in dataclasses.fields(cls)
@@ -220,12 +219,18 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
         if given.get(name) == MISSING or (setting.required and name not in given):
             raise ConfigError(_key(path, name), None, f"must be given: {describe(setting.hint)}")
     values = {name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given}
-    with refused(path or "configuration", typed, f"refused by {cls.__name__}"), under(path):
-        if not _is_module(cls):
-            return cls(**values)
-        from a3c_exp.config.modules import network_of
+    try:
+        with under(path):
+            if not _is_module(cls):
+                return cls(**values)
+            from a3c_exp.config.modules import network_of
 
-        return network_of(cls, values)
+            return network_of(cls, values)
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        problem = f"refused by {cls.__name__}: {str(error) or one_line(error)}"
+        raise ConfigError(path or "configuration", typed, problem) from error
 
 
 def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...]) -> type:

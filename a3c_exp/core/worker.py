@@ -241,8 +241,8 @@ class Learner:
             assert batch is not None  # without one the gradient is 0
             explanation = explain_divergence(network, batch)
             if not self._explanation:
-                refused = f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite was refused."
-                event.explanation = f"{refused} {explanation}"
+                place = f"{self.name}, step {snapshot.steps:,}"
+                event.explanation = f"{place}: a gradient that was not finite, or too large, was refused. {explanation}"
             self._explanation = explanation
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
@@ -260,7 +260,7 @@ class Learner:
         """Count a rollout. Raises RunError after too many in a row of which all gradients were rejected."""
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
-            text = f"{self.name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was finite."
+            text = f"{self.name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was of use."
             raise RunError(f"{text} {self._explanation}")
 
 

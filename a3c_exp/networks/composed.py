@@ -14,7 +14,7 @@ from a3c_exp.networks.actor_critic import ActorCritic, Runtime, TrainOutputs, Un
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.inputs import ObservationInput
-from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, array_of, find_obstacle
+from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, find_obstacle
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
 
 MOST_VALUED_LATER = 64
@@ -201,7 +201,8 @@ class _TorchEncoder:
 
     def act_forward(self, observations: Array) -> Floats:
         with torch.inference_mode():
-            return array_of(self._encoder(self._input.prepare(torch.from_numpy(observations))))
+            features: Floats = self._encoder(self._input.prepare(torch.from_numpy(observations))).numpy()
+        return features
 
     def train_forward(self, observations: Array) -> tuple[Floats, Callable[[Floats], None]]:
         features = self._encoder(self._input.prepare(torch.from_numpy(observations)))

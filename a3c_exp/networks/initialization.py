@@ -63,19 +63,21 @@ class Initializer:
     def draw(self, layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, gain: float = 1.0) -> bool:
         """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be set, since a hook
         or a parametrization computes them before each forward pass, or since they are constants: workers, which draw
-        nothing, must have the same."""
+        nothing, must have the same ones."""
         if self.generator is None:
             return True
-        if not isinstance(layer.weight, nn.Parameter) or not all(own.requires_grad for own in layer.parameters(False)):
+        if not isinstance(layer.weight, nn.Parameter):
             return False
         with torch.no_grad():
-            self._draw_weight(layer.weight, gain, self.generator)
-            if layer.bias is not None and self.scheme != "default":
-                layer.bias.zero_()
-            elif layer.bias is not None:
+            if layer.weight.requires_grad:
+                self._draw_weight(layer.weight, gain, self.generator)
+            bias = layer.bias
+            if bias is not None and bias.requires_grad and self.scheme != "default":
+                bias.zero_()
+            elif bias is not None and bias.requires_grad:
                 bound = 1 / math.sqrt(layer.weight[0].numel())
-                layer.bias.uniform_(-bound, bound, generator=self.generator)
-        return True
+                bias.uniform_(-bound, bound, generator=self.generator)
+        return layer.weight.requires_grad
 
     def _draw_weight(self, weight: Tensor, gain: float, generator: torch.Generator) -> None:
         """Draw a weight [outputs, inputs, ...] in place."""

@@ -394,15 +394,15 @@ class CallbackList:
 
     def state(self) -> dict[str, Any]:
         """The states of the user's callbacks by name; one that a checkpoint cannot hold is left out."""
-        states = {}
+        states: dict[str, Any] = {}
         for name, callback in self._users.items():
             try:
-                state = callback.state_dict()
-                checkpoint.require_plain(state)
+                with_this = states | {name: callback.state_dict() or {}}
+                checkpoint.require_plain(with_this)
             except Exception as error:
                 self._warn_once(f"checkpoints have no state of callback {name}", error)
             else:
-                states[name] = state
+                states = with_this
         return states
 
     def load(self, states: Mapping[str, Mapping[str, Any]]) -> None:

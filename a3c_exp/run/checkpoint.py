@@ -58,9 +58,9 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 def require_plain(value: Any) -> None:
     """Raise TypeError for what a checkpoint cannot hold, and for so many plain values that it could not be read."""
-    size = len(json.dumps(_split(value, "", {})))
-    if size > MOST_BYTES // 8:
-        raise TypeError(f"{size:,} bytes of plain values, more than {MOST_BYTES // 8:,}: numbers belong in an array")
+    size, most = len(json.dumps(_split(value, "", {}))), MOST_BYTES - 2**20  # which leaves room for the run's own
+    if size > most:
+        raise TypeError(f"{size:,} bytes of plain values in all, more than {most:,}: numbers belong in an array")
 
 
 def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:

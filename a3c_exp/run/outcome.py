@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,11 @@ def next_commands(
     if config is not None and experiment is not None:
         modules = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)
         packages = [name for name in modules if name not in (PACKAGE, "__main__")]  # a script's are not in config.yaml
-        keys = [key for key, _ in (*texts_to_trust(config, cut), *experiment.acting_settings(cut))]
+        acting = (key.split(".") for key, _ in (*texts_to_trust(config, cut), *experiment.acting_settings(cut)))
+        # Of a key that is not a name, the mapping that it is in: a shell may read it otherwise.
+        keys = [".".join(takewhile(str.isidentifier, names)) for names in acting]
         for word, names in {"plugins": [*experiment.plugins, *packages], "trust": keys}.items():
-            allowed += f" '{word}=[{','.join(dict.fromkeys(names))}]'" if names else ""
+            allowed += " " + shlex.quote(f"{word}=[{','.join(dict.fromkeys(names))}]") if names else ""
     if cut:
         return [f"{python} -m a3c_exp resume={place}{allowed}"]
     evaluation = [f"{python} -m a3c_exp.evaluate {place}{allowed}"] if best_checkpoint(folder).exists() else []

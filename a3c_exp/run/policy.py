@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -161,12 +162,14 @@ class Recorder:
         """Write the mp4; None with a warning if that is impossible."""
         from moviepy import ImageSequenceClip
 
+        part = self._path.with_suffix(".part.mp4")
         try:
             self._path.parent.mkdir(exist_ok=True)
-            self._path.unlink(missing_ok=True)
-            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(self._path), logger=None)
-            self._path.stat()  # ffmpeg may have ended without a word
+            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(part), logger=None)
+            part.replace(self._path)  # there is none where ffmpeg has ended without a word
         except OSError as error:
+            with suppress(OSError):
+                part.unlink()
             log.warning("the video %s could not be written: %s", self._path.name, one_line(error))
             return None
         return Video(self._path, self._frames[0])

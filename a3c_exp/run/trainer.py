@@ -230,8 +230,11 @@ class Trainer:
         self.tell("on_point", self.steps if step is None else step, numbers)
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
-        numbers = np.asarray(values, np.float32).astype(np.float64).ravel()  # numbers nearly alike would have no bins
-        self._log_media("histogram", name, numbers[np.isfinite(numbers)])
+        numbers = np.asarray(values, np.float64).ravel()
+        numbers = numbers[np.isfinite(numbers)]
+        if numbers.size and np.ptp(numbers) < 1e-12 * np.abs(numbers).max():  # no bins fit between them
+            numbers = np.full_like(numbers, numbers[0])
+        self._log_media("histogram", name, numbers)
 
     def log_image(self, name: str, pixels: NDArray[np.uint8]) -> None:
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:

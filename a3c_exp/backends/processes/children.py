@@ -146,8 +146,8 @@ def _exit_text(exitcode: int | None) -> str:
 def end(sources: Sequence[PipeSource], *, last: bool = True) -> None:
     """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then kill the others.
 
-    One that a dead disk keeps from dying is left behind. A fork server that stands still cannot say who has ended, and
-    is killed too. last: no other worker runs, which would end with the fork server.
+    One that a dead disk keeps from dying is left behind. last: no other worker runs. Then the fork server, with which
+    all end, is killed too if it does not say that these have ended.
     """
     children = [source for source in sources if isinstance(source, Child) and source.wanted]
     for child in children:
