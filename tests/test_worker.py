@@ -184,7 +184,7 @@ class TestGradientsThatAreNotFinite:
     def test_are_refused_and_counted_and_end_the_run_with_the_reason(self) -> None:
         store, worker = self.sick()
         events: list[Event] = []
-        with pytest.raises(RunError, match=r"^worker 0: no gradient of the last 20 rollouts was of use\. ") as end:
+        with pytest.raises(RunError, match=r"^worker 0: all gradients of the last 20 rollouts were ") as end:
             events += (step for step in worker.run() if isinstance(step, Event))
         assert [event.updates for event in events] == [1] * 2 + [0] * MAX_CONSECUTIVE_NONFINITE
         assert [event.counts.get("rejected", 0) for event in events] == [0] * 2 + [1] * MAX_CONSECUTIVE_NONFINITE

@@ -260,8 +260,8 @@ class Learner:
         """Count a rollout. Raises RunError after too many in a row of which all gradients were rejected."""
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
-            text = f"{self.name}: no gradient of the last {MAX_CONSECUTIVE_NONFINITE} rollouts was of use."
-            raise RunError(f"{text} {self._explanation}")
+            refused = f"all gradients of the last {MAX_CONSECUTIVE_NONFINITE} rollouts were not finite, or too large"
+            raise RunError(f"{self.name}: {refused}. {self._explanation}")
 
 
 @_ignore_nonfinite

@@ -375,7 +375,7 @@ class Trainer:
         self._ended_at = self.session_seconds
         self._curves.log_new()
         if self.statistics.counts.get("rejected") and not self.statistics.updates:
-            raise RunError("no gradient was finite, so nothing has been learned: a warning in train.log says more")
+            raise RunError("all gradients were refused, so nothing has been learned: a warning in train.log says more")
         if self._stop_reason is None:
             is_whole = self._store.steps >= self.experiment.total_steps
             self._stop_reason = "total_steps" if is_whole else self._rules.leaving_rule()
@@ -383,7 +383,7 @@ class Trainer:
     def _take_event(self, event: Event) -> None:
         statistics, threshold = self.statistics, self.experiment.reward_threshold
         if "rejected" in event.counts:
-            self._warn_once("rejected", event.explanation or "a gradient that was not finite was refused")
+            self._warn_once("rejected", event.explanation or "a gradient was refused")
         for warning in event.warnings:
             log.warning("%s", warning)
         statistics.add(event)
