@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from contextlib import chdir
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ import a3c_exp.__main__ as program
 from a3c_exp.cli.existing import find_action
 from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, parse, sweep
 from a3c_exp.cli.names import folder_names
-from a3c_exp.cli.processes import Job, Runs
+from a3c_exp.cli.processes import TOGETHER_SECONDS, Job, Runs
 from a3c_exp.config.saved import read_config
 from a3c_exp.core import cpu
 from a3c_exp.errors import FolderError
@@ -227,8 +228,10 @@ def test_signals_that_come_together_let_runs_be_saved(tmp_path: Path) -> None:
     runs._running = [(Job(0, [], tmp_path, ""), cast(Any, process))]
     runs._noted.signal, runs._noted.count = signal.SIGHUP, 2
     runs._pass_on_signals()
+    runs._noted.count += 1
     runs._pass_on_signals()
     assert done == ["asked"]
+    time.sleep(TOGETHER_SECONDS)
     runs._noted.count += 1
     runs._pass_on_signals()
     assert done == ["asked", "killed"]

@@ -32,6 +32,8 @@ from a3c_exp.run.run_folder import read_summary
 
 POLL_SECONDS = 0.1
 LOCK_SECONDS = 0.5
+TOGETHER_SECONDS = 0.5
+"""Signals within this time are one: a terminal that is closed sends SIGHUP twice."""
 MOST_TRIES = 2
 """Processes of one run, if they are killed from outside."""
 
@@ -85,7 +87,7 @@ class Runs:
 
     def __post_init__(self) -> None:
         self._noted = Interruption(may_break_in=False)
-        self._asked_to_end = False
+        self._asked_at: float | None = None
         self._waiting = deque(self.jobs)
         self._running: list[tuple[Job, Popen[bytes]]] = []
         self._seconds: list[float] = []  # of the processes that have ended
@@ -112,13 +114,16 @@ class Runs:
 
     def _pass_on_signals(self) -> None:
         """Ask the running processes to end after the first signal, and kill them after the second one."""
-        if self._noted.signal is not None and not self._asked_to_end:
-            self._asked_to_end = True
-            self._noted.count = 1  # a terminal that is closed sends SIGHUP twice
+        if self._noted.signal is None:
+            return
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
             say("running runs are saved and end, others do not start; a second signal kills")
             for _, process in self._running:
                 # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second one.
                 process.terminate()
+        if time.monotonic() < self._asked_at + TOGETHER_SECONDS:
+            self._noted.count = 1
         elif self._noted.count > 1:
             self._kill()
 
