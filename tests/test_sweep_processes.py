@@ -187,7 +187,7 @@ def test_a_run_of_a_launcher_that_fails_is_said_with_exit_code_1(sweeps: Sweeps)
     launched = ["-m", "hydra/launcher=submitit_local", "seed=0"]
     err = sweeps.end(sweeps.start("backend=threads", *QUICK[1:], *failing, *launched), 1)
     assert "a3c_exp: " in err
-    assert "sweep/run" in err.splitlines()[-1]
+    assert "sweep/seed-0" in err.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -198,12 +198,12 @@ def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: l
     variables = install_slurm(sweeps.folder / "slurm")
     words = [*QUICK, "total_steps=50000", "stop.mean_return=null", "seed=0"]
     started = sweeps.start(*words, "-m", "hydra/launcher=submitit_slurm", **variables)
-    points = sweeps.folder / "sweep" / "run" / "metrics.csv"
+    points = sweeps.folder / "sweep" / "seed-0" / "metrics.csv"
     wait_until(lambda: points.exists() and points.read_text().count("\n") > 1, SECONDS)
     for number in signals:
         os.kill(int((sweeps.folder / "slurm" / "pid").read_text()), number)
     assert "Traceback" not in sweeps.end(started, 0)
-    run = sweeps.summaries()["run"]
+    run = sweeps.summaries()["seed-0"]
     assert (run["stop_reason"], run["resumed"]) == ("total_steps", 1)
 
 
