@@ -71,7 +71,9 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
         for output in run():
             if output is YieldPoint.WAITING:
                 time.sleep(wait)
-            wait = min(2 * wait, LONGEST_WAIT_SECONDS) if output is YieldPoint.WAITING else WAIT_SECONDS
+                wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+                continue
+            wait = WAIT_SECONDS
             if isinstance(output, YieldPoint):
                 continue
             if pending is None:

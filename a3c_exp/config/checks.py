@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium.spaces import Discrete
-from torch import Tensor
 
 from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.algorithms.trial import check_loss
@@ -119,9 +117,8 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             _check_eval_env(env, experiment)
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, None)
-            if constants := network.constants():
-                again = experiment.build_network(env, None).constants()
-                drawn = [name for name, tensor in constants.items() if not _equal(tensor, again.get(name))]
+            if network.constants():
+                drawn = network.differing_constants(experiment.build_network(env, None).constants())
                 require(not drawn, "network", drawn, "constants that are the same each time: draw them with torch")
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
@@ -130,12 +127,6 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             verify(network, space)
             check_loss(algorithm, network, space)
     return network
-
-
-def _equal(one: Tensor, other: Tensor | None) -> bool:
-    if other is None or one.shape != other.shape:
-        return False
-    return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def _check_eval_env(env: EnvBatch, experiment: Experiment) -> None:

@@ -234,8 +234,8 @@ class Learner:
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
-        is_finite = math.isfinite(norm) and min(norm, experiment.optimizer.max_grad_norm or math.inf) < TOO_LARGE
-        if not is_finite:
+        is_usable = math.isfinite(norm) and min(norm, experiment.optimizer.max_grad_norm or math.inf) < TOO_LARGE
+        if not is_usable:
             event.counts["rejected"] += 1
             event.metrics.clear()
             assert batch is not None  # without one the gradient is 0
@@ -246,7 +246,7 @@ class Learner:
             self._explanation = explanation
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
-        gradient = network.gradient if is_finite and weight else None
+        gradient = network.gradient if is_usable and weight else None
         event.contributions = int(gradient is not None)
         return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self.rng)
 

@@ -263,11 +263,22 @@ class ActorCritic(nn.Module, ABC):
 
     def check_constants(self, store_state: Mapping[str, Any], folder: object) -> None:
         """Raise FolderError if a checkpoint's buffers or frozen parameters differ from those of this network."""
-        own, saved = self.constants(), store_state.get("constants", {})
-        for name in sorted(own.keys() | saved.keys()):
-            if name not in own or name not in saved or not np.array_equal(own[name].numpy(), saved[name]):
-                problem = f"must be a run of a network with the same constants: {name} differs (other code or seed)"
-                raise FolderError(folder, problem)
+        for name in self.differing_constants(store_state.get("constants", {})):
+            problem = f"must be a run of a network with the same constants: {name} differs (other code or seed)"
+            raise FolderError(folder, problem)
+
+    def differing_constants(self, others: Mapping[str, Any]) -> list[str]:
+        """Names of constants that are not those of another network, tensors or arrays by name; NaNs are equal."""
+
+        def equal(name: str) -> bool:
+            if name not in own or name not in others:
+                return False
+            one, other = own[name], torch.as_tensor(others[name])
+            same_form = (one.shape, one.dtype) == (other.shape, other.dtype)
+            return same_form and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+        own = self.constants()
+        return [name for name in sorted(own.keys() | others.keys()) if not equal(name)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to 0. Those of a bound network stay in `gradient`."""

@@ -71,12 +71,11 @@ class Initializer:
         with torch.no_grad():
             if layer.weight.requires_grad:
                 self._draw_weight(layer.weight, gain, self.generator)
-            bias = layer.bias
-            if bias is not None and bias.requires_grad and self.scheme != "default":
-                bias.zero_()
-            elif bias is not None and bias.requires_grad:
-                bound = 1 / math.sqrt(layer.weight[0].numel())
-                bias.uniform_(-bound, bound, generator=self.generator)
+            if layer.bias is not None and layer.bias.requires_grad:
+                layer.bias.zero_()
+                if self.scheme == "default":
+                    bound = 1 / math.sqrt(layer.weight[0].numel())
+                    layer.bias.uniform_(-bound, bound, generator=self.generator)
         return layer.weight.requires_grad
 
     def _draw_weight(self, weight: Tensor, gain: float, generator: torch.Generator) -> None:
