@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
 from a3c_exp.common.settings import flatten
 from a3c_exp.core.callback import Media
@@ -70,7 +71,9 @@ class EventFile(Appender):
     def success(self) -> None:
         """Write the successful end of the run, for the HParams dashboard."""
         info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-        self.write(summary=summary_pb2.Summary(value=[_session("session_end_info", session_end_info=info)]))
+        about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=info))
+        end = {"tag": metadata.SESSION_END_INFO_TAG, "metadata": about, "tensor": metadata.NULL_TENSOR}
+        self.write(summary=summary_pb2.Summary(value=[end]))
 
 
 def _next_stamp(folder: Path) -> int:
@@ -92,12 +95,8 @@ def header(config: Mapping[str, Any]) -> summary_pb2.Summary:
     These are a row of the HParams dashboard, whose metrics are the run's curves.
     """
     code = textwrap.indent(config_text(config).rstrip(), "    ", lambda _: True)  # indented: verbatim in Markdown
-    info = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-    for name, value in hparams(config).items():
-        kind = "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
-        setattr(info.hparams[name], f"{kind}_value", value)
-    session = _session("session_start_info", session_start_info=info)
-    return summary_pb2.Summary(value=[_text("config", code), session])
+    # Without an identity each run is a trial. By default all with the same hyperparameters are one.
+    return summary_pb2.Summary(value=[_text("config", code), *hparams_pb(hparams(config), trial_id="").value])
 
 
 def _text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
@@ -131,15 +130,8 @@ def _image(tag: str, pixels: NDArray[np.uint8]) -> summary_pb2.Summary.Value:
     return _value(tag, "images", tensor=tensor)
 
 
-def _session(tag: str, **content: Any) -> summary_pb2.Summary.Value:
-    data = plugin_data_pb2.HParamsPluginData(version=0, **content).SerializeToString()
-    empty = {"dtype": types_pb2.DT_FLOAT, "tensor_shape": {"dim": [{"size": 0}]}}
-    return _value(f"_hparams_/{tag}", "hparams", content=data, tensor=empty)
-
-
-def _value(tag: str, plugin: str, *, content: bytes = b"", tensor: dict[str, Any]) -> summary_pb2.Summary.Value:
-    data = {"plugin_name": plugin, "content": content}
-    return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata={"plugin_data": data})
+def _value(tag: str, plugin: str, *, tensor: dict[str, Any]) -> summary_pb2.Summary.Value:
+    return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata={"plugin_data": {"plugin_name": plugin}})
 
 
 def hparams(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
