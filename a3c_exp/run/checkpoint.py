@@ -95,13 +95,15 @@ def load(path: Path) -> dict[str, Any]:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         with open_regular(path, memory) as file, zipfile.ZipFile(file) as archive:
             _check_sizes(archive, os.fstat(file.fileno()).st_size)
-            header = json.loads(archive.read(_STATE))
-            if (version := int(header["version"])) != VERSION:
-                raise FolderError(path, f"is of version {version}, and this program reads version {VERSION}")
             # Each once, wherever the state has it: a small file cannot fill the memory.
             entries = {name: io.BytesIO(archive.read(name)) for name in archive.namelist() if name != _STATE}
             arrays = {name: np.lib.format.read_array(entry, allow_pickle=False) for name, entry in entries.items()}
-            state = _join(header["state"], arrays)
+            header = json.loads(
+                archive.read(_STATE), object_hook=lambda value: arrays[value[_ARRAY]] if _ARRAY in value else value
+            )
+            if (version := int(header["version"])) != VERSION:
+                raise FolderError(path, f"is of version {version}, and this program reads version {VERSION}")
+            state = header["state"]
             if not isinstance(state, dict):
                 raise ValueError("no state in it")
             return state
@@ -123,17 +125,6 @@ def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
     plain = archive.getinfo(_STATE).file_size
     if plain > MOST_BYTES:
         raise ValueError(f"{_STATE} has {plain:,} bytes, and may have {MOST_BYTES:,}")
-
-
-def _join(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """`value` with its arrays put back in their places."""
-    if isinstance(value, list):
-        return [_join(item, arrays) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if _ARRAY in value:
-        return arrays[value[_ARRAY]]
-    return {key: _join(item, arrays) for key, item in value.items()}
 
 
 # The state of a run: which values there are, and of which kinds.
