@@ -179,17 +179,12 @@ def _list(value: Any, fits: Check, length: int) -> bool:
     return isinstance(value, list) and len(value) == length and all(map(fits, value))
 
 
-def _mapping(value: Any, kind: type) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, kind) for each in value.values())
-
-
 def _array(form: str, *, finite: bool = False) -> Check:
     """form: numpy's letter of the numbers, and how many dimensions there are: "f1"."""
 
     def check(value: Any) -> bool:
-        if not isinstance(value, np.ndarray) or f"{value.dtype.kind}{value.ndim}" != form:
-            return False
-        return not finite or bool(np.isfinite(value).all())
+        fits = isinstance(value, np.ndarray) and f"{value.dtype.kind}{value.ndim}" == form
+        return fits and (not finite or bool(np.isfinite(value).all()))
 
     return check
 
@@ -210,7 +205,7 @@ _VALUES: Mapping[str, Check] = {
     "store.optimizer_state": _array("f3"),
     "store.multipliers?": lambda value: _array("f1", finite=True)(value) and len(value) == 2,
     "store.rng_states": lambda value: _array("u2")(value) and value.shape[1] == RNG_WORDS,
-    "store.constants?": lambda value: _mapping(value, np.ndarray),
+    "store.constants?": lambda value: isinstance(value, dict) and all(type(x) is np.ndarray for x in value.values()),
     "callbacks?": lambda value: isinstance(value, dict),
     "best_eval_return": lambda value: value is None or _number(value),
     "solved": lambda value: value is None or _list(value, _number, 2),
