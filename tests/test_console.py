@@ -66,7 +66,7 @@ class Shown:
         experiment = SimpleNamespace(total_steps=1_000_000, stop=SimpleNamespace(max_seconds=max_seconds))
         run = SimpleNamespace(statistics=self.statistics, experiment=experiment, best_return=None)
         self.run = cast(Any, run)
-        self.progress = ProgressLine(self.run, handler, lambda: self.now)
+        self.progress = ProgressLine(self.run, handler)
         self.progress.update()
 
     def pass_by(self, seconds: float, count: int, returns: tuple[float, ...] = (), best: float | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -295,17 +294,16 @@ class Checkpoints(Own):
 class ProgressLine(Own):
     """Shows how far the run is: steps, speed, mean return, best evaluation, time left.
 
-    On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS. clock: monotonic seconds.
+    On a terminal it is one live line. The log gets a plain line every PLAIN_SECONDS.
     """
 
-    def __init__(self, run: OwnView, terminal: LiveLineHandler, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, run: OwnView, terminal: LiveLineHandler) -> None:
         super().__init__(run)
         self._terminal = terminal
-        self._clock = clock
+        self._next = run.statistics.seconds
         # The limit is for this session; the seconds of the statistics include earlier ones.
         most = run.experiment.stop.max_seconds
-        self._end = None if most is None else run.statistics.seconds + most
-        self._next = clock()
+        self._end = None if most is None else self._next + most
         self._next_plain = self._next + PLAIN_SECONDS
         self._samples: deque[tuple[float, int]] = deque()  # (time, steps) of the last seconds
 
@@ -317,7 +315,7 @@ class ProgressLine(Own):
 
         activity: what training waits for, in place of the time left.
         """
-        now = self._clock()
+        now = self._run.statistics.seconds
         if now < self._next:
             return
         self._next = now + LIVE_SECONDS
