@@ -73,8 +73,6 @@ def train(
     """
     from a3c_exp.cli.execute import Plan, alone, execute
     from a3c_exp.cli.hydra_compose import compose
-    from a3c_exp.cli.names import run_folder
-    from a3c_exp.common.reading import expanded
     from a3c_exp.core.callback import Callback
 
     if not isinstance(callbacks, Sequence) or not all(isinstance(each, Callback) for each in callbacks):
@@ -91,8 +89,7 @@ def train(
                 problem = "is for the command line: train takes a `folder`, and the content of a config.yaml"
                 raise ConfigError(key, value, problem)
         config = compose(overrides, config_dir)
-    place = expanded(folder) if folder is not None else run_folder(config)
-    plan = Plan(config=config, folder=place.absolute(), new=folder is None, callbacks=callbacks)
+    plan = Plan(config=config, folder=folder, callbacks=callbacks)
     from a3c_exp.core.seeding import globals_kept
 
     with alone(), globals_kept():

@@ -84,6 +84,14 @@ def test_a_configuration_that_is_not_plain_is_refused(key: str, value: object, t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_text_in_place_of_a_component_is_refused_where_the_folder_is_named_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: a3c_exp.train(compose(QUICK) | {"algorithm": "a3c"}), "algorithm", "a3c")
+    assert list(tmp_path.iterdir()) == []
+
+
 SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from a3c_exp.backends import forkserver
 from a3c_exp.cli.existing import begins, clear, find_action
-from a3c_exp.common.reading import check_plain
+from a3c_exp.cli.names import run_name
+from a3c_exp.common.reading import check_plain, expanded
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, refused
 from a3c_exp.run.files import exclusive_folder, log
@@ -33,8 +34,7 @@ class Plan:
     """A run as somebody asks for it.
 
     config: composed, plain, and not checked yet.
-    folder: of the run, an absolute path: a program, or an environment, may change the current folder later. new: it is
-        made for this run, under the first free of its name, name_2 and so on.
+    folder: of the run. None: a new one in outputs/, with the first free name of name, name_2 and so on.
     existing: what becomes of a run that is there already: see `cli.existing`.
     key: the setting that names the folder, for errors.
     trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it is the user's own.
@@ -43,8 +43,7 @@ class Plan:
     """
 
     config: Mapping[str, Any]
-    folder: Path
-    new: bool = False
+    folder: str | Path | None
     existing: str = "refuse"
     key: str = "folder"
     trusted: Sequence[str] | None = None
@@ -62,7 +61,9 @@ def execute(plan: Plan) -> Run | None:
     from a3c_exp.config.builder import load_final
     from a3c_exp.run.trainer import session
 
-    new = plan.new or begins(plan.folder, plan.existing)
+    # An absolute path: a program, or an environment, may change the current folder later.
+    place = expanded("outputs" if plan.folder is None else plan.folder).absolute()
+    new = plan.folder is None or begins(place, plan.existing)
     config, experiment = load_final(plan.config, begins=new, trusted=plan.trusted)
     known: list[dict[str, Any]] = []
     if plan.callbacks:
@@ -73,7 +74,7 @@ def execute(plan: Plan) -> Run | None:
         config["callbacks"] = [*config.get("callbacks", ()), *known]
     config_text(config)  # which it is saved as
     with ExitStack() as stack, named(plan.key):
-        folder = make_new(plan.folder) if plan.new else plan.folder
+        folder = make_new(place / run_name(config)) if plan.folder is None else place
         make(folder)
         stack.enter_context(exclusive_folder(folder))
         action = find_action(folder, config, plan.existing)

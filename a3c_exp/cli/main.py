@@ -13,10 +13,8 @@ from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import Plan, execute, prestart
 from a3c_exp.cli.existing import CONTINUE
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, setting, to_container
-from a3c_exp.cli.names import run_folder
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
-from a3c_exp.common.reading import expanded
 from a3c_exp.errors import printable, require, say
 from a3c_exp.run.run_folder import config_text
 
@@ -42,8 +40,7 @@ def command(arguments: Sequence[str]) -> int:
         require(bool(folder), "hydra.run.dir", folder, "the name of a folder; . for this one")
         plan = Plan(
             config=config,
-            folder=(run_folder(config) if folder == "auto" else expanded(folder)).absolute(),
-            new=folder == "auto",
+            folder=None if folder == "auto" else folder,
             existing=line.existing or "refuse",
             key="hydra.run.dir",
             overrides=[text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))],

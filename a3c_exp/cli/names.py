@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from a3c_exp.run.run_folder import environment_of
@@ -15,12 +14,12 @@ from a3c_exp.run.run_folder import environment_of
 LONGEST_NAME = 100
 
 
-def run_folder(config: Mapping[str, Any]) -> Path:
-    """A new run's folder, without one of its own: outputs/cartpole_a3c_s0_2026-11-25_17-15-56."""
+def run_name(config: Mapping[str, Any]) -> str:
+    """The name of a new run's folder: cartpole_a3c_s0_2026-11-25_17-15-56. config: checked."""
     env = re.sub(r"-v\d+$", "", re.split("[/:.]", environment_of(config))[-1])
-    algorithm = str((config.get("algorithm") or {}).get("_target_")).rpartition(".")[2]
+    algorithm = config["algorithm"]["_target_"].rpartition(".")[2]
     words = (env, algorithm, f"s{config.get('seed', 0)}", f"{datetime.now():%Y-%m-%d_%H-%M-%S}")
-    return Path("outputs", "_".join(map(_plain, words)).lower())
+    return "_".join(map(_plain, words)).lower()
 
 
 def labels(jobs: Sequence[Sequence[str]]) -> list[str]:

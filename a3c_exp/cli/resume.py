@@ -7,7 +7,6 @@ is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -17,8 +16,6 @@ from a3c_exp.cli.arguments import CommandLine
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
-from a3c_exp.cli.names import run_folder
-from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, as_typed, read_config, without_typed
 from a3c_exp.config.schema import build
@@ -39,7 +36,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         _check(change, word)
     with named(word):
         config = read_config(folder, or_file=word == "from")
-    place, trusted = None, list[str]()
+    place, trusted = folder if word == "resume" else None, list[str]()
     stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
     if word == "from":
         stale["total_steps"] = LOG_EVERY
@@ -57,7 +54,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         if key == RUN_DIR:
             fits = bool(value) and not isinstance(value, dict | list)
             require(fits, key, value, "the name of a folder; . for this one")
-            place = None if value == "auto" else Path(str(value))
+            place = None if value == "auto" else str(value)
             continue
         config = without_typed(config, key)
         if key == "callbacks" or _names_component(change, config):
@@ -72,13 +69,11 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             trusted += [name for name, each in flatten(value, f"{key}.") if each not in ({}, "???")]
         else:
             trusted.append(key)
-    resume = word == "resume"
     return Plan(
         config=config,
-        folder=expanded(folder if resume else place or run_folder(config)).absolute(),
-        new=not resume and place is None,
-        existing=CONTINUE if resume else "refuse",
-        key=word if resume else RUN_DIR,
+        folder=place,
+        existing=CONTINUE if word == "resume" else "refuse",
+        key=word if word == "resume" else RUN_DIR,
         trusted=trusted,
         overrides=line.overrides,
     )
