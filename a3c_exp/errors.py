@@ -161,7 +161,7 @@ def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.
 
     2 for a ConfigError and for a file that the system refuses to open, which are printed in one line; 1 for a RunError,
-    which the run has reported; `signal_code` after a signal (Ctrl-C: 130).
+    which is printed too; `signal_code` after a signal (Ctrl-C: 130).
     """
     try:
         code = program()
@@ -180,7 +180,8 @@ def exit_code(program: Callable[[], int]) -> int:
         name = "" if error.filename is None else f"{shown(str(error.filename))}: "
         print(f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}", file=sys.stderr)
         return 2
-    except RunError:
+    except RunError as error:
+        say(f"a3c_exp: {error}")
         return 1
     except KeyboardInterrupt as interruption:  # its argument: the exit code of an interrupted run
         code = interruption.args[0] if interruption.args else INTERRUPTED

@@ -7,14 +7,13 @@ import importlib
 import inspect
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import RunError, exit_code, printable
+from a3c_exp.errors import exit_code
 
 
 def conf_folder() -> Path:
@@ -27,21 +26,14 @@ def conf_folder() -> Path:
 def folder_command(
     name: str, options: type, command: Callable[[Path, Sequence[str]], int], arguments: Sequence[str]
 ) -> int:
-    """Run `python -m a3c_exp.<name> <run folder> [key=value ...]`, or print its help: the docstring of its options.
-
-    A RunError, of environments that go wrong, is printed: there is no run that reports it.
-    """
+    """Run `python -m a3c_exp.<name> <run folder> [key=value ...]`, or print its help: the docstring of its options."""
 
     def run() -> int:
         if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
             usage = f"usage: python -m a3c_exp.{name} <run folder> [key=value ...]"
             print(f"{usage}\n\n{inspect.getdoc(options)}")
             return 0 if arguments else 2
-        try:
-            return command(expanded(arguments[0]), arguments[1:])
-        except RunError as error:
-            print(printable(f"a3c_exp: {error}"), file=sys.stderr)
-            raise
+        return command(expanded(arguments[0]), arguments[1:])
 
     return exit_code(run)
 

@@ -125,11 +125,7 @@ def _run_with_hydra(hydra: Any, overrides: Sequence[Override], jobs: Sequence[Jo
     # Hydra's numbers of jobs change with the values that are added to a sweep, so it is not to name their folders.
     words = [*hydra_compose.for_hydra(hydra, overrides), f"{SWEEP_DIR}={quoted(str(root))}", "hydra.sweep.subdir=."]
     folders = {job.number: job.folder for job in jobs}
-    try:
-        hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing, folders), words)
-    except RunError as error:
-        say(f"a3c_exp: {error}")
-        raise
+    hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing, folders), words)
     return 0
 
 
