@@ -88,7 +88,7 @@ class RunOutput:
         self.lost = False
         self.unwritten: set[str] = set()
 
-    def write(self, what: str, write: Callable[..., object], *arguments: Any, **settings: Any) -> None:
+    def write(self, what: str, write: Callable[..., object], *arguments: Any) -> None:
         """Call `write`, unless the folder's name is that of another folder now, or of none. what: for `unwritten`."""
         self.lost = self.lost or identity(self.folder) != self._identity
         if self.lost:
@@ -96,7 +96,7 @@ class RunOutput:
             return
         before, self._interruption.may_break_in = self._interruption.may_break_in, False  # not half-way
         try:
-            write(*arguments, **settings)
+            write(*arguments)
         except (OSError, MemoryError) as error:
             if what not in self.unwritten:
                 log.error("%s cannot be written: %s", what, error)
