@@ -253,16 +253,7 @@ class Checkpoints(Own):
             self._run.interruption.save_requested = False
             run.save()
 
-    def write(self, name: str, state: Mapping[str, Any]) -> bool:
-        """Write a checkpoint, whole or not at all."""
-        output = self._run.output
-        output.write(name, checkpoint.save, self._folder / name, state)
-        written = name not in output.unwritten
-        if name == LATEST and written:
-            output.write("numbered checkpoints", self._number_latest, state["store"]["steps"])
-        return written
-
-    def _number_latest(self, steps: int) -> None:
+    def number_latest(self, steps: int) -> None:
         """Keep the latest checkpoint by its steps, and delete numbered ones that are too many.
 
         Two are kept at least: the next save may leave a damaged latest one. Those of later steps are of a part of the

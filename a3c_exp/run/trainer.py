@@ -24,7 +24,7 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import FAILED, ConfigError, FolderError, RunError, named, one_line, signal_code
 from a3c_exp.networks import ActorCritic
-from a3c_exp.run import callbacks, files, outcome, provenance, run_folder
+from a3c_exp.run import callbacks, checkpoint, files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.evaluations import Evaluations
@@ -280,11 +280,15 @@ class Trainer:
             self._fail(error)
 
     def write(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, whole or not at all."""
         for each in self._own:
             each.flush()
-        if self._checkpoints.write(name, state):
-            self.tell("on_checkpoint", self.folder / run_folder.CHECKPOINTS / name)
+        path = self.folder / run_folder.CHECKPOINTS / name
+        self.output.write(name, checkpoint.save, path, state)
+        if name not in self.output.unwritten:
+            if name == run_folder.LATEST:
+                self.output.write("numbered checkpoints", self._checkpoints.number_latest, state["store"]["steps"])
+            self.tell("on_checkpoint", path)
 
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The content of a checkpoint, as of now. state: of the store; None: its present one."""
