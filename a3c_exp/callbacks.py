@@ -236,14 +236,11 @@ class Wandb(Tracker):
         self.connection.define_metric("*", step_metric=STEP)
         log.info("W&B: %s", self.connection.url if self.mode == "online" else Path(self.connection.dir).parent)
 
-    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+    def on_point(self, run: RunView, step: int, values: Mapping[str, Any]) -> None:
         if self.connection is not None:
             row = max(self.rows, self.connection.step)  # offline W&B does not know of the rows of earlier sessions
             self.connection.log({STEP: step, **values}, step=row)
             self.rows = row + 1
-
-    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        self._log(step, values)
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
         import wandb
@@ -257,7 +254,7 @@ class Wandb(Tracker):
                 content = wandb.Html(f"<pre>{html.escape(value)}</pre>", inject=False)
             case "video":
                 content = wandb.Video(str(value), format="mp4")
-        self._log(step, {name: content})
+        self.on_point(run, step, {name: content})
 
     def on_checkpoint(self, run: RunView, path: Path) -> None:
         if self.sends(path):
