@@ -122,9 +122,7 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     module, space = PolicyModule(policy), env.observation_space
     example = np.zeros((3, *space.shape), space.dtype)
     inputs = {name: torch.from_numpy(array) for name, array in inputs_of(space, example).items()}
-    arguments: dict[str, Any] = {"observation": inputs if isinstance(space, PartsBox) else inputs["observation"]}
-    if module.network.recurrent:
-        arguments["state"] = torch.zeros(3, module.network.state_size)
+    states = {"state": torch.zeros(3, module.network.state_size)} if module.network.recurrent else {}
     names = OUTPUTS if module.network.recurrent else OUTPUTS[:-1]
     logging.disable(logging.CRITICAL)  # torch tells of libraries that it misses, and of graphs that it cannot make
     try:
@@ -132,12 +130,12 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
             warnings.simplefilter("ignore")
             # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs that.
             rows = {0: torch.export.Dim("N")}
-            shapes: dict[str, Any] = dict.fromkeys(arguments, rows)
-            if isinstance(space, PartsBox):
-                shapes["observation"] = dict.fromkeys(inputs, rows)
-            graph = torch.export.export(module, (), arguments, dynamic_shapes=shapes)
-            given = [*inputs, *[name for name in arguments if name == "state"]]
-            program: Any = torch.onnx.export(graph, verbose=False, input_names=given, output_names=names)
+            of_inputs = dict.fromkeys(inputs, rows)
+            arguments: dict[str, Any] = {"observation": inputs} if isinstance(space, PartsBox) else inputs
+            shapes: dict[str, Any] = {"observation": of_inputs} if isinstance(space, PartsBox) else of_inputs
+            shapes |= dict.fromkeys(states, rows)
+            graph = torch.export.export(module, (), arguments | states, dynamic_shapes=shapes)
+            program: Any = torch.onnx.export(graph, verbose=False, input_names=[*inputs, *states], output_names=names)
     except Exception as error:  # the exporter raises anything, and so does a user's module
         problem = f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
         raise ConfigError("network", about["network"], problem) from error
