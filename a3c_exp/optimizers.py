@@ -131,12 +131,7 @@ class RMSProp(Optimizer):
             xp.sqrt(scratch, out=scratch)
             scratch += self.epsilon
         xp.divide(gradient, scratch, out=scratch)
-        if not self.momentum:
-            return scratch
-        velocity = state[1]
-        velocity *= self.momentum
-        velocity += scratch
-        return velocity
+        return _with_momentum(state, scratch, self.momentum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +213,7 @@ class SGD(Optimizer):
         return 1 if self.momentum else 0
 
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
-        if not self.momentum:
-            return gradient
-        velocity = state[0]
-        velocity *= self.momentum
-        velocity += gradient
-        return velocity
+        return _with_momentum(state, gradient, self.momentum)
 
 
 OF_TORCH = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
@@ -378,6 +368,16 @@ def euclidean_norm(vector: Vector) -> float:
         wide = xp.asarray(vector, dtype=xp.float64)
         square = float(xp.vdot(wide, wide))
     return math.sqrt(square)
+
+
+def _with_momentum(state: Vector, change: Vector, momentum: float) -> Vector:
+    """velocity <- momentum velocity + change, in the last row of `state`; without momentum the change itself."""
+    if not momentum:
+        return change
+    velocity = state[-1]
+    velocity *= momentum
+    velocity += change
+    return velocity
 
 
 def _add_square(xp: Any, mean_square: Vector, gradient: Vector, decay: float, scratch: Vector) -> None:
