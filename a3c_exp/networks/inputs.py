@@ -167,20 +167,18 @@ class ObservationInput:
         if form == PICTURE and layout is None:
             advice = "For vectors network=mlp (before LSTM cells network@network.encoder=mlp)"
             raise _misfit(module, shape, "pictures", advice)
-        pixels, raw = None, layout is not None and bool(getattr(module, "raw_images", False))
         if layout is None:
             own: Box = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
-            arguments: dict[str, Any] = {"inputs": shape[0] if shape else 0}
-        else:
-            largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
-            # Images without a bound are taken as they are, and so are those of small numbers.
-            pixels = PixelScaling(max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0)
-            bound = largest if raw else largest / pixels.max_pixel
-            low = 0.0 if float(space.low.min()) >= 0 else -bound
-            own = Box(low, bound, layout.shape, space.dtype.type if raw else np.float32)
-            arguments = dict(zip(PICTURE, (*layout.shape, pixels.max_pixel), strict=True))
-        arguments["observation_space"] = own
-        return cls(arguments, len(shape), layout, pixels, raw)
+            return cls({"inputs": shape[0] if shape else 0, "observation_space": own}, len(shape))
+        raw = bool(getattr(module, "raw_images", False))
+        largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
+        # Images without a bound are taken as they are, and so are those of small numbers.
+        pixels = PixelScaling(max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0)
+        bound = largest if raw else largest / pixels.max_pixel
+        low = 0.0 if float(space.low.min()) >= 0 else -bound
+        own = Box(low, bound, layout.shape, space.dtype.type if raw else np.float32)
+        arguments = dict(zip(PICTURE, (*layout.shape, pixels.max_pixel), strict=True))
+        return cls(arguments | {"observation_space": own}, len(shape), layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
         """Let a module that takes raw images, and has an attribute `pixels` to scale them, use the `PixelScaling` of
