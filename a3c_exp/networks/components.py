@@ -171,13 +171,11 @@ class ComposedNetwork(Network):
         head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
         value = nn.Linear(critic_features, 1)
 
-        generator = torch_generator(rng)
         encoders = actor, critic
-        warnings = self._idle_settings(distribution) + self.encoders.draw_encoders(encoders, generator)
+        initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
+        warnings = self._idle_settings(distribution) + self.encoders.draw_encoders(encoders, initializer.generator)
         if core is not None:
-            generator = torch_generator(rng)
-        initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
-        if core is not None:
+            initializer = replace(initializer, generator=torch_generator(rng))
             core.initialize(initializer)
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
