@@ -46,10 +46,9 @@ class BatchArrays:
     recurrent_input: RecurrentInput | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """T and B."""
-        length, count = self.targets.shape
-        return length, count
+        return self.targets.shape
 
     @property
     def transitions(self) -> int:
