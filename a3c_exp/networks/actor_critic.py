@@ -308,10 +308,7 @@ class TorchRuntime:
         return array_of(parameters), array_of(values), None if after is None else array_of(after)
 
     def train_forward(self, observations: Array, recurrent_input: RecurrentInput | None) -> TrainOutputs:
-        state = boundaries = None
-        if recurrent_input is not None:
-            state = self._tensor(recurrent_input.state)
-            boundaries = self._tensor(recurrent_input.episode_boundaries)
+        state, boundaries = (None, None) if recurrent_input is None else map(self._tensor, recurrent_input)
         parameters, values, features = self._network.unroll(self._tensor(observations), state, boundaries)
 
         def backward(grad_parameters: Floats, grad_values: Floats, grad_features: Floats | None) -> None:
