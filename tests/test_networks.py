@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,32 @@ def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     assert (one.head.linear.weight != other.head.linear.weight).any()
     weight = one.head.linear.weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(4), atol=1e-5, rtol=0)
+
+
+class Reusing(nn.Module):
+    """A module with the encoder of another network, which its constructor builds as `a3c_exp.load` does."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.before = nn.Linear(inputs, 2)
+        self.encoder: Any = make_network(Mlp, OBSERVATIONS, seed=5).encoders[0]
+        self.after = nn.Linear(inputs, 2)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.before(observations), self.encoder(observations), self.after(observations)], dim=1)
+
+
+def test_a_constructor_may_build_another_network() -> None:
+    found: list[ActorCritic] = []
+    building = threading.Thread(target=lambda: found.append(make_network(Reusing, OBSERVATIONS)), daemon=True)
+    building.start()
+    building.join(120)
+    assert found, "it waits for itself"
+    encoder: Any = found[0].encoders[0]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the other network draws under its own seed
+        for layer in (encoder.before, encoder.after):
+            torch.testing.assert_close(layer.weight, nn.Linear(8, 2).weight, atol=0, rtol=0)
 
 
 class Unknown(nn.Module):

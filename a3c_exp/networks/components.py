@@ -35,8 +35,9 @@ Rng = np.random.Generator | None
 BuildLoss = Callable[[int], nn.Module | None]
 """Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
 
-# Torch's global generator is drawn from while a module is constructed, one module at a time.
-construction = threading.Lock()
+# Torch's global generator is drawn from while a module is constructed, in one thread at a time. A constructor may build
+# another network: `a3c_exp.load` does.
+construction = threading.RLock()
 
 
 @contextmanager
