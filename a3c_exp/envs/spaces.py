@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from numpy.typing import DTypeLike
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.parts import PartsBox
@@ -27,16 +28,14 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
     if isinstance(space, Box):
         dtype: Any = np.uint8 if space.dtype == np.uint8 and len(space.shape) >= 2 else np.float32
         with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
-            low, high = space.low.astype(dtype), space.high.astype(dtype)
-        if space.shape:
-            return Box(low, high, dtype=dtype), lambda rows: np.array(rows, dtype)
-        return Box(low.reshape(1), high.reshape(1), dtype=dtype), _flat(1)
+            low, high = np.atleast_1d(space.low.astype(dtype), space.high.astype(dtype))
+        return Box(low, high, dtype=dtype), _shifted(dtype, 0, low.shape)
     if isinstance(space, (Discrete, MultiDiscrete)):
         counts = [int(n) for n in np.ravel(space.n if isinstance(space, Discrete) else space.nvec)]
         return Box(0.0, 1.0, (sum(counts),), np.float32), _one_hot(counts, np.ravel(space.start))
     if isinstance(space, MultiBinary):
         size = int(np.prod(space.shape))
-        return Box(0.0, 1.0, (size,), np.float32), _flat(size)
+        return Box(0.0, 1.0, (size,), np.float32), _shifted(np.float32, 0, (size,))
     if isinstance(space, (Dict, Tuple)):
         return PartsBox.of(space, encoder), PartsBox.join
     needed = "arrays, discrete values, or a Dict or Tuple of these are needed; FilterObservation leaves parts out"
@@ -63,10 +62,6 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     raise TypeError(f"its actions are {space}; {needed}: env.wrappers may convert them")
 
 
-def _flat(size: int) -> Encode:
-    return lambda rows: np.array(rows, np.float32).reshape(-1, size)
-
-
 def _one_hot(counts: Sequence[int], start: Array) -> Encode:
     columns = np.concatenate([[0], np.cumsum(counts)[:-1]])
     start = start.astype(np.int64)  # it may be unsigned
@@ -91,11 +86,11 @@ def _within(space: Box) -> Decode:
     return lambda actions: np.clip(cast(actions), space.low, space.high)
 
 
-def _shifted(dtype: np.dtype[Any], start: int | Array, shape: tuple[int, ...]) -> Decode:
+def _shifted(dtype: DTypeLike, start: int | Array, shape: tuple[int, ...]) -> Encode:
     shift = bool(np.any(start))
 
-    def decode(actions: Array) -> Array:
-        decoded = np.array(actions, dtype).reshape(-1, *shape)
-        return decoded + start if shift else decoded
+    def convert(rows: Sequence[Any] | Array) -> Array:
+        converted = np.array(rows, dtype).reshape(-1, *shape)
+        return converted + start if shift else converted
 
-    return decode
+    return convert
