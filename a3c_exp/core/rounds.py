@@ -86,10 +86,6 @@ class SynchronousRounds:
     def _waits_for_round(self, worker: int) -> bool:
         return bool(self._flags[COMPLETED] < self._rows[worker, ROUND])
 
-    def counted(self, worker: int) -> bool:
-        """Return whether the worker's last submission had a gradient."""
-        return bool(self._rows[worker, WEIGHT])
-
     def _is_round_complete(self) -> bool:
         """Return whether a quorum, or every worker that takes part, has submitted to the current round.
 

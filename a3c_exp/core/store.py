@@ -199,7 +199,7 @@ class SharedStore:
 
         if rounds.round_in_progress(worker, step):
             return False
-        if rounds.counted(worker):
+        if push.gradient is not None:
             self.counters.gradients[worker] += 1
             push.event.staleness[0] += 1
         return True
