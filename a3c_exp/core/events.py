@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,21 +23,15 @@ SUCCESSES = ("is_success", "success")
 """Names of the flag whose mean is the SUCCESS_RATE, as in stable-baselines3."""
 
 
-class Count(NamedTuple):
-    """The names of a count in summary.json and in the curves; None: it has no curve."""
-
-    summary: str
-    curve: str | None
-
-
-COUNTS = {
-    "rejected": Count("rejected_updates", "train/rejected_updates"),
-    "restarts": Count("restarts", "async/restarts"),
-    "env_errors": Count("env_errors", "async/env_errors"),
-    "late_gradients": Count("late_gradients", "async/late_gradients"),
-    "cut_eval_episodes": Count("cut_eval_episodes", None),
+COUNTS: dict[str, tuple[str, str | None]] = {
+    "rejected": ("rejected_updates", "train/rejected_updates"),
+    "restarts": ("restarts", "async/restarts"),
+    "env_errors": ("env_errors", "async/env_errors"),
+    "late_gradients": ("late_gradients", "async/late_gradients"),
+    "cut_eval_episodes": ("cut_eval_episodes", None),
 }
-"""Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints.
+"""Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints: its name in
+summary.json, and that of its curve, if it has one.
 
 rejected: gradients that were not finite, and so were not applied. restarts: workers that were replaced. env_errors:
 those of them whose environment went wrong. late_gradients: their synchronous round was over when they came.

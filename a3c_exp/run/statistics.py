@@ -147,7 +147,7 @@ class RunStatistics:
             "mean_return_100": self.mean_return if len(self._recent) >= RECENT else None,
             "staleness_mean": staleness / count if count else None,
             "staleness_max": maximum if count else None,
-            **{COUNTS[name].summary: number for name, number in self.counts.items()},
+            **{summary: self.counts[name] for name, (summary, _) in COUNTS.items()},
             "rollout": self._recent.last(RECENT).means(),
         }
 
