@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -289,12 +288,12 @@ def make_actor(
         seeding.seed_globals(experiment.seed, worker, resumed)
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
-    with ExitStack() as failing:  # a reset may raise
-        env = env_settings.make(count, seeds)
-        failing.callback(close_within, env)
-        actor = Actor(
+    env = env_settings.make(count, seeds)
+    try:
+        return Actor(
             env, make_network(env), rng, env_settings, experiment.rollout_length, experiment.gamma, experiment.epsilon,
             heartbeat, experiment.algorithm.value_of_action,
         )  # fmt: skip
-        failing.pop_all()
-        return actor
+    except BaseException:  # a reset may raise
+        close_within(env)
+        raise
