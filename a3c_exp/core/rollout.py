@@ -208,8 +208,8 @@ class Actor:
 
     def _add_numbers(self, episodes: Episodes, steps: Sequence[Step], over: Bools) -> None:
         """Give episodes the environment's own numbers. over: bool [T, B], an episode ended."""
-        ends = zip(*(places.tolist() for places in np.nonzero(over)), strict=True)  # in the order of `episodes`
-        infos = [(steps[time].final_info or {}).get(env, {}) for time, env in ends]
+        # Step by step, which is the order of `episodes`.
+        infos = [(steps[time].final_info or {}).get(env, {}) for time, env in np.argwhere(over).tolist()]
         episodes.numbers = number_columns([self._info_numbers.of(info) for info in infos])
         episodes.left_out = self._info_numbers.warning()
 
