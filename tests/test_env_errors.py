@@ -259,6 +259,19 @@ class TestClose:
         assert "TimeoutError: its close took longer than 0.05 s" in caplog.text
         released.set()
 
+    def test_that_raises_a_timeout_of_its_own_keeps_no_other_open(self) -> None:
+        class Simulator(gymnasium.Env[Any, Any]):
+            observation_space = Box(-1, 1, (1,))
+            action_space = Discrete(2)
+
+            def close(self) -> None:
+                closed.append(self)
+                raise TimeoutError("the simulator does not answer")
+
+        closed: list[Simulator] = []
+        close_within(SyncEnvBatch([Simulator(), Simulator()], range(2)))
+        assert len(closed) == 2
+
     @pytest.mark.parametrize("error", [RuntimeError("no display"), SystemExit(1)])
     def test_that_raises_is_logged(self, error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
         class Torn:

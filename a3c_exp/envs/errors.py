@@ -30,6 +30,10 @@ class EnvError(RunError):
         super().__init__(text, "env_errors")
 
 
+class CloseTimeoutError(TimeoutError):
+    """The time of `close_within` is up. An environment's own TimeoutError is an error as any other."""
+
+
 def env_error(error: BaseException, name: str, *, index: int | None = None, step: int | None = None) -> EnvError:
     """The error of an environment, in words.
 
@@ -50,8 +54,8 @@ def env_error(error: BaseException, name: str, *, index: int | None = None, step
 def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
     """Close environments, a batch or one, in this thread, in which they were made. Errors are logged, never raised.
 
-    In a main thread the close is broken off by a TimeoutError after so many seconds, also that of a worker process.
-    Code in C, and another thread, cannot be broken off.
+    In a main thread, that of a worker process too, a CloseTimeoutError breaks the close off after so many seconds. Code
+    in C, and another thread, cannot be broken off.
     """
     try:
         with _alarm(seconds):
@@ -62,13 +66,13 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Within: TimeoutError every so many seconds, in the main thread. SIGALRM is the user's: not if a timer runs."""
+    """Within: CloseTimeoutError every so many seconds, in a main thread. SIGALRM is the user's: not if a timer runs."""
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
 
     def ring(signum: int, frame: object) -> None:
-        raise TimeoutError(f"its close took longer than {seconds:g} s")
+        raise CloseTimeoutError(f"its close took longer than {seconds:g} s")
 
     with handled({signal.SIGALRM: ring}):
         signal.setitimer(signal.ITIMER_REAL, seconds, seconds)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, short
 from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step, report_progress
-from a3c_exp.envs.errors import EnvError, env_error
+from a3c_exp.envs.errors import CloseTimeoutError, EnvError, env_error
 from a3c_exp.envs.spaces import decoder
 from a3c_exp.errors import FAILURES
 
@@ -165,7 +165,7 @@ class SyncEnvBatch:
         for env in self._envs:
             try:
                 env.close()
-            except TimeoutError:  # of `close_within`
+            except CloseTimeoutError:
                 raise
             except Exception as error:
                 errors.append(error)
