@@ -136,7 +136,7 @@ class Event:
     contributions: gradients that it has pushed; rollouts of a GA3C agent.
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
-    explanation: of a learner's first rejected gradient, a line for the log; the first if there are several.
+    explanation: of a rejected gradient, a line for the log; of the first if there are several.
     gradients, spans: for callbacks that ask for them. Numbers of a recent gradient before it was clipped, float32 [N]
     by part of the network; where the first moments of the worker's time went.
     """

@@ -238,11 +238,9 @@ class Learner:
             event.counts["rejected"] += 1
             event.metrics.clear()
             assert batch is not None  # without one the gradient is 0
-            explanation = explain_divergence(network, batch)
-            if not self._explanation:
-                place = f"{self.name}, step {snapshot.steps:,}"
-                event.explanation = f"{place}: a gradient that was not finite, or too large, was refused. {explanation}"
-            self._explanation = explanation
+            self._explanation = explain_divergence(network, batch)
+            what = f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite, or too large, was refused"
+            event.explanation = f"{what}. {self._explanation}"
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
         gradient = network.gradient if is_usable and weight else None
