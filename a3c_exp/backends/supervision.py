@@ -23,7 +23,7 @@ from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch, inactivity
 from a3c_exp.core.store import SharedStore, Store
 from a3c_exp.core.worker import Worker
-from a3c_exp.errors import RunError
+from a3c_exp.errors import RunError, one_line
 
 RESUMED_STRIDE = 1 << 16
 """Added to the number of resumptions for a replacement, so that it draws random numbers that no other worker draws."""
@@ -178,11 +178,14 @@ class PipeSource(Source):
     def start(self, attempt: int) -> None:
         reader, writer = Pipe(duplex=False)
         self.inbox = Inbox(reader)
-        self.begin(partial(self.run, attempt), writer)
+        try:
+            self.begin(partial(self.run, attempt), writer)
+        except RuntimeError as error:  # no thread is to be had
+            raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
 
     @abstractmethod
     def begin(self, run: Run, writer: connection.Connection) -> None:
-        """Start it. It calls `run`, and sends what that yields."""
+        """Start it. It calls `run`, and sends what that yields. Raises RuntimeError if no thread is to be had."""
 
     def exit(self) -> WorkerExit:
         """The end of one that sent no last message."""
@@ -190,7 +193,7 @@ class PipeSource(Source):
 
     @abstractmethod
     def join(self, deadline: float) -> bool:
-        """Wait until this moment at most; return whether it has ended, or has never begun."""
+        """Wait until this moment at most; return whether it has ended."""
 
 
 def worker_sources(kind: type[PipeSource], context: RunContext, store: SharedStore) -> Iterator[PipeSource]:

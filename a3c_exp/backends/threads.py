@@ -14,7 +14,6 @@ from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSett
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import RunError, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +42,10 @@ class ThreadSource(PipeSource):
     thread: threading.Thread = field(init=False)
 
     def begin(self, run: Run, writer: Connection) -> None:
-        self.thread = threading.Thread(target=send_events, args=(self.name, writer, run), name=self.name, daemon=True)
-        try:
-            self.thread.start()
-        except RuntimeError as error:  # none is to be had
-            raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
+        thread = threading.Thread(target=send_events, args=(self.name, writer, run), name=self.name, daemon=True)
+        thread.start()
+        self.thread = thread  # only now: one that has not started cannot be joined
 
     def join(self, deadline: float) -> bool:
-        if self.thread.ident is not None:
-            self.thread.join(max(0.0, deadline - time.monotonic()))
+        self.thread.join(max(0.0, deadline - time.monotonic()))
         return not self.thread.is_alive()

@@ -53,14 +53,10 @@ class Child(PipeSource):
         self.process = self.sentinel = None
         self.store.counters.heartbeats[self.worker] = 0  # not what its predecessor did
         self.wanted = True
-        self._settled = threading.Event()
         thread = threading.Thread(target=self._start, args=(run, writer), daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # no thread is to be had
-            self.wanted = False
-            raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
-        self._settled.wait(MERGE_SECONDS)
+        thread.start()
+        self._thread = thread  # only now: one that has not started cannot be joined
+        thread.join(MERGE_SECONDS)
 
     def _start(self, run: Run, writer: connection.Connection) -> None:
         """Start the process, or send the reason why there is none. Its copy of the writer is the last."""
@@ -77,7 +73,6 @@ class Child(PipeSource):
                 with suppress(ReceiverClosedError):
                     send(writer, WorkerExit(f"{self.name} could not be started: {one_line(error)}", final=True))
         writer.close()
-        self._settled.set()
 
     def _fork(self, run: Run, writer: connection.Connection) -> None:
         server = forkserver.server()
@@ -95,9 +90,9 @@ class Child(PipeSource):
         self.process, self.sentinel = process, process.sentinel
 
     def join(self, deadline: float) -> bool:
-        self._settled.wait(max(0.0, deadline - time.monotonic()))
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self.process is None:
-            return self._settled.is_set()
+            return not self._thread.is_alive()
         self.process.join(max(0.0, deadline - time.monotonic()))
         return self.process.exitcode is not None
 
