@@ -29,7 +29,7 @@ from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch
 from a3c_exp.envs.answers import WrongAnswerError, rewards_of
 from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import ConfigError, RunError
-from a3c_exp.run.policy import MOST_FAILURES, evaluate_policy
+from a3c_exp.run.policy import MOST_FAILURES, Recorder, evaluate_policy
 
 NAME = "faulty:Misbehaving-v0"
 SEEDS = [4, 5, 6]
@@ -207,6 +207,15 @@ class TestAnEvaluation:
             episodes = evaluate_policy(Still(), env, 6)  # type: ignore[arg-type]
         assert episodes.lengths.tolist() == [3] * 6 and np.isfinite(episodes.returns).all()
         assert "environment 0 (Misbehaving-v0)" in caplog.text
+
+    def test_films_its_first_episode_from_the_last_beginning(self) -> None:
+        pytest.importorskip("moviepy")
+        env = Gym(id=NAME, kwargs={"fault": "nan reward", "at": [2], "lengths": [3]}).make(1, [0])
+        frames = (np.full((1, 1, 3), number, np.uint8) for number in range(100))
+        env.render = lambda: next(frames)  # type: ignore[method-assign]
+        recorder = Recorder(Path("film.mp4"))
+        evaluate_policy(Still(), env, 2, on_step=recorder)  # type: ignore[arg-type]
+        assert np.unique(recorder._frames).tolist() == [2, 3, 4]
 
     def test_begins_again_after_an_error_of_a_reset(self) -> None:
         env = Gym(id=NAME, kwargs={"fault": "reset", "at": [1, 3], "lengths": [3]}).make(2, [0, 1])

@@ -140,7 +140,10 @@ class Policy:
 
 
 class Recorder:
-    """Collects frames of an environment, called before each of its steps, for a video. Needs the `video` extra."""
+    """Collects frames of an episode, called before each of its steps, for a video. Needs the `video` extra.
+
+    An episode that begins once more, after a failure, takes the place of the one before.
+    """
 
     FRAMES_PER_SECOND = 30
     MAX_FRAMES = 60 * FRAMES_PER_SECOND
@@ -150,7 +153,9 @@ class Recorder:
         self._path = path
         self._frames: list[NDArray[np.uint8]] = []
 
-    def __call__(self, env: EnvBatch) -> None:
+    def __call__(self, env: EnvBatch, time: int = 0) -> None:
+        """time: number of steps of the episode before this one."""
+        del self._frames[time:]
         if len(self._frames) < self.MAX_FRAMES:
             with refused("video", True, "the environment cannot be drawn"):
                 frame = env.render()
@@ -183,7 +188,7 @@ def evaluate_policy(
     *,
     max_steps: int = Eval.max_steps,
     go_on: Callable[[int, int], bool] = lambda ended, steps: True,
-    on_step: Callable[[EnvBatch], None] | None = None,
+    on_step: Callable[[EnvBatch, int], None] | None = None,
 ) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
@@ -196,7 +201,7 @@ def evaluate_policy(
     not finite.
     go_on: called before each step and at the end, with the number of episodes that have ended and of steps of each
         environment; once it returns False, only the episodes that have ended are returned.
-    on_step: called before each step of the first environment's first episode.
+    on_step: called before each step of the first environment's first episode, with the number of those before it.
     """
     quota = np.full(env.count, episodes // env.count)
     quota[: episodes % env.count] += 1
@@ -216,7 +221,7 @@ def evaluate_policy(
                 observations, state = env.reset(), None
                 returns[:] = lengths[:] = rest[:] = 0
             if on_step is not None and quota[0] == first:
-                on_step(env)
+                on_step(env, int(lengths[0]))
             actions, state = policy.predict(observations, state, greedy)
             step = env.step(actions)
         except EnvError as error:
