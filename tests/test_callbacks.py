@@ -110,6 +110,8 @@ class Acting(Callback):
                 run.log({"mine/value": float(np.float32(2.5))})
             case "mine\n" | "step":
                 run.log({self.deed: 1.0})
+            case "between steps":
+                run.log({"mine/value": 1.0}, step=5.0)  # type: ignore[arg-type]
             case "save":
                 run.save()
                 (run.folder / "saved").write_text(str(latest(run.folder)["store"]["steps"]))
@@ -173,7 +175,12 @@ def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("deed", "words"),
-    [("raise", "scripted to fail"), ("mine\n", "is no name of a curve"), ("step", "is no name of a curve")],
+    [
+        ("raise", "scripted to fail"),
+        ("mine\n", "is no name of a curve"),
+        ("step", "is no name of a curve"),
+        ("between steps", "'float' object cannot be interpreted as an integer"),
+    ],
 )
 def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(deed: str, words: str, tmp_path: Path) -> None:
     assert act(tmp_path, deed).summary["stop_reason"] == "total_steps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import signal
 import time
 import traceback
@@ -227,7 +228,7 @@ class Trainer:
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         numbers = {_checked(name): x if type(x) in (int, float) else float(x) for name, x in values.items()}
-        self.tell("on_point", self.steps if step is None else step, numbers)
+        self.tell("on_point", self.steps if step is None else operator.index(step), numbers)
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
         numbers = np.asarray(values, np.float64).ravel()
