@@ -221,7 +221,7 @@ class Impala(ImageEncoder):
     each. All convolutions are of 3 x 3, padded so that only the maximum makes an image smaller.
 
     sections: channels of each section. blocks: residual blocks in a section.
-    The other settings are those of `Cnn`.
+    features_dim: units of the affine layer after them. precision: see `ImageEncoder`.
     """
 
     min_bf16_batch = 4
