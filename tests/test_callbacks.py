@@ -186,6 +186,7 @@ def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(deed: str, w
     assert act(tmp_path, deed).summary["stop_reason"] == "total_steps"
     told = [line for line in (tmp_path / "train.log").read_text().splitlines() if "Acting.on_tick" in line]
     assert len(told) == 1 and words in told[0] and "test_callbacks.py:" in told[0]
+    assert "mine" not in (tmp_path / "metrics.csv").read_text()
 
 
 def test_its_errors_end_the_run_where_it_says_so(tmp_path: Path) -> None:
