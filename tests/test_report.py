@@ -253,6 +253,14 @@ def test_without_a_return_a_comparison_is_undecided_and_without_a_threshold_noth
     assert comparison(ranked(tmp_path))[0].startswith("Undecided")
 
 
+def test_few_runs_of_one_of_two_configurations_are_not_few_of_both(tmp_path: Path) -> None:
+    for n, seeds in ((5, 6), (9, 2)):
+        for seed in range(seeds):
+            run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=10.0 * n)
+    [sentence] = comparison(ranked(tmp_path))
+    assert "runs of returns.n=9: 2, of returns.n=5: 6" in sentence
+
+
 def test_a_run_counts_once_and_runs_of_one_seed_are_shown(tmp_path: Path) -> None:
     run(tmp_path / "a")
     run(tmp_path / "b")

@@ -79,7 +79,8 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
     x, y = scores(ranked[first], curve), scores(ranked[second], curve)
     undecided = f"Undecided between {' and '.join(sorted([first, second]))}"
     if min(len(x), len(y)) < FEW_RUNS:
-        return [f"{undecided}: {min(len(x), len(y))} runs of each are too few; {FEW_RUNS} or more may tell."]
+        counts = f"runs of {first}: {len(x)}, of {second}: {len(y)}"
+        return [f"{undecided}: {counts}; {FEW_RUNS} or more of each may tell."]
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
     if len({*x, *y}) == 1:
         x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
