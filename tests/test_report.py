@@ -17,7 +17,7 @@ import yaml
 
 from a3c_exp.cli.processes import Job, say_comparison
 from a3c_exp.report import __main__ as report
-from a3c_exp.report.charts import band
+from a3c_exp.report.charts import band, draw_bands
 from a3c_exp.report.ranking import Runs, comparison, rank, table
 from a3c_exp.report.report import write_table
 from a3c_exp.report.runs import RecordedRun, find_runs, group, read_curve
@@ -442,6 +442,20 @@ def test_a_picture_says_what_it_leaves_out_and_how_to_see_it(tmp_path: Path) -> 
         curve(tmp_path / f"n-{n}", (500, 0.5, 10.0 + n), (1000, 1.0, 20.0 + n))
     assert report.main([str(tmp_path)]) == 0
     assert "Only the first 6 of 7 configurations" in (tmp_path / "report/index.html").read_text()
+
+
+def test_a_long_name_without_spaces_is_cut_in_the_legend(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    for name in ("a", "b"):
+        place = tmp_path / name
+        run(place, env={"_target_": GYM, "id": "x", "kwargs": {"file": f"{name}{'x' * 120}"}})
+        curve(place, (500, 0.5, 10.0), (1000, 1.0, 20.0))
+    axes = Figure().subplots()
+    draw_bands(axes, list(ranked(tmp_path).items()), "steps")
+    labels = axes.get_legend_handles_labels()[1]
+    assert [label[:18] for label in labels] == ["env.kwargs.file=ax", "env.kwargs.file=bx"]
+    assert all(label.endswith(" ...") for label in labels)
 
 
 @pytest.mark.parametrize("values", [7, 6])

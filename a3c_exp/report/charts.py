@@ -9,7 +9,6 @@ large enough to be read at half the size.
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,8 +113,7 @@ def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | Non
         axes = figure.subplots()
         for (name, alike), colour, marker in zip(groups.items(), COLOURS, MARKERS, strict=False):
             settings, scores = [values[run.folder] for run in alike], np.array([run.score(curve) for run in alike])
-            label = textwrap.shorten(name, LONGEST_NAME)
-            axes.scatter(settings, scores, color=colour, marker=marker, alpha=0.7, label=label)
+            axes.scatter(settings, scores, color=colour, marker=marker, alpha=0.7, label=_label(name))
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")  # not in powers, which would be mathematics
         axes.set_xlabel(key)
@@ -123,6 +121,10 @@ def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | Non
         if len(groups) > 1:
             figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center")
         return _png(figure)
+
+
+def _label(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 4]} ..."
 
 
 def _png(figure: Figure) -> bytes:
@@ -143,8 +145,7 @@ def draw_bands(axes: Axes, shown: Sequence[tuple[str, Runs]], axis: Axis) -> Non
             if not run.ended:
                 axes.plot(run.curve.along(axis) / scale, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
         if mean is not None:
-            text = textwrap.shorten(name, LONGEST_NAME, placeholder=" ...")
-            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=style, label=text)
+            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=style, label=_label(name))
             axes.fill_between(mean.x / scale, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0)
     for threshold in {run.threshold for run in every if run.threshold is not None}:
         axes.axhline(threshold, color="black", linewidth=1.0, linestyle=":", alpha=0.7)
