@@ -29,13 +29,13 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
         dtype: Any = np.uint8 if space.dtype == np.uint8 and len(space.shape) >= 2 else np.float32
         with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
             low, high = np.atleast_1d(space.low.astype(dtype), space.high.astype(dtype))
-        return Box(low, high, dtype=dtype), _shifted(dtype, 0, low.shape)
+        return Box(low, high, dtype=dtype), _rows_of(dtype, low.shape)
     if isinstance(space, (Discrete, MultiDiscrete)):
         counts = [int(n) for n in np.ravel(space.n if isinstance(space, Discrete) else space.nvec)]
         return Box(0.0, 1.0, (sum(counts),), np.float32), _one_hot(counts, np.ravel(space.start))
     if isinstance(space, MultiBinary):
         size = int(np.prod(space.shape))
-        return Box(0.0, 1.0, (size,), np.float32), _shifted(np.float32, 0, (size,))
+        return Box(0.0, 1.0, (size,), np.float32), _rows_of(np.float32, (size,))
     if isinstance(space, (Dict, Tuple)):
         return PartsBox.of(space, encoder), PartsBox.join
     needed = "arrays, discrete values, or a Dict or Tuple of these are needed; FilterObservation leaves parts out"
@@ -50,11 +50,11 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     Raises TypeError for other spaces.
     """
     if isinstance(space, Discrete):
-        return Discrete(int(space.n)), _shifted(space.dtype, int(space.start), ())
+        return Discrete(int(space.n)), _rows_of(space.dtype, (), int(space.start))
     if isinstance(space, MultiDiscrete):
-        return MultiDiscrete(space.nvec.reshape(-1)), _shifted(space.dtype, space.start, space.shape)
+        return MultiDiscrete(space.nvec.reshape(-1)), _rows_of(space.dtype, space.shape, space.start)
     if isinstance(space, MultiBinary):
-        return MultiBinary(int(np.prod(space.shape))), _shifted(space.dtype, 0, space.shape)
+        return MultiBinary(int(np.prod(space.shape))), _rows_of(space.dtype, space.shape)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         return Box(low, high, dtype=space.dtype.type), _within(space)
@@ -79,14 +79,15 @@ def _one_hot(counts: Sequence[int], start: Array) -> Encode:
 
 
 def _within(space: Box) -> Decode:
-    cast = _shifted(space.dtype, 0, space.shape)
+    cast = _rows_of(space.dtype, space.shape)
     if space.dtype != np.float64:
         return cast
     # A policy keeps to the bounds in float32, where 0.1 is slightly more than 0.1.
     return lambda actions: np.clip(cast(actions), space.low, space.high)
 
 
-def _shifted(dtype: DTypeLike, start: int | Array, shape: tuple[int, ...]) -> Encode:
+def _rows_of(dtype: DTypeLike, shape: tuple[int, ...], start: int | Array = 0) -> Encode:
+    """The function that makes an array of rows of this type and shape, from `start` on."""
     shift = bool(np.any(start))
 
     def convert(rows: Sequence[Any] | Array) -> Array:
