@@ -66,8 +66,8 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one of the same name; None if there is none."""
-    with suppress(OSError):
+    """What tells a folder from another one of the same name; None if there is none. Raises other OSErrors."""
+    with suppress(FileNotFoundError, NotADirectoryError):
         status = os.stat(folder)
         return status.st_dev, status.st_ino
     return None
@@ -90,12 +90,12 @@ class RunOutput:
 
     def write(self, what: str, write: Callable[..., object], *arguments: Any) -> None:
         """Call `write`, unless the folder's name is that of another folder now, or of none. what: for `unwritten`."""
-        self.lost = self.lost or identity(self.folder) != self._identity
-        if self.lost:
-            self.unwritten.add(what)
-            return
         before, self._interruption.may_break_in = self._interruption.may_break_in, False  # not half-way
         try:
+            self.lost = self.lost or identity(self.folder) != self._identity
+            if self.lost:
+                self.unwritten.add(what)
+                return
             write(*arguments)
         except (OSError, MemoryError) as error:
             if what not in self.unwritten:
