@@ -16,6 +16,7 @@ from runs import CORRIDOR, TARGET, TARGETS, content, latest, put, same, train, t
 
 from a3c_exp.__main__ import main
 from a3c_exp.config.saved import read_config
+from a3c_exp.errors import FolderError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.callbacks import ProgressLine
 from a3c_exp.run.files import exclusive_folder
@@ -93,8 +94,26 @@ class TestState:
         kept = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         assert same(kept["store"]["parameters"], best["store"]["parameters"])
 
+    def test_returns_of_other_evaluations_do_not_count(self, tmp_path: Path) -> None:
+        """They may be of an easier environment, or of one lucky episode."""
+        train(tmp_path, TARGET, **EVERYTHING)
+        for name in ("latest", "best"):
+            place = tmp_path / "checkpoints" / f"{name}.ckpt"
+            checkpoint.save(place, checkpoint.load(place) | {"best_eval_return": 1e6})
+        assert resume(tmp_path, total_steps=320, eval__max_steps=7).summary["best_eval_return"] < 0
+        assert checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["best_eval_return"] < 0
+
 
 class TestFiles:
+    def test_a_finished_run_that_cannot_go_on_is_as_it_was(self, tmp_path: Path) -> None:
+        train(tmp_path)
+        (tmp_path / "episodes.csv").unlink()
+        (tmp_path / "episodes.csv").mkdir()
+        before = [(tmp_path / name).read_bytes() for name in ("config.yaml", "summary.json")]
+        with pytest.raises(FolderError):
+            resume(tmp_path, total_steps=320)
+        assert [(tmp_path / name).read_bytes() for name in ("config.yaml", "summary.json")] == before
+
     def test_a_resumed_run_has_no_summary_until_it_ends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Killed meanwhile, it has none, as if it were killed in its first session."""
         train(tmp_path)

@@ -20,6 +20,7 @@ from runs import SCRIPTED, config, latest, put, same, train, train_config
 from a3c_exp import evaluate
 from a3c_exp.cli.existing import clear, how_ended
 from a3c_exp.config.builder import build_experiment
+from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.callbacks import Checkpoints
@@ -87,14 +88,14 @@ def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
     assert train_config(whole, run, resume=True).summary["steps"] == 128
 
 
-def test_a_finished_run_that_is_to_go_on_counts_as_cut_whenever_it_is_killed(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its configuration says more steps then, and its summary that it has ended."""
-    monkeypatch.setattr("a3c_exp.run.provenance.commit", Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+def test_a_finished_run_that_is_killed_before_it_goes_on_is_as_it_was(run: Path) -> None:
+    """Its configuration and its summary still agree, and the same command goes on with it."""
+    before = read_config(run)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("a3c_exp.run.provenance.commit", Mock(side_effect=KeyboardInterrupt))
         train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
-    assert how_ended(run) == "cut"
+    assert (how_ended(run), read_config(run)) == ("finished", before)
+    assert train_config(config(**RUN) | {"total_steps": 128}, run, resume=True).summary["steps"] == 128
 
 
 def test_a_table_that_waits_for_its_writer_is_refused(run: Path) -> None:

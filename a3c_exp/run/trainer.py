@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from a3c_exp.algorithms.algorithm import CURVE_NAME
 from a3c_exp.common.reading import UnreadableError, parse_yaml, read_text
+from a3c_exp.common.settings import comparable
 from a3c_exp.core.callback import Media
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
@@ -95,13 +96,16 @@ def session(
             if make_room is not None:
                 make_room()
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-            files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
-            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
+            if not resume:  # else it is the last: a folder that cannot be written to keeps the run that it has
+                files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
             trainer = Trainer(experiment, config, folder, store, statistics, state, terminal, network, overrides, label)
+            if resume:
+                files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
+            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
             log.info(network.runtime.description, extra=ONLY_FILE)
             for warning in (*experiment.warnings, *network.warnings):
                 log.warning("%s", warning)
@@ -181,7 +185,15 @@ class Trainer:
             self._callbacks.load(state.get("callbacks", {}))
 
     def _best_return(self, state: Mapping[str, Any]) -> float | None:
-        """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint."""
+        """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint.
+
+        None if evaluations had other settings than they have now: their returns say nothing about today's.
+        """
+        recorded = parse_yaml(read_text(self.folder / run_folder.CONFIG_FILE))
+        theirs, ours = (comparable({**each.get("eval", {}), "every": None}) for each in (recorded, self.config))
+        if theirs != ours:
+            log.warning("evaluations have other settings than before: the best return so far does not count any more")
+            return None
         found = [state["best_eval_return"]]
         with suppress(ConfigError):
             found.append(load_state(self.folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"])
