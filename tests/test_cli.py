@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 from refusals import Refuses
 from runs import QUICK, content, summary
 
@@ -261,6 +262,23 @@ def test_a_setting_that_is_typed_before_its_component_counts(here: Path) -> None
     words = ["from=run.yaml", "optimizer.learning_rate=0.25", "optimizer=adam"]
     optimizer = saved_plan("from", "run.yaml", read_arguments(words)).config["optimizer"]
     assert (optimizer["_target_"], optimizer["learning_rate"]) == ("a3c_exp.optimizers.Adam", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "target"),
+    [
+        ("+returns@critic_returns=gae", "critic_returns", "a3c_exp.returns.GAE"),
+        ("+schedule@epsilon=linear", "epsilon", "a3c_exp.schedules.Linear"),
+        ("network@network.encoder=cnn network=lstm", "network.encoder", "a3c_exp.networks.Cnn"),
+    ],
+)
+def test_an_option_goes_where_it_is_put_and_nowhere_else(words: str, place: str, target: str, here: Path) -> None:
+    saved, _ = load_final(compose(QUICK))
+    (here / "run.yaml").write_text(config_text(saved))
+    changed = saved_plan("from", "run.yaml", read_arguments(["from=run.yaml", *words.split()])).config
+    assert OmegaConf.select(OmegaConf.create(dict(changed)), place)["_target_"] == target
+    others = {"returns", "schedule", "network", "optimizer"} - {place.partition(".")[0]}
+    assert {key: changed[key] for key in others} == {key: saved[key] for key in others}
 
 
 def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:

@@ -40,11 +40,15 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
     if word == "from":
         stale["total_steps"] = LOG_EVERY
-    changed = {change.key_or_group.partition(".")[0] for change in changes}
+    changed = {_place(change).partition(".")[0] for change in changes}
     config = as_typed(config, {stale[name] for name in stale.keys() & changed})  # they are chosen again
-    # Components by name come first, as in a new command: a setting that is typed before one belongs to it.
-    for change in sorted(changes, key=lambda each: (each.key_or_group == RUN_DIR, not _names_component(each, config))):
-        key = change.key_or_group
+
+    def order(change: Override) -> tuple[bool, bool, bool]:
+        # Components by name come first, as in a new command: a setting that is typed before one belongs to it.
+        return _place(change) == RUN_DIR, not _names_component(change, config), change.package is not None
+
+    for change in sorted(changes, key=order):
+        key = _place(change)
         # The folder's may name the seed, for example. Texts of a saved configuration are not to be resolved again.
         known = {name: each for name, each in config.items() if isinstance(each, int | float)} if key == RUN_DIR else {}
         value: Any = to_container(OmegaConf.create(known | {key: change.value()}))[key]  # its interpolations resolved
@@ -59,11 +63,11 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         config = without_typed(config, key)
         if key == "callbacks" or _names_component(change, config):
             alone = [] if key == "env" else ["env=gym"]  # the default environment has settings for components
-            config[key] = compose([*alone, str(change.input_line)], line.config_dir)[key]
-        else:
-            node = OmegaConf.create(config)
-            set_value(node, key, value)
-            config = dict(OmegaConf.to_container(node, resolve=False))  # type: ignore[arg-type]
+            typed = str(change.input_line) if change.package is None else f"{change.key_or_group}={value}"
+            value = compose([*alone, typed], line.config_dir)[change.key_or_group]
+        node = OmegaConf.create(config)
+        set_value(node, key, value)
+        config = dict(OmegaConf.to_container(node, resolve=False))  # type: ignore[arg-type]
         if isinstance(value, dict) and TARGET not in value:
             # It is merged: what it does not name, or has no value for, is the folder's.
             trusted += [name for name, each in flatten(value, f"{key}.") if each not in ({}, "???")]
@@ -79,6 +83,11 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     )
 
 
+def _place(change: Override) -> str:
+    """The key of what an override sets: `network.encoder` of `network@network.encoder=cnn`."""
+    return change.package or change.key_or_group
+
+
 def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
     """Return whether an override names the file of a component: `optimizer=adam`."""
     return isinstance(change.value(), str) and isinstance(config.get(change.key_or_group, ""), (dict, type(None)))
@@ -86,7 +95,7 @@ def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
 
 def _check(change: Override, word: str) -> None:
     """Raise ConfigError for an override that does not go with `resume` or `from`."""
-    key = change.key_or_group
+    key = _place(change)
     if change.is_sweep_override() or change.is_delete():
         value = None if change.is_delete() else change.get_value_string()
         raise ConfigError(key, value, f"cannot go with {word}, which takes single values")
