@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -15,10 +17,13 @@ from runs import QUICK, config, content, summary
 import a3c_exp
 from a3c_exp import compose
 from a3c_exp.__main__ import main
+from a3c_exp.cli.existing import saved_runs
 from a3c_exp.config import builder
 from a3c_exp.config.builder import load_final
 from a3c_exp.core.callback import RunView
 from a3c_exp.run.callbacks import StopRules
+from a3c_exp.run.files import RunOutput
+from a3c_exp.run.run_folder import config_text
 
 AUTO = [*[text for text in QUICK if not text.startswith("workers")], "workers=auto"]
 
@@ -127,6 +132,25 @@ def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that
     assert other == content(Path("run"))
     assert Path("moved/checkpoints/latest.ckpt").exists()
     assert main(["resume=moved", "total_steps=1000"]) == 0
+
+
+def test_a_folder_that_cannot_be_looked_at_for_a_moment_is_not_lost(tmp_path: Path) -> None:
+    """As on a shared file system. The next write tries again."""
+    output, written = RunOutput(tmp_path), Mock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+        output.write("summary.json", written)
+    assert (output.lost, output.unwritten, written.called) == (False, {"summary.json"}, False)
+    output.write("summary.json", written)
+    assert (output.lost, output.unwritten, written.called) == (False, set(), True)
+
+
+def test_a_copy_of_a_run_does_not_take_its_place(here: Path) -> None:
+    final, _ = load_final(compose(QUICK))
+    for name in ("seed-0_backup", "seed-0", "seed-1"):
+        (here / name).mkdir()
+        (here / name / "config.yaml").write_text(config_text(final))
+    assert [folder.name for folder in saved_runs(here).values()] == ["seed-0"]
 
 
 def test_a_run_of_an_earlier_version_with_fewer_settings_goes_on(here: Path) -> None:

@@ -114,10 +114,10 @@ def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def saved_runs(sweep: Path) -> dict[str, Path]:
     """The folders of the runs in a sweep's folder, by `identity` of their configurations."""
-    found = {}
+    found: dict[str, Path] = {}
     for file in sorted(sweep.glob(f"*/{CONFIG_FILE}")):
         with suppress(ConfigError):  # it is refused only if a run wants to be there
-            found[identity(read_config(file.parent))] = file.parent
+            found.setdefault(identity(read_config(file.parent)), file.parent)  # a copy's name is the later one
     return found
 
 
