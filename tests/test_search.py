@@ -99,6 +99,8 @@ def test_a_trial_is_a_run_a_seed_and_the_same_command_goes_on(
         ("search=3 sweep=x gamma=0.9,0.99,1.5", "gamma", 1.5),
         ("search=3 sweep=x gamma=interval(0.9,1.5)", "gamma", 1.5),
         ("search=3 sweep=x gamma=interval(0.99,0.9)", "gamma", "0.99 to 0.9"),
+        ("search=3 sweep=x gamma=tag(log,interval(0,1))", "gamma", "0 to 1"),
+        ("search=3 sweep=x rollout_length=int(loguniform(0.5,8))", "rollout_length", "0 to 8"),
         ("search=3 sweep=x gamma=0.9,0.99 seed=range(0,20000)", "command line", "seed=range(0,20000)"),
         ("search=3 sweep=x rollout_length=interval(8,64)", "rollout_length", 25.825),
         ("sweep=x gamma=interval(0.9,1)", "gamma", "interval(0.9,1)"),

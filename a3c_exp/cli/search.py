@@ -46,6 +46,8 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     ranges: dict[str, Any] = {key: value for key, value in values.items() if isinstance(value, IntervalSweep)}
     for key, each in ranges.items():
         require(each.start <= each.end, key, f"{each.start:g} to {each.end:g}", "a range whose end is the larger")
+        above = each.start > 0 or "log" not in each.tags
+        require(above, key, f"{each.start:g} to {each.end:g}", "a range above 0, as it is logarithmic")
     choices = {key: [text for (text,) in sweep([each])] for key, each in searched.items() if key not in ranges}
     if not searched:
         raise ConfigError("search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c")
