@@ -137,6 +137,9 @@ def test_a_moment_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
         "seconds/environment": 4,
     }
     assert event.spans[1] == ("acting", 18.0, 1.0)
+    later = Event(0)
+    watch.report(later)  # of an update that made no step: means of all parts are over the same updates
+    assert {name: metric.sum for name, metric in later.metrics.items()} == dict.fromkeys(event.metrics, 0)
 
 
 def test_merged_events_have_the_last_gradient_and_all_spans() -> None:

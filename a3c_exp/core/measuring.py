@@ -30,7 +30,7 @@ class Stopwatch:
     """The seconds of a worker by part, each moment in one part alone."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._seconds: dict[str, float] = {}  # of the parts that there have been: each is reported at each push
         self._part = "waiting"
         self._since = time.perf_counter()
         self._spans: list[Span] = []
@@ -39,7 +39,7 @@ class Stopwatch:
     def switch(self, part: str) -> str:
         """Begin a part, and return the one before it."""
         now, before = time.perf_counter(), self._part
-        self._seconds[before] += now - self._since
+        self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
         if self._spans_left:
             self._spans_left -= 1
             self._spans.append((before, self._since, now - self._since))
@@ -71,9 +71,9 @@ class Stopwatch:
     def report(self, event: Event) -> None:
         """Give an event what has been measured since the last one."""
         self.switch(self._part)
-        event.add({f"seconds/{part}": seconds for part, seconds in self._seconds.items() if seconds})
+        event.add({f"seconds/{part}": seconds for part, seconds in self._seconds.items()})
         event.spans = tuple(self._spans)
-        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._seconds = dict.fromkeys(self._seconds, 0.0)
         self._spans = []
 
 
