@@ -121,6 +121,25 @@ def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, wo
     np.testing.assert_array_equal(mine.mean, theirs.mean)
 
 
+def test_a_state_is_copied_while_workers_update_faster_than_their_statistics_are_copied() -> None:
+    """Its counters may be newer, but never older than its parameters."""
+    store, copied = make_store(locked=True), 0
+    counters = store.counters.state
+
+    def slowly() -> dict[str, Any]:
+        nonlocal copied
+        copied += 1
+        push(store, 0, ones())
+        return counters()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.counters, "state", slowly)
+        before = store.parameters.state()
+        state = store.state()
+    assert copied == 1
+    np.testing.assert_array_equal(state["parameters"], before["parameters"])
+
+
 def test_the_state_of_another_network_or_optimizer_is_refused() -> None:
     other = SharedStore(make_spec(size=7, param_slices={"actor": slice(0, 7)}))
     with pytest.raises(ValueError, match="shapes"):

@@ -259,14 +259,15 @@ class SharedStore:
         """Copies of everything that a resumption needs, as plain numbers and arrays.
 
         This never takes the lock: a worker may be stopped while it holds it. An update is prepared in the second copy,
-        so what was copied while the version stayed the same is whole. Otherwise it is copied again, which takes less
-        time than an update. Without a lock there is one copy, which may be in the middle of an update, as in a pull.
+        so what was copied while the version stayed the same is whole. Otherwise it is copied again. Without a lock
+        there is one copy, which may be in the middle of an update, as in a pull. Counters may be some updates newer:
+        wide statistics take longer to copy than an update takes.
         """
         while True:
             version = self.version
-            state = {**self.parameters.state(), **self.counters.state()}
+            parameters = self.parameters.state()
             if self.spec.copies == 1 or self.version == version:
-                return state
+                return {**parameters, **self.counters.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set everything but rounds as `state` had it. The number of workers may differ.
