@@ -474,6 +474,24 @@ def test_a_setting_with_many_values_has_a_scatter(values: int, tmp_path: Path) -
     assert ("over optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()) == (values == 7)
 
 
+def test_numbers_at_a_narrow_axis_are_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+
+    def keep(figure: Any) -> bytes:
+        drawn.append(figure)
+        return b""
+
+    monkeypatch.setattr("a3c_exp.report.charts._png", keep)
+    for n in range(8):
+        settings = {"optimizer": {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-3 + 5e-4 * n}}
+        run(tmp_path / str(n), settings=settings, mean_return_100=10.0 * n)
+    assert report.main([str(tmp_path)]) == 0
+    [axes] = drawn[0].axes
+    drawn[0].draw_without_rendering()
+    shown = [label.get_text() for which in ("major", "minor") for label in axes.get_xticklabels(which=which)]
+    assert any(shown) and not any("$" in text for text in shown)
+
+
 def test_each_run_is_a_point_of_a_scatter_where_two_settings_have_many_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | Non
     """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     rest = [replace(run, settings={name: x for name, x in run.settings.items() if name != key}) for run in runs]
     shown = [run for run in rest if run.folder in values]
@@ -116,6 +117,7 @@ def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | Non
             axes.scatter(settings, scores, color=colour, marker=marker, alpha=0.7, label=_label(name))
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")  # not in powers, which would be mathematics
+        axes.xaxis.set_minor_formatter(LogFormatter())  # of a range of less than a decade
         axes.set_xlabel(key)
         axes.set_ylabel(curve or "final return")
         if len(groups) > 1:
