@@ -43,13 +43,13 @@ class Atari(Environment):
 
     game: its name in the Arcade Learning Environment, words joined by underscores ('space_invaders').
     repeat_action_probability: at each frame, that the game repeats the last action in place of the new one. 0.25 is the
-        protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0 and full_action_space true.
-    noop_max: an episode begins with up to so many frames without an action; the number is drawn uniformly.
+        protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0, fire_reset false, full_action_space true.
+    noop_max: an episode begins with fewer frames than this without an action; the number is drawn uniformly.
     frame_skip: frames an action lasts.
     max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
     terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The game, its score and
         its length go on. Evaluations are of whole games in any case.
-    fire_reset: press fire at the start of games that wait for it.
+    fire_reset: press fire at the start of games whose actions have it, which with full_action_space are all.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
     crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image of 210 rows and 160
