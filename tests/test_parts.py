@@ -29,6 +29,7 @@ from a3c_exp.envs.parts import MaskFromInfo, PartsBox, sample_action
 from a3c_exp.envs.spaces import encoder
 from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
 from a3c_exp.networks.distributions import FORBIDDEN, Categorical
+from a3c_exp.networks.inputs import ObservationInput
 
 SPACE = Dict(
     {
@@ -333,3 +334,26 @@ class TestMask:
     def test_its_observations_have_no_pixels_to_measure(self, setting: str) -> None:
         settings = overrides("serial", **{"env.normalize_observations": setting})
         assert "parts" in refused(lambda: a3c_exp.train(settings), "env.normalize_observations", setting)
+
+
+@pytest.mark.parametrize("largest", [1, 8, 255])
+def test_images_of_small_numbers_reach_1_too(largest: int) -> None:
+    """As they do where they are the whole observation."""
+    space = Dict({"board": Box(0, largest, (4, 5, 2), np.uint8), "action_mask": MultiBinary(3)})
+    check = AnswerCheck(space)
+    full = {"board": np.full((4, 5, 2), largest, np.uint8), "action_mask": np.ones(3, np.int8)}
+    answers = check.observations([full])
+    assert answers is not None
+    given: Any = ObservationInput.of(DictEncoder, check.box).prepare(torch.from_numpy(answers))
+    assert given["board"].max().item() == 1 and given["action_mask"].max().item() == 1
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.float32])
+def test_a_mask_may_have_the_axes_of_the_choices(kind: Any) -> None:
+    space = Dict({"x": Box(-1, 1, (2,)), "action_mask": Box(0, 1, (2, 3), kind)})
+    check = AnswerCheck(space, MultiDiscrete([3, 3]))
+    mask = np.array([[0, 1, 0], [0, 0, 1]], kind)
+    answers = check.observations([{"x": np.zeros(2, np.float32), "action_mask": mask}])
+    assert answers is not None and check.mask is not None
+    np.testing.assert_array_equal(answers[0, check.mask], mask.ravel())
+    check.require_action(answers)

@@ -51,7 +51,7 @@ class AnswerCheck:
         self._parts = [(part, AnswerCheck(part.space)) for part in parts]
         self.mask = self.box.mask if isinstance(self.box, PartsBox) else None
         sizes = actions.nvec if isinstance(actions, MultiDiscrete) else np.ones(1, np.int64)
-        self._choices = np.cumsum(sizes)[:-1]
+        self._choices = np.cumsum(sizes) - np.ravel(sizes)
 
     def observations(self, observations: Sequence[Any] | Array) -> Array | None:
         """K observations as the policy takes them, a new array [K, ...]; None if one of them cannot be used."""
@@ -118,16 +118,14 @@ class AnswerCheck:
             return f"an observation with {raw[tuple(wrong[0])]} at {wrong[0].tolist()}"
         return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
 
-    def require_action(self, observations: Array, over: Bools | None = None) -> None:
+    def require_action(self, observations: Array, over: Bools | bool = False) -> None:
         """Raise WrongAnswerError if the mask of an observation [K, ...] allows no action, or nothing for one of several
         choices. over: bool [K], those that are not acted on.
         """
         if self.mask is None:
             return
-        masks = np.split(observations[:, self.mask] > 0.5, self._choices, axis=1)
-        allowed = np.logical_and.reduce([mask.any(1) for mask in masks])
-        if over is not None:
-            allowed |= over
+        masks = observations[:, self.mask] > 0.5
+        allowed = np.logical_or.reduceat(masks, self._choices, axis=1).all(1) | over
         if not allowed.all():
             raise WrongAnswerError(f"an {ACTION_MASK} that allows no action", int(allowed.argmin()))
 

@@ -64,6 +64,8 @@ class PartsBox(Box):
         """The space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
         parts, start = [], 0
         for path, leaf in _leaves(space, ()):
+            if path == (ACTION_MASK,) and isinstance(leaf, Box):
+                leaf = MultiBinary(leaf.shape)  # bytes of two axes or more are no image here
             box, _ = encoder(leaf)
             stop = start + int(np.prod(box.shape))
             parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))

@@ -96,7 +96,7 @@ class VectorEnvBatch:
             restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})
             obs = obs.copy()
             obs[ended] = self._check.batch(restarted, range(self.count))[ended]
-        self._check.require_action(obs, over=ended if self._mode is AutoresetMode.NEXT_STEP else None)
+        self._check.require_action(obs, over=ended if self._mode is AutoresetMode.NEXT_STEP else False)
         return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=final_infos(info, ended))
 
     def render(self) -> NDArray[np.uint8] | None:

@@ -217,8 +217,11 @@ def _space_of(part: Part, layout: ImageLayout | None) -> Box:
 
 
 def _of_part(columns: Tensor, part: Part, layout: ImageLayout | None) -> Tensor:
-    """The columns [N, size] of a part: a vector, or images [N, C, H, W]."""
-    return columns if layout is None else layout.channels_first(columns.reshape(-1, *part.box.shape))
+    """The columns [N, size] of a part: a vector, or images [N, C, H, W] of numbers up to 1, whatever their bound is."""
+    if layout is None:
+        return columns
+    pictures = layout.channels_first(columns.reshape(-1, *part.box.shape))
+    return pictures * (255 / max(int(part.box.high.max()), 1))  # `PartsBox.join` has divided bytes by 255
 
 
 def _misfit(module: type[nn.Module], shape: object, takes: str, advice: str, of: str = "of shape") -> ConfigError:
