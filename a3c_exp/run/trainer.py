@@ -187,7 +187,8 @@ class Trainer:
     def _best_return(self, state: Mapping[str, Any]) -> float | None:
         """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint.
 
-        None if evaluations had other settings than they have now: their returns say nothing about today's.
+        None if evaluations had other settings than they have now: their returns say nothing about today's. The folder
+        has the earlier configuration until the trainer is made.
         """
         recorded = parse_yaml(read_text(self.folder / run_folder.CONFIG_FILE))
         theirs, ours = (comparable({**each.get("eval", {}), "every": None}) for each in (recorded, self.config))
