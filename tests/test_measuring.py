@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.measuring import MOST_NUMBERS, PARTS, Stopwatch
+from a3c_exp.core.store import at_once
 from a3c_exp.core.worker import Worker
 
 
@@ -140,6 +141,24 @@ def test_a_moment_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
     later = Event(0)
     watch.report(later)  # of an update that made no step: means of all parts are over the same updates
     assert {name: metric.sum for name, metric in later.metrics.items()} == dict.fromkeys(event.metrics, 0)
+
+
+def test_a_store_that_waits_for_the_last_round_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    experiment = load_experiment(config(**SETTINGS["ppo"]))
+    store = make_store(experiment)
+
+    def finish_rollout(worker: int) -> Callable[[], bool]:
+        clock.now += 1  # as Ray's, which waits for replies
+        return at_once
+
+    monkeypatch.setattr(store, "finish_rollout", finish_rollout)
+    worker = Worker(RunContext(experiment=experiment, measures=("time",)), 0, store)
+    events = [each for each in worker.run() if isinstance(each, Event)]
+    worker.close()
+    sums = {part: sum(each.metrics[f"seconds/{part}"].sum for each in events) for part in ("gradient", "waiting")}
+    assert sums["waiting"] >= 1 and sums["gradient"] == 0
 
 
 def test_merged_events_have_the_last_gradient_and_all_spans() -> None:

@@ -93,6 +93,7 @@ def measure_learner(measures: Collection[str], learner: Any, watch: Stopwatch | 
     if "time" in measures:
         watch = Stopwatch() if watch is None else watch
         watch.time(learner, "_copy_parameters", "push")
+        watch.time(learner, "_finish_rollout", "waiting")
         learner.learn = partial(watch.outputs, learner.learn)
         watch.time(learner, "_estimate", "returns")
 

@@ -150,7 +150,10 @@ class Learner:
             raise RunError(f"{self.name}: {method} gave none for {event.steps} transitions")
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
-            yield from self._wait(self.store.finish_rollout(self.worker))
+            yield from self._wait(self._finish_rollout())
+
+    def _finish_rollout(self) -> Callable[[], bool]:
+        return self.store.finish_rollout(self.worker)  # on a cluster it waits for the last round
 
     def _gradient(self, rollout: Rollout, snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push, of the gradient of the whole rollout."""
