@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,6 +31,44 @@ Settings = tuple[str, ...]
 """The overrides that a trial has chosen."""
 
 
+@dataclass(frozen=True)
+class Space:
+    """What a search chooses from. choices: the overrides `key=text` of each key."""
+
+    ranges: Mapping[str, Any]
+    choices: Mapping[str, Sequence[str]]
+
+    @staticmethod
+    def of(searched: Mapping[str, Override]) -> Space:
+        """Raises ConfigError."""
+        values = {key: each.value() for key, each in searched.items()}
+        ranges: dict[str, Any] = {key: value for key, value in values.items() if isinstance(value, IntervalSweep)}
+        for key, each in ranges.items():
+            require(each.start <= each.end, key, f"{each.start:g} to {each.end:g}", "a range whose end is the larger")
+            above = each.start > 0 or "log" not in each.tags
+            require(above, key, f"{each.start:g} to {each.end:g}", "a range above 0, as it is logarithmic")
+        texts = {key: [text for (text,) in sweep([each])] for key, each in searched.items() if key not in ranges}
+        return Space(ranges, texts)
+
+    def settings(self, trial: Any) -> Settings:
+        """What a trial of Optuna's chooses."""
+        found = [trial.suggest_categorical(key, texts) for key, texts in self.choices.items()]
+        for key, each in self.ranges.items():
+            whole = isinstance(each.start, int)  # int(interval(8,64))
+            suggest = trial.suggest_int if whole else trial.suggest_float
+            number = suggest(key, each.start, each.end, log="log" in each.tags)
+            found.append(f"{key}={number}" if whole else f"{key}={number:.5g}")
+        return tuple(found)
+
+    def probes(self) -> list[dict[str, Any]]:
+        """Values that are tried before the first trial: each choice, and of each range its ends and a number within."""
+        every: dict[str, Sequence[Any]] = {  # a number within, since a setting may take whole numbers only
+            key: [each.start, each.end, type(each.start)(each.start + (each.end - each.start) / math.pi)]
+            for key, each in self.ranges.items()
+        } | dict(self.choices)
+        return [{key: some[n % len(some)] for key, some in every.items()} for n in range(max(map(len, every.values())))]
+
+
 def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int, objective: str, run: RunJobs) -> int:
     """Run `trials` trials, print the best, and return the exit code. Raises ConfigError.
 
@@ -41,33 +80,12 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
 
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
     searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
-    seeds = dict.fromkeys(map(tuple, sweep([searched.pop("seed")]))) if "seed" in searched else [()]
-    values = {key: each.value() for key, each in searched.items()}
-    ranges: dict[str, Any] = {key: value for key, value in values.items() if isinstance(value, IntervalSweep)}
-    for key, each in ranges.items():
-        require(each.start <= each.end, key, f"{each.start:g} to {each.end:g}", "a range whose end is the larger")
-        above = each.start > 0 or "log" not in each.tags
-        require(above, key, f"{each.start:g} to {each.end:g}", "a range above 0, as it is logarithmic")
-    choices = {key: [text for (text,) in sweep([each])] for key, each in searched.items() if key not in ranges}
+    seeds = list(dict.fromkeys(map(tuple, sweep([searched.pop("seed")])))) if "seed" in searched else [()]
     if not searched:
         raise ConfigError("search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c")
-
-    def settings(trial: Any) -> Settings:
-        found = [trial.suggest_categorical(key, texts) for key, texts in choices.items()]
-        for key, each in ranges.items():
-            whole = isinstance(each.start, int)  # int(interval(8,64))
-            suggest = trial.suggest_int if whole else trial.suggest_float
-            number = suggest(key, each.start, each.end, log="log" in each.tags)
-            found.append(f"{key}={number}" if whole else f"{key}={number:.5g}")
-        return tuple(found)
-
-    # One number within a range too: a setting may take whole numbers only.
-    every: dict[str, list[Any]] = {
-        key: [each.start, each.end, type(each.start)(each.start + (each.end - each.start) / math.pi)]
-        for key, each in ranges.items()
-    } | choices
-    probes = [{key: some[n % len(some)] for key, some in every.items()} for n in range(max(map(len, every.values())))]
-    for node in compose_jobs(hydra, [[*fixed, *settings(optuna.trial.FixedTrial(each))] for each in probes]):
+    space = Space.of(searched)
+    probes = [space.settings(optuna.trial.FixedTrial(each)) for each in space.probes()]
+    for node in compose_jobs(hydra, [[*fixed, *each] for each in probes]):
         load_final(to_container(node))  # raises ConfigError before the first trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -78,15 +96,16 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     together = max(1, at_once // len(seeds))
     for done in range(0, trials, together):
         asked = [study.ask() for _ in range(min(together, trials - done))]
-        chosen |= {trial.number: settings(trial) for trial in asked}
+        chosen |= {trial.number: space.settings(trial) for trial in asked}
         first = {chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}  # of equal ones
         new = {texts: number for texts, number in reversed(first.items()) if texts not in scores}
-        jobs = []
         for texts, number in new.items():
             say(f"trial {number} of {trials}: {' '.join(texts)}")
-            for seed in seeds:
-                name = "_".join([f"trial-{number:03d}", *seed]).replace("=", "-")
-                jobs.append([*fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
+        jobs = [
+            [*fixed, *texts, *seed, f"hydra.sweep.subdir={_folder(number, seed)}"]
+            for texts, number in new.items()
+            for seed in seeds
+        ]
         runs, code = run(jobs) if jobs else ([], 0)
         if code > 1:  # it was interrupted
             return code
@@ -102,6 +121,10 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     winner = " ".join(chosen[best.number])
     say(f"the best of {trials} trials is {best.number + 1}: {winner}: {objective} {best.value:.5g}")
     return worst
+
+
+def _folder(number: int, seed: Sequence[str]) -> str:
+    return "_".join([f"trial-{number:03d}", *seed]).replace("=", "-")
 
 
 def score_of(folder: Path, objective: str) -> float:
