@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Experiment, build_network
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
-from a3c_exp.envs import EnvBatch, EnvError
+from a3c_exp.envs import EnvBatch, EnvError, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
 from a3c_exp.errors import ConfigError, RunError, one_line, refused, require_package
 from a3c_exp.networks import ActorCritic
@@ -180,6 +180,58 @@ class Recorder:
         return Video(self._path, self._frames[0])
 
 
+class _Tally:
+    """The episodes of an evaluation, as its environments step.
+
+    Each environment plays a fixed share of them: counting those that end first would favour short ones.
+    """
+
+    def __init__(self, count: int, episodes: int, max_steps: int, info_keys: Sequence[str] | None) -> None:
+        self.quota = np.full(count, episodes // count)  # episodes that each environment has still to play
+        self.quota[: episodes % count] += 1
+        self.lengths = np.zeros(count, np.int64)
+        self._returns = np.zeros(count)
+        self._rest = np.zeros(count, np.bool_)  # of an episode that was cut
+        self._max_steps = max_steps
+        self._info_numbers = InfoNumbers(info_keys)
+        self._numbers: list[dict[str, float]] = []
+        self._ended: list[tuple[float, int, bool]] = []
+
+    def __len__(self) -> int:
+        return len(self._ended)
+
+    @property
+    def reset_is_due(self) -> bool:
+        """Whether all environments that have episodes to play are at the rest of one that was cut."""
+        return bool(self.quota.any() and self._rest[self.quota > 0].all())
+
+    def begin(self) -> None:
+        """All environments have been reset."""
+        self._returns[:] = self.lengths[:] = self._rest[:] = 0
+
+    def add(self, step: Step) -> None:
+        """Count a step of each environment. Raises RunError for a return that is not finite."""
+        returns, lengths, quota, rest = self._returns, self.lengths, self.quota, self._rest
+        returns += step.reward
+        lengths += step.valid
+        cut = (lengths >= self._max_steps) & ~step.episode_over
+        for index in np.flatnonzero(step.episode_over | cut):
+            if quota[index] and not rest[index]:
+                if not math.isfinite(returns[index]):
+                    raise RunError(f"environment {index} of an evaluation has the return {returns[index]}")
+                quota[index] -= 1
+                self._ended.append((returns[index], lengths[index], cut[index]))
+                self._numbers.append(self._info_numbers.of((step.final_info or {}).get(int(index), {})))
+            returns[index] = lengths[index] = 0
+            rest[index] = cut[index]
+
+    def played(self) -> PlayedEpisodes:
+        returns, lengths, cut = np.array(self._ended, np.float64).reshape(-1, 3).T
+        workers = np.zeros(len(self), np.int64)
+        numbers = number_columns(self._numbers)
+        return PlayedEpisodes(returns, lengths.astype(np.int64), workers, numbers=numbers, cut=int(cut.sum()))
+
+
 def evaluate_policy(
     policy: Policy,
     env: EnvBatch,
@@ -195,7 +247,6 @@ def evaluate_policy(
     An episode of `max_steps` steps is cut and counted. What its environment plays from there to the episode's end is
     not. Once all environments that have episodes to play are at such a rest, they are reset.
 
-    Each environment plays a fixed share of the episodes: counting those that end first would favour short ones.
     If an environment goes wrong, the episodes under way are left out, with a warning, and others are played in their
     place. Raises EnvError after MOST_FAILURES without an ended episode in between, and RunError for a return that is
     not finite.
@@ -203,60 +254,32 @@ def evaluate_policy(
         environment; once it returns False, only the episodes that have ended are returned.
     on_step: called before each step of the first environment's first episode, with the number of those before it.
     """
-    quota = np.full(env.count, episodes // env.count)
-    quota[: episodes % env.count] += 1
-    returns, lengths = np.zeros(env.count), np.zeros(env.count, np.int64)
-    rest = np.zeros(env.count, np.bool_)  # of an episode that was cut
-    done: list[tuple[float, int]] = []
-    info_numbers, numbers = InfoNumbers(policy.info_keys), list[dict[str, float]]()
-    failures: list[str] = []
-    failures_in_a_row = 0
-    first = quota[0]
+    tally = _Tally(env.count, episodes, max_steps, policy.info_keys)
+    first = tally.quota[0]
+    failures: list[tuple[int, str]] = []  # with the number of episodes that had ended
     observations: Array | None = None  # a reset is due
     state: Array | None = None
-    ticks = cut_count = 0
-    while go_on(len(done), ticks) and quota.any():
+    ticks = 0
+    while go_on(len(tally), ticks) and tally.quota.any():
         try:
             if observations is None:
                 observations, state = env.reset(), None
-                returns[:] = lengths[:] = rest[:] = 0
-            if on_step is not None and quota[0] == first:
-                on_step(env, int(lengths[0]))
+                tally.begin()
+            if on_step is not None and tally.quota[0] == first:
+                on_step(env, int(tally.lengths[0]))
             actions, state = policy.predict(observations, state, greedy)
             step = env.step(actions)
         except EnvError as error:
-            failures.append(str(error).partition("\n")[0])
-            failures_in_a_row += 1
-            if failures_in_a_row == MOST_FAILURES:
+            failures.append((len(tally), str(error).partition("\n")[0]))
+            if sum(ended == len(tally) for ended, _ in failures) == MOST_FAILURES:
                 raise
             observations = None
             continue
-        observations = step.obs
-        returns += step.reward
-        lengths += step.valid
-        cut = (lengths >= max_steps) & ~step.episode_over
         if state is not None:
             state = reset_state(state, episode_boundaries(step))
-        for index in np.flatnonzero(step.episode_over | cut):
-            if quota[index] and not rest[index]:
-                if not math.isfinite(returns[index]):
-                    raise RunError(f"environment {index} of an evaluation has the return {returns[index]}")
-                failures_in_a_row = 0
-                quota[index] -= 1
-                done.append((returns[index], lengths[index]))
-                numbers.append(info_numbers.of((step.final_info or {}).get(int(index), {})))
-                cut_count += int(cut[index])
-            returns[index] = lengths[index] = 0
-            rest[index] = cut[index]
-        if quota.any() and rest[quota > 0].all():
-            observations = None
+        tally.add(step)
+        observations = None if tally.reset_is_due else step.obs
         ticks += 1
     if failures:
-        log.warning("an evaluation has begun again after errors: %d, the first: %s", len(failures), failures[0])
-    return PlayedEpisodes(
-        np.array([r for r, _ in done]),
-        np.array([n for _, n in done], np.int64),
-        np.zeros(len(done), np.int64),
-        numbers=number_columns(numbers),
-        cut=cut_count,
-    )
+        log.warning("an evaluation has begun again after errors: %d, the first: %s", len(failures), failures[0][1])
+    return tally.played()
