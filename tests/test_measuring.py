@@ -154,7 +154,7 @@ def test_a_store_that_waits_for_the_last_round_is_waited_for(monkeypatch: pytest
         return at_once
 
     monkeypatch.setattr(store, "finish_rollout", finish_rollout)
-    worker = Worker(RunContext(experiment=experiment, measures=("time",)), 0, store)
+    worker = Worker(RunContext(experiment=experiment, measures=frozenset({"time"})), 0, store)
     events = [each for each in worker.run() if isinstance(each, Event)]
     worker.close()
     sums = {part: sum(each.metrics[f"seconds/{part}"].sum for each in events) for part in ("gradient", "waiting")}
