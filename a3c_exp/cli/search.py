@@ -80,7 +80,7 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
 
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
     searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
-    seeds = list(dict.fromkeys(map(tuple, sweep([searched.pop("seed")])))) if "seed" in searched else [()]
+    seeds = dict.fromkeys(map(tuple, sweep([searched.pop("seed")]))) if "seed" in searched else [()]
     if not searched:
         raise ConfigError("search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c")
     space = Space.of(searched)
@@ -99,13 +99,12 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
         chosen |= {trial.number: space.settings(trial) for trial in asked}
         first = {chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}  # of equal ones
         new = {texts: number for texts, number in reversed(first.items()) if texts not in scores}
+        jobs = []
         for texts, number in new.items():
             say(f"trial {number} of {trials}: {' '.join(texts)}")
-        jobs = [
-            [*fixed, *texts, *seed, f"hydra.sweep.subdir={_folder(number, seed)}"]
-            for texts, number in new.items()
-            for seed in seeds
-        ]
+            for seed in seeds:
+                name = "_".join([f"trial-{number:03d}", *seed]).replace("=", "-")
+                jobs.append([*fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
         runs, code = run(jobs) if jobs else ([], 0)
         if code > 1:  # it was interrupted
             return code
@@ -121,10 +120,6 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     winner = " ".join(chosen[best.number])
     say(f"the best of {trials} trials is {best.number + 1}: {winner}: {objective} {best.value:.5g}")
     return worst
-
-
-def _folder(number: int, seed: Sequence[str]) -> str:
-    return "_".join([f"trial-{number:03d}", *seed]).replace("=", "-")
 
 
 def score_of(folder: Path, objective: str) -> float:
