@@ -6,7 +6,8 @@ From Python:
     policy = a3c_exp.load(run.folder)
     action = policy.act(observation)
 
-From the command line: `python -m a3c_exp --help`. For readers of the code: docs/design.md says what each file does.
+From the command line: `python -m a3c_exp --help`. For readers of the code: docs/design.md says what
+each file does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
 
-# The functions import what they need when they are called: importing torch takes seconds, which `--help` and a child
+# The functions import what they need when they are called: importing torch takes seconds, which
+# `--help` and a child
 # process that only steps environments need not wait for.
 
 
@@ -35,8 +37,9 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     """The configuration that `python -m a3c_exp <overrides>` would run with, as a plain mapping.
 
     config_dir: a folder of the user's own YAML files, as --config-dir on the command line.
-    Raises ConfigError for unknown keys, wrong types and values that a component refuses. The settings of a network's
-    own module have only their types checked here: the module, which refuses other values, is built by `train`.
+    Raises ConfigError for unknown keys, wrong types and values that a component refuses. The
+    settings of a network's own module have only their types checked here: the module, which refuses
+    other values, is built by `train`.
     """
     from a3c_exp.cli.hydra_compose import compose
     from a3c_exp.config.builder import build_experiment
@@ -50,7 +53,9 @@ def _checked(overrides: Sequence[str]) -> Sequence[str]:
     """Overrides as they were given. Raises ConfigError unless they are a list of texts."""
     is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
     if not is_list or not all(isinstance(each, str) for each in overrides):
-        raise ConfigError("overrides", overrides, 'must be a list of texts: ["env=lunar", "seed=1"]')
+        raise ConfigError(
+            "overrides", overrides, 'must be a list of texts: ["env=lunar", "seed=1"]'
+        )
     return overrides
 
 
@@ -60,33 +65,46 @@ def train(
     config_dir: str | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its summary.
+    """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its
+    summary.
 
-    overrides: those of a command line, or a whole configuration as `compose` returns it and a run's config.yaml has it.
+    overrides: those of a command line, or a whole configuration as `compose` returns it and a run's
+        config.yaml has it.
     folder: where the run writes; None: outputs/<environment>_<algorithm>_s<seed>_<date>_<time>.
-    config_dir: see `compose`. callbacks: what watches the run, besides those of the configuration; it is given copies.
-    Raises ConfigError, before anything is written, if the configuration cannot run. After the checkpoint and the
-    summary are written it raises RunError if the run failed or could not be written in full, KeyboardInterrupt if
-    Ctrl-C ended it, and SystemExit if SIGTERM did.
-    Hydra's global state, and that of the generators of Python, numpy and torch, is the same afterwards. One run trains
-    in a process at a time: RunError for a second one in another thread.
+    config_dir: see `compose`. callbacks: what watches the run, besides those of the configuration;
+    it is given copies. Raises ConfigError, before anything is written, if the configuration cannot
+    run. After the checkpoint and the summary are written it raises RunError if the run failed or
+    could not be written in full, KeyboardInterrupt if Ctrl-C ended it, and SystemExit if SIGTERM
+    did.
+    Hydra's global state, and that of the generators of Python, numpy and torch, is the same
+    afterwards. One run trains in a process at a time: RunError for a second one in another thread.
     """
     from a3c_exp.cli.execute import Plan, alone, execute
     from a3c_exp.cli.hydra_compose import compose
     from a3c_exp.core.callback import Callback
 
-    if not isinstance(callbacks, Sequence) or not all(isinstance(each, Callback) for each in callbacks):
-        raise ConfigError("callbacks", callbacks, "must be a list of callbacks: objects, not classes")
+    if not isinstance(callbacks, Sequence) or not all(
+        isinstance(each, Callback) for each in callbacks
+    ):
+        raise ConfigError(
+            "callbacks", callbacks, "must be a list of callbacks: objects, not classes"
+        )
     if isinstance(overrides, Mapping):
         config = dict(overrides)
         if not isinstance(config.get("env"), Mapping):
-            problem = 'must be complete, as compose returns it; single settings are a list: ["env=lunar", "seed=1"]'
+            problem = (
+                "must be complete, as compose returns it; single settings are a list: "
+                '["env=lunar", "seed=1"]'
+            )
             raise ConfigError("configuration", config, problem)
     else:
         for override in _checked(overrides):
             key, _, value = override.lstrip("+~").partition("=")
             if key in ("from", "resume") or re.split("[./]", key)[0] == "hydra":
-                problem = "is for the command line: train takes a `folder`, and the content of a config.yaml"
+                problem = (
+                    "is for the command line: train takes a `folder`, "
+                    "and the content of a config.yaml"
+                )
                 raise ConfigError(key, value, problem)
         config = compose(overrides, config_dir)
     plan = Plan(config=config, folder=folder, callbacks=callbacks)
@@ -97,18 +115,25 @@ def train(
     assert finished is not None
     if finished.summary["signal"] is not None:
         # The signal ends the caller too: a loop over seeds does not continue with the next one.
-        raise (KeyboardInterrupt if finished.summary["signal"] == SIGINT else SystemExit)(finished.exit_code)
+        raise (KeyboardInterrupt if finished.summary["signal"] == SIGINT else SystemExit)(
+            finished.exit_code
+        )
     if finished.exit_code:
-        reason = finished.summary["error"] or f"cannot be written: {', '.join(finished.summary['unwritten'])}"
+        reason = (
+            finished.summary["error"]
+            or f"cannot be written: {', '.join(finished.summary['unwritten'])}"
+        )
         raise RunError(f"{finished.folder}: {reason}")
     return finished
 
 
 def load(folder: str | Path, plugins: Sequence[str] = (), trust: Sequence[str] = ()) -> Policy:
-    """The policy of a run's best checkpoint, or its latest without evaluations: `load(run.folder).act(observation)`.
+    """The policy of a run's best checkpoint, or its latest without evaluations:
+    `load(run.folder).act(observation)`.
 
-    plugins: the user's packages that the run's configuration names. A folder cannot itself allow code, so that its own
-        list is not used. trust: settings of that configuration that may write files or connect, by their keys: those
+    plugins: the user's packages that the run's configuration names. A folder cannot itself allow
+        code, so that its own list is not used. trust: settings of that configuration that may write
+        files or connect, by their keys: those
         of a folder count for nothing else. Raises ConfigError.
     """
     from a3c_exp.evaluate import load_run

@@ -12,7 +12,8 @@ from a3c_exp.errors import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, that of this process without one, and return its exit code: see a3c_exp.errors.exit_code."""
+    """Run a command line, that of this process without one, and return its exit code: see
+    a3c_exp.errors.exit_code."""
     return exit_code(lambda: _command(arguments))
 
 

@@ -1,4 +1,5 @@
-"""Callbacks that a configuration may name: stop rules, histograms, videos, a profile, trackers. See `core.callback`."""
+"""Callbacks that a configuration may name: stop rules, histograms, videos, a profile, trackers. See
+`core.callback`."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from a3c_exp.errors import one_line, require_package
 log = logging.getLogger("a3c_exp")
 
 STEP = "global_step"
-"""The x axis of all curves in W&B, whose own step counts rows, and may not go back: a point of an evaluation does."""
+"""The x axis of all curves in W&B, whose own step counts rows, and may not go back: a point of an
+evaluation does."""
 MOST_PARAMS = 100  # of a request of MLflow's
 
 
@@ -43,7 +45,9 @@ class NoImprovement(Checked, Callback):
 
     def on_start(self, run: RunView) -> None:
         if (run.config.get("eval") or {}).get("every") is None:
-            log.warning("NoImprovement never ends this run: with eval.every=null there are no evaluations")
+            log.warning(
+                "NoImprovement never ends this run: with eval.every=null there are no evaluations"
+            )
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         self.count = 0 if result.mean_return > self.best else self.count + 1
@@ -56,8 +60,8 @@ class NoImprovement(Checked, Callback):
 class MetricTarget(Callback):
     """Ends a run once a curve has a value. at_most: once it is that or less, not that or more.
 
-    metric: the curve's name; that of one below `rollout/` may be short, as in a report. A mean over episodes counts
-        from 100 episodes on: the first ones are those that end soon.
+    metric: the curve's name; that of one below `rollout/` may be short, as in a report. A mean over
+        episodes counts from 100 episodes on: the first ones are those that end soon.
     """
 
     stays_inside = True
@@ -77,13 +81,15 @@ class MetricTarget(Callback):
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
         if not self.seen:
-            log.warning("MetricTarget could not end this run: there was no point of a curve %s", self.metric)
+            log.warning(
+                "MetricTarget could not end this run: there was no point of a curve %s", self.metric
+            )
 
 
 @dataclass(kw_only=True)
 class Histograms(Checked, Callback):
-    """Logs the distributions of the parameters and of a gradient, by part (actor, critic, encoder), with one of so many
-    points; and the share of gradients that are clipped, as train/clipped.
+    """Logs the distributions of the parameters and of a gradient, by part (actor, critic, encoder),
+    with one of so many points; and the share of gradients that are clipped, as train/clipped.
 
     A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a part.
     """
@@ -115,7 +121,8 @@ class Histograms(Checked, Callback):
 
 @dataclass(kw_only=True)
 class Videos(Callback):
-    """Has a video made of the first episode of each evaluation, and logs its first frame as an image."""
+    """Has a video made of the first episode of each evaluation, and logs its first frame as an
+    image."""
 
     stays_inside = True
 
@@ -130,8 +137,8 @@ class Videos(Callback):
 
 @dataclass(kw_only=True)
 class Profile(Callback):
-    """Logs the workers' seconds by part as curves, and as a table at the end of the run. The first moments of each
-    worker become a Chrome trace, trace.json, which chrome://tracing shows.
+    """Logs the workers' seconds by part as curves, and as a table at the end of the run. The first
+    moments of each worker become a Chrome trace, trace.json, which chrome://tracing shows.
 
     seconds: of all workers, by part. spans: of the trace.
     """
@@ -155,22 +162,29 @@ class Profile(Callback):
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
         total = sum(self.seconds.values())
-        rows = [f"{part:12}{seconds:10.1f} s{seconds / total:7.1%}" for part, seconds in self.seconds.items()]
+        rows = [
+            f"{part:12}{seconds:10.1f} s{seconds / total:7.1%}"
+            for part, seconds in self.seconds.items()
+        ]
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
-        if "summary.json" not in summary["unwritten"]:  # else the disk is full, or another run's folder may be there
+        # else the disk is full, or another run's folder may be there
+        if "summary.json" not in summary["unwritten"]:
             (run.folder / "trace.json").write_text(json.dumps({"traceEvents": self.spans}))
 
 
 @dataclass(kw_only=True)
 class Tracker(Callback):
-    """Sends configuration, curves, media, summary and checkpoints of a run to a tracker, which may be a server.
+    """Sends configuration, curves, media, summary and checkpoints of a run to a tracker, which may
+    be a server.
 
-    name: of the run; None: that of its folder. group: of the run; None: the name of its sweep's folder, if it has one.
+    name: of the run; None: that of its folder. group: of the run; None: the name of its sweep's
+        folder, if it has one.
     checkpoints: those that are sent whenever they are written.
 
-    package: the tracker's. It is imported when a run starts: whoever evaluates does not need it. connection: to the
-    tracker; None before the start, and if that failed.
-    id: the tracker's own of the run, by which a resumed run continues its run there. sweep: the group, if none is set.
+    package: the tracker's. It is imported when a run starts: whoever evaluates does not need it.
+    connection: to the tracker; None before the start, and if that failed.
+    id: the tracker's own of the run, by which a resumed run continues its run there. sweep: the
+    group, if none is set.
     """
 
     package: ClassVar[str]
@@ -183,10 +197,13 @@ class Tracker(Callback):
 
     def __post_init__(self) -> None:
         self.connection: Any = None
-        require_package("_target_", f"{type(self).__module__}.{type(self).__qualname__}", self.package)
+        require_package(
+            "_target_", f"{type(self).__module__}.{type(self).__qualname__}", self.package
+        )
 
     def group_of(self, run: RunView) -> str | None:
-        """The group of a run, which is remembered: a run of a sweep may be resumed outside of it."""
+        """The group of a run, which is remembered: a run of a sweep may be resumed outside of
+        it."""
         self.sweep = run.sweep or self.sweep
         return self.group or self.sweep
 
@@ -199,7 +216,8 @@ class Tracker(Callback):
 class Wandb(Tracker):
     """Sends a run to Weights & Biases. See `Tracker`.
 
-    project, entity, tags: W&B's own. mode: offline writes files for `wandb sync` and makes no connection.
+    project, entity, tags: W&B's own. mode: offline writes files for `wandb sync` and makes no
+        connection.
     folder: of W&B's own files; None: the run's folder, in which W&B makes wandb/.
     rows: that the run has there.
     """
@@ -234,11 +252,15 @@ class Wandb(Tracker):
         self.id = self.connection.id
         self.connection.define_metric(STEP)
         self.connection.define_metric("*", step_metric=STEP)
-        log.info("W&B: %s", self.connection.url if self.mode == "online" else Path(self.connection.dir).parent)
+        log.info(
+            "W&B: %s",
+            self.connection.url if self.mode == "online" else Path(self.connection.dir).parent,
+        )
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, Any]) -> None:
         if self.connection is not None:
-            row = max(self.rows, self.connection.step)  # offline W&B does not know of the rows of earlier sessions
+            # offline W&B does not know of the rows of earlier sessions
+            row = max(self.rows, self.connection.step)
             self.connection.log({STEP: step, **values}, step=row)
             self.rows = row + 1
 
@@ -260,23 +282,28 @@ class Wandb(Tracker):
         if self.sends(path):
             import wandb
 
-            artifact = wandb.Artifact(f"{self.id}-{path.stem}", type="model", metadata={STEP: run.steps})
+            artifact = wandb.Artifact(
+                f"{self.id}-{path.stem}", type="model", metadata={STEP: run.steps}
+            )
             artifact.add_file(str(path))
             self.connection.log_artifact(artifact)
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
         if self.connection is not None:
             self.connection.summary.update(dict(summary))
-            self.connection.finish(exit_code=int(summary["error"] is not None or summary["signal"] is not None))
+            self.connection.finish(
+                exit_code=int(summary["error"] is not None or summary["signal"] is not None)
+            )
 
 
 @dataclass(kw_only=True)
 class Mlflow(Tracker):
     """Sends a run to MLflow. See `Tracker`.
 
-    experiment: that the run belongs to. tracking_uri: a server, a file or sqlite:///file; None: MLflow's own default,
-    MLFLOW_TRACKING_URI. A sweep is the tag `group` of its runs.
-    pending: points that MLflow's own thread is sending: a server that is slow, or away, does not hold the run up.
+    experiment: that the run belongs to. tracking_uri: a server, a file or sqlite:///file; None:
+    MLflow's own default, MLFLOW_TRACKING_URI. A sweep is the tag `group` of its runs.
+    pending: points that MLflow's own thread is sending: a server that is slow, or away, does not
+    hold the run up.
     """
 
     package: ClassVar[str] = "mlflow"
@@ -292,12 +319,16 @@ class Mlflow(Tracker):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        client, group = MlflowClient(self.tracking_uri), self.group_of(run)
+        client = MlflowClient(self.tracking_uri)
+        group = self.group_of(run)
         if self.id is None:
             tags = {} if group is None else {"group": group}
-            created = client.create_run(self._experiment_id(client), tags=tags, run_name=self.name or run.folder.name)
+            created = client.create_run(
+                self._experiment_id(client), tags=tags, run_name=self.name or run.folder.name
+            )
             self.id = created.info.run_id
-            params = [Param(name, str(value)) for name, value in flatten(run.config)]  # for good: MLflow changes none
+            # for good: MLflow changes none
+            params = [Param(name, str(value)) for name, value in flatten(run.config)]
             for first in range(0, len(params), MOST_PARAMS):
                 client.log_batch(self.id, params=params[first : first + MOST_PARAMS])
         else:
@@ -321,7 +352,9 @@ class Mlflow(Tracker):
 
             now = round(time.time() * 1000)
             metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
-            self.pending.append(self.connection.log_batch(self.id, metrics=metrics, synchronous=False))
+            self.pending.append(
+                self.connection.log_batch(self.id, metrics=metrics, synchronous=False)
+            )
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
         """Log images, texts and videos. MLflow has no histograms."""
@@ -340,7 +373,8 @@ class Mlflow(Tracker):
             self.connection.log_artifact(self.id, str(path), "checkpoints")
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        """Wait for the points, and log the summary: as a file, and its numbers as metrics, by which MLflow sorts."""
+        """Wait for the points, and log the summary: as a file, and its numbers as metrics, by which
+        MLflow sorts."""
         if self.connection is None:
             return
         numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
@@ -352,7 +386,15 @@ class Mlflow(Tracker):
             except Exception as error:
                 errors.append(error)
         if errors:
-            log.warning("MLflow has refused %d points, the first: %s", len(errors), one_line(errors[0]))
+            log.warning(
+                "MLflow has refused %d points, the first: %s", len(errors), one_line(errors[0])
+            )
         self.connection.log_dict(self.id, dict(summary), "summary.json")
-        status = "KILLED" if summary["signal"] is not None else "FAILED" if summary["error"] is not None else "FINISHED"
+        status = (
+            "KILLED"
+            if summary["signal"] is not None
+            else "FAILED"
+            if summary["error"] is not None
+            else "FINISHED"
+        )
         self.connection.set_terminated(self.id, status)

@@ -13,13 +13,16 @@ from pathlib import Path
 
 
 class ConfigError(ValueError):
-    """A value in the configuration that cannot be used, found before anything is started or written.
+    """A value in the configuration that cannot be used, found before anything is started or
+    written.
 
-    Its text is one line with the key, the value and what is allowed: `returns.n = 0: must be a whole number >= 1`.
+    Its text is one line with the key, the value and what is allowed:
+    `returns.n = 0: must be a whole number >= 1`.
     """
 
     def __init__(self, key: str, value: object, problem: str) -> None:
-        # No call of Exception's own: `args`, from which an error is unpickled, are those that were given.
+        # No call of Exception's own: `args`, from which an error is unpickled, are those that were
+        # given.
         self.key = key
         self.value = value
         self.problem = problem
@@ -29,7 +32,8 @@ class ConfigError(ValueError):
 
 
 class FolderError(ConfigError):
-    """A folder or a file that cannot be used. Who knows the setting that names it says so: see `named`."""
+    """A folder or a file that cannot be used. Who knows the setting that names it says so: see
+    `named`."""
 
     UNNAMED = "folder"
 
@@ -50,7 +54,8 @@ def named(key: str) -> Iterator[None]:
 
 @contextmanager
 def under(path: str) -> Iterator[None]:
-    """Within: the key of a ConfigError is one below `path`: 'n' under 'returns' is 'returns.n'. "" changes nothing."""
+    """Within: the key of a ConfigError is one below `path`: 'n' under 'returns' is 'returns.n'. ""
+    changes nothing."""
     try:
         yield
     except ConfigError as error:
@@ -59,7 +64,8 @@ def under(path: str) -> Iterator[None]:
         raise ConfigError(f"{path}.{error.key}", error.value, error.problem) from error
 
 
-LONGEST_VALUE, LONGEST_TEXT = 300, 2000
+LONGEST_VALUE = 300
+LONGEST_TEXT = 2000
 """Characters of a value, and of another error's text, that an error shows."""
 
 
@@ -67,21 +73,28 @@ def shown(value: object, longest: int = LONGEST_VALUE) -> str:
     """A value as Python writes it, cut where it has more than `longest` characters."""
     try:
         text = repr(value)
-    except Exception:  # a number of more digits than Python writes, a list that is nested too deeply
+    except (
+        Exception
+    ):  # a number of more digits than Python writes, a list that is nested too deeply
         return f"<{type(value).__name__} that is too large to show>"
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"
 
 
 def printable(text: str) -> str:
-    """A text whose control characters are escaped, lines apart: names in files and on command lines may hold any.
+    """A text whose control characters are escaped, lines apart: names in files and on command lines
+    may hold any.
 
-    A terminal would obey them: it would change its title, hide what follows or show it from right to left.
+    A terminal would obey them: it would change its title, hide what follows or show it from right
+    to left.
     """
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, in one piece: several processes do. A stream that has gone is no error."""
+    """Print a line on stderr, in one piece: several processes do. A stream that has gone is no
+    error."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"{printable(text)}\n")
 
@@ -93,7 +106,8 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 
 
 def require_package(key: str, value: object, extra: str, *packages: str) -> None:
-    """Raise ConfigError for a setting whose packages are not installed: those of an extra, or the one of its name."""
+    """Raise ConfigError for a setting whose packages are not installed: those of an extra, or the
+    one of its name."""
     found = {name: importlib.util.find_spec(name) for name in packages or (extra,)}
     # Without an origin it is a folder of that name, such as W&B itself makes, and no package.
     missing = ", ".join(name for name, spec in found.items() if spec is None or spec.origin is None)
@@ -102,8 +116,9 @@ def require_package(key: str, value: object, extra: str, *packages: str) -> None
 
 
 FAILED = ("failed", "max_restarts", "stalled", "env_errors", "server_died")
-"""Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a worker that hangs and
-cannot be ended; after too many errors of an environment; because the fork server died, which is no fault of the run."""
+"""Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a
+worker that hangs and cannot be ended; after too many errors of an environment; because the fork
+server died, which is no fault of the run."""
 
 
 class RunError(RuntimeError):
@@ -118,12 +133,14 @@ class RunError(RuntimeError):
 
 
 FAILURES = (Exception, SystemExit)
-"""Ways in which code of a user's own may fail: not only errors, an environment may also call sys.exit."""
+"""Ways in which code of a user's own may fail: not only errors, an environment may also call
+sys.exit."""
 
 
 @contextmanager
 def refused(key: str, value: object, what: str) -> Iterator[None]:
-    """Within, code of a user's own runs: what it raises is a ConfigError, "key = value: what: error", in one line."""
+    """Within, code of a user's own runs: what it raises is a ConfigError, "key = value: what:
+    error", in one line."""
     try:
         yield
     except ConfigError:
@@ -133,13 +150,19 @@ def refused(key: str, value: object, what: str) -> Iterator[None]:
 
 
 def place_of(error: BaseException) -> str:
-    """Where code of a user's own raised an error: " (badenv.py:5)"; the last line of any code if none is the user's."""
+    """Where code of a user's own raised an error: " (badenv.py:5)"; the last line of any code if
+    none is the user's."""
     import sysconfig  # these take as long as the rest of this package's first import
     import traceback
 
-    chain = (error, error.__cause__) if error.__cause__ else (error,)  # gymnasium wraps errors of constructors
+    # gymnasium wraps errors of constructors
+    chain = (error, error.__cause__) if error.__cause__ else (error,)
     frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
-    others = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
+    others = (
+        str(Path(__file__).parent),
+        *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+        "<",
+    )
     own = [each for each in frames if not each.filename.startswith(others)]
     found = (own or frames)[-1:]
     return "".join(f" ({each.filename}:{each.lineno})" for each in found)
@@ -149,19 +172,21 @@ INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""
 
 PREEMPTED = 75
-"""The exit code after SIGUSR2, which batch systems send before they take a machine away: EX_TEMPFAIL, try again."""
+"""The exit code after SIGUSR2, which batch systems send before they take a machine away:
+EX_TEMPFAIL, try again."""
 
 
 def signal_code(number: int) -> int:
-    """The exit code of a program that a signal has ended: 128 + its number, but PREEMPTED after SIGUSR2."""
+    """The exit code of a program that a signal has ended: 128 + its number, but PREEMPTED after
+    SIGUSR2."""
     return PREEMPTED if number == signal.SIGUSR2 else 128 + number
 
 
 def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.
 
-    2 for a ConfigError and for a file that the system refuses to open, which are printed in one line; 1 for a RunError,
-    which is printed too; `signal_code` after a signal (Ctrl-C: 130).
+    2 for a ConfigError and for a file that the system refuses to open, which are printed in one
+    line; 1 for a RunError, which is printed too; `signal_code` after a signal (Ctrl-C: 130).
     """
     try:
         code = program()
@@ -169,7 +194,8 @@ def exit_code(program: Callable[[], int]) -> int:
             sys.stdout.flush()
         return code
     except ConfigError as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":  # as Hydra has it, for the error's whole traceback
+        # as Hydra has it, for the error's whole traceback
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
             sys.excepthook(*sys.exc_info())
         print("a3c_exp:", printable(" ".join(str(error).split("\n"))), file=sys.stderr)
         return 2
@@ -178,20 +204,24 @@ def exit_code(program: Callable[[], int]) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         name = "" if error.filename is None else f"{shown(str(error.filename))}: "
-        print(f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}", file=sys.stderr)
+        print(
+            f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}", file=sys.stderr
+        )
         return 2
     except RunError as error:
         say(f"a3c_exp: {error}")
         return 1
     except KeyboardInterrupt as interruption:  # its argument: the exit code of an interrupted run
         code = interruption.args[0] if interruption.args else INTERRUPTED
-        return code if isinstance(code, int) else INTERRUPTED  # an environment may have raised it, with any argument
+        # an environment may have raised it, with any argument
+        return code if isinstance(code, int) else INTERRUPTED
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
     """A sentence with the names nearest to `name`: "did you mean 'seed'? Allowed: gamma, seed".
 
-    list_all: False leaves out the list of all names, for long ones; the sentence is then empty if no name is near.
+    list_all: False leaves out the list of all names, for long ones; the sentence is then empty if
+    no name is near.
     """
     names = sorted(known)
     same = [each for each in names if each.lower() == name.lower()]
@@ -211,7 +241,11 @@ def one_line(error: BaseException) -> str:
     """An exception as one line: its type and its text, cut where it is long."""
     try:
         text = " ".join(str(error).split())
-        text = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text):,} characters)"
+        text = (
+            text
+            if len(text) <= LONGEST_TEXT
+            else f"{text[:LONGEST_TEXT]}... ({len(text):,} characters)"
+        )
     except Exception:  # its own __str__ may fail
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

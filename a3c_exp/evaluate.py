@@ -1,5 +1,5 @@
-"""Evaluate the policy of a run, or of every run of a sweep: on the command line, as a video, or loaded into other
-programs.
+"""Evaluate the policy of a run, or of every run of a sweep: on the command line, as a video, or
+loaded into other programs.
 
 python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 """
@@ -29,14 +29,22 @@ from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
-from a3c_exp.run.run_folder import CONFIG_FILE, VIDEOS, best_checkpoint, check_links, numbered_checkpoints
+from a3c_exp.run.run_folder import (
+    CONFIG_FILE,
+    VIDEOS,
+    best_checkpoint,
+    check_links,
+    numbered_checkpoints,
+)
 
 Which = Literal["best", "latest"] | int | None
-"""A checkpoint: a number is the steps of training of a numbered one; None: the best, or the latest without one."""
+"""A checkpoint: a number is the steps of training of a numbered one; None: the best, or the latest
+without one."""
 CLOSE_SECONDS = 60.0
 """The longest wait for environments that are closed: wrappers may write videos then."""
 SHOWN_STEPS = 50
-"""Steps of the environments between two moments at which a terminal shows how far an evaluation is."""
+"""Steps of the environments between two moments at which a terminal shows how far an evaluation
+is."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +57,15 @@ class Loaded:
     checkpoint: Path
 
 
-def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = (), trust: Sequence[str] = ()) -> Loaded:
+def load_run(
+    folder: str | Path, which: Which = None, plugins: Sequence[str] = (), trust: Sequence[str] = ()
+) -> Loaded:
     """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
 
     which: a number is the steps of training of a numbered checkpoint.
 
-    plugins: as in training; those in the folder's configuration do not count. trust: settings of that configuration
-    that may write files or connect. Raises ConfigError.
+    plugins: as in training; those in the folder's configuration do not count. trust: settings of
+    that configuration that may write files or connect. Raises ConfigError.
     """
     folder = expanded(folder)
     with named("run"):
@@ -72,7 +82,9 @@ def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = (
     try:
         return Loaded(Policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
     except STATE_ERRORS as error:
-        raise ConfigError("checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}") from error
+        raise ConfigError(
+            "checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}"
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +92,18 @@ class Options(Checked):
     """Evaluate the policy of a run; of a sweep's folder, of each run in it, in one table.
 
     episodes: number of episodes (default 100).
-    max_steps: an episode of so many steps is cut, and counts as it is (default: eval.max_steps of the run).
-    checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of a run without
-        evaluations).
+    max_steps: an episode of so many steps is cut, and counts as it is (default: eval.max_steps of
+        the run).
+    checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of
+        a run without evaluations).
     greedy: the most likely actions (true, the default), or sampled ones (false).
     seed: of the environments and of sampling (default 0).
-    video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder (default false).
+    video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder
+        (default false).
     render: `human` opens a window (default null).
     plugins: as in training (default []).
-    trust: settings of the run's folder that may write files or connect, such as env.wrappers (default []).
+    trust: settings of the run's folder that may write files or connect, such as env.wrappers
+        (default []).
     """
 
     episodes: Count = 100
@@ -107,7 +122,8 @@ class Options(Checked):
 
 
 def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisodes:
-    """Play a run's policy with these options. A terminal shows how far it is. Raises ConfigError."""
+    """Play a run's policy with these options. A terminal shows how far it is. Raises
+    ConfigError."""
     render_mode = "rgb_array" if options.video else options.render
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
@@ -129,7 +145,13 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     most = loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
     try:
         episodes = evaluate_policy(
-            loaded.policy, env, options.episodes, options.greedy, max_steps=most, go_on=show, on_step=recorder
+            loaded.policy,
+            env,
+            options.episodes,
+            options.greedy,
+            max_steps=most,
+            go_on=show,
+            on_step=recorder,
         )
     finally:
         terminal.clear()
@@ -140,7 +162,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
 
 
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
-    """What is reported about episodes, as texts: of the mean return with its 95 % interval (Student's t)."""
+    """What is reported about episodes, as texts: of the mean return with its 95 % interval
+    (Student's t)."""
     returns, several = episodes.returns, len(episodes) > 1
     interval = f" +- {student_half_width(returns):.3g} (95 %)" if several else ""
     return {
@@ -151,7 +174,8 @@ def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
         "highest": f"{returns.max():.6g}",
         "mean length": f"{episodes.lengths.mean():.6g}",
         "cut by max_steps": str(episodes.cut),
-        "own numbers": ", ".join(f"{name} {mean:.6g}" for name, mean in episodes.means().items()) or "-",
+        "own numbers": ", ".join(f"{name} {mean:.6g}" for name, mean in episodes.means().items())
+        or "-",
     }
 
 
@@ -165,7 +189,8 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
         return _evaluate_sweep(folder, runs, options)
     loaded, episodes = _play(folder, options)
     print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
-    print("returns:", *(f"{value:.6g}" for value in episodes.returns))  # in the order in which episodes ended
+    # in the order in which episodes ended
+    print("returns:", *(f"{value:.6g}" for value in episodes.returns))
     for name, value in statistics(episodes).items():
         print(f"{name}: {value}")
     return 0
@@ -178,7 +203,8 @@ def _play(run: Path, options: Options) -> tuple[Loaded, PlayedEpisodes]:
 
 
 def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
-    """Print a table with a row for each run as soon as it has been evaluated, then which could not be evaluated.
+    """Print a table with a row for each run as soon as it has been evaluated, then which could not
+    be evaluated.
 
     Returns 1 if there are such runs.
     """
@@ -191,7 +217,12 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
             failures.append(f"not evaluated: {run}: {' '.join(str(error).split())}")
             continue
         name = printable(str(run.relative_to(folder.resolve())))
-        found = {"run": name, "policy": loaded.checkpoint.name, "steps": f"{loaded.steps:,}", **statistics(episodes)}
+        found = {
+            "run": name,
+            "policy": loaded.checkpoint.name,
+            "steps": f"{loaded.steps:,}",
+            **statistics(episodes),
+        }
         if not columns:
             columns = list(found)
             print(markdown.table(columns))

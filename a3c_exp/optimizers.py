@@ -1,10 +1,11 @@
 """Optimizers of one flat vector: RMSProp, Adam, SGD, with learning rates for each parameter group.
 
-They change numpy arrays in place, or torch tensors on a device: each formula is written once, with the functions that
-both modules have (`functions_of`). Other workers may read and write these arrays at the same time without a lock
-(Hogwild). A lost or half-applied update is acceptable then. A step out of all proportion is not, since it spoils the
-parameters for good. So RMSProp divides a gradient by the root of a mean square that surely includes it, and Adam skips
-an element whose two running means do not belong together.
+They change numpy arrays in place, or torch tensors on a device: each formula is written once, with
+the functions that both modules have (`functions_of`). Other workers may read and write these arrays
+at the same time without a lock (Hogwild). A lost or half-applied update is acceptable then. A step
+out of all proportion is not, since it spoils the parameters for good. So RMSProp divides a gradient
+by the root of a mean square that surely includes it, and Adam skips an element whose two running
+means do not belong together.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.common.ranges import BelowOne, Checked, NotNegative, Positive
 from a3c_exp.errors import ConfigError, require
 
-# Elements of an array that are updated at once. A large array is updated in pieces, so that all operations on a piece
+# Elements of an array that are updated at once. A large array is updated in pieces, so that all
+# operations on a piece
 # find it in the second-level cache.
 CHUNK = 131_072
 
@@ -32,7 +34,8 @@ CHUNK = 131_072
 class ParamGroup(Checked):
     """Settings of one part of the network (actor, critic, ...).
 
-    learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part. None: the optimizer's.
+    learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part. None: the
+    optimizer's.
     """
 
     learning_rate: NotNegative | None = None
@@ -40,7 +43,8 @@ class ParamGroup(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Checked, ABC):
-    """Turns gradients into changes of one flat vector of P parameters. Every optimizer derives from this class.
+    """Turns gradients into changes of one flat vector of P parameters. Every optimizer derives from
+    this class.
 
     It holds no state itself: its state is an array [M, P] that the caller keeps, shares and saves.
 
@@ -62,10 +66,12 @@ class Optimizer(Checked, ABC):
 
     @abstractmethod
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
-        """Update the state [M, N] by one gradient [N], and return what the rate is multiplied with, [N].
+        """Update the state [M, N] by one gradient [N], and return what the rate is multiplied with,
+        [N].
 
         On a GPU (GA3C) all of them are tensors there.
-        The result is `scratch`, a row of `state`, or `gradient`. Only the first two may be written to.
+        The result is `scratch`, a row of `state`, or `gradient`. Only the first two may be written
+        to.
         t: index of this update of the state, the first being 1.
         """
 
@@ -73,36 +79,45 @@ class Optimizer(Checked, ABC):
         """The state before the first update of `size` parameters, float32 [M, size]."""
         return np.zeros((self.state_rows, size), np.float32)
 
-    def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
+    def step(
+        self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int
+    ) -> None:
         """One update, in place.
 
         parameters: float32 [P]; state: float32 [M, P]; gradient: float32 [P], finite, not changed.
         rate: learning rate of this update, one for all or float32 [P] (see `rates`).
         t: index of this update of the state, the first being 1.
         """
-        xp, size = functions_of(parameters), len(parameters)
+        xp = functions_of(parameters)
+        size = len(parameters)
         length = CHUNK if xp is np else size
         scratch = xp.empty_like(parameters[:length])
         for start in range(0, size, length):
             piece = slice(start, min(start + length, size))
             change = scratch[: piece.stop - start]
             direction = self.direction(state[:, piece], gradient[piece], change, t)
-            xp.multiply(direction, rate if isinstance(rate, int | float) else rate[piece], out=change)
+            xp.multiply(
+                direction, rate if isinstance(rate, int | float) else rate[piece], out=change
+            )
             parameters[piece] -= change
 
 
 @dataclass(frozen=True, kw_only=True)
 class RMSProp(Optimizer):
-    """Gradients divided by the root of their running mean square (Tieleman and Hinton 2012, lecture 6.5).
+    """Gradients divided by the root of their running mean square (Tieleman and Hinton 2012, lecture
+    6.5).
 
         s <- decay s + (1 - decay) g^2
-        parameters <- parameters - rate g / (sqrt(s) + epsilon)     or, epsilon_inside,  g / sqrt(s + epsilon)
+        parameters <- parameters - rate g / (sqrt(s) + epsilon)
+        or, with epsilon_inside, parameters - rate g / sqrt(s + epsilon)
 
-    torch has epsilon outside the root and s = 0 at first. Mnih et al. 2016 (section 4.5) and TensorFlow have it inside,
-    TensorFlow with s = 1 at first. The start matters more: from 0, the first steps move every weight by
+    torch has epsilon outside the root and s = 0 at first. Mnih et al. 2016 (section 4.5) and
+    TensorFlow have it inside, TensorFlow with s = 1 at first. The start matters more: from 0, the
+    first steps move every weight by
     rate / sqrt(1 - decay), ten times the rate at a decay of 0.99, however small its gradient.
 
-    With `momentum` the quotient is added to a velocity v <- momentum v + quotient, and the rate multiplies that.
+    With `momentum` the quotient is added to a velocity v <- momentum v + quotient, and the rate
+    multiplies that.
     """
 
     decay: BelowOne = 0.99
@@ -122,7 +137,8 @@ class RMSProp(Optimizer):
         return state
 
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
-        xp, mean_square = functions_of(gradient), state[0]
+        xp = functions_of(gradient)
+        mean_square = state[0]
         _add_square(xp, mean_square, gradient, self.decay, scratch)
         if self.epsilon_inside:
             scratch += self.epsilon
@@ -142,8 +158,9 @@ class Adam(Optimizer):
         parameters <- parameters - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
 
     betas: b1 and b2.
-    weight_decay: parameters <- (1 - rate weight_decay) parameters before each step, apart from the means (AdamW,
-        Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2). Biases too, as in torch.
+    weight_decay: parameters <- (1 - rate weight_decay) parameters before each step, apart from the
+        means (AdamW, Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2). Biases too, as in
+        torch.
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
@@ -153,11 +170,18 @@ class Adam(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         allowed = "two numbers from 0 to less than 1"
-        require(len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, allowed)
+        require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            "betas",
+            self.betas,
+            allowed,
+        )
 
     state_rows = 2  # the mean of the gradient and that of its square
 
-    def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
+    def step(
+        self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int
+    ) -> None:
         if self.weight_decay:
             parameters *= 1 - rate * self.weight_decay
         super().step(parameters, state, gradient, rate, t)
@@ -170,7 +194,8 @@ class Adam(Optimizer):
         mean += scratch
         _add_square(xp, mean_square, gradient, second, scratch)
         # Both bias corrections are in the denominator: one pass instead of two.
-        correction, square_correction = 1 - first**t, math.sqrt(1 - second**t)
+        correction = 1 - first**t
+        square_correction = math.sqrt(1 - second**t)
         xp.sqrt(scratch, out=scratch)
         scratch *= correction / square_correction
         scratch += correction * self.epsilon
@@ -183,16 +208,18 @@ class Adam(Optimizer):
 
     @functools.cached_property
     def _max_ratio(self) -> float:
-        """The largest |m| / sqrt(v) that any sequence of gradients can lead to; infinity unless b1^2 < b2.
+        """The largest |m| / sqrt(v) that any sequence of gradients can lead to; infinity unless
+        b1^2 < b2.
 
-        By Cauchy and Schwarz it is (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). A larger ratio means that another worker
-        has written m and not yet v, or has overwritten one of them. If m includes a gradient that v lacks, the step
-        would be m / epsilon.
+        By Cauchy and Schwarz it is (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). A larger ratio means
+        that another worker has written m and not yet v, or has overwritten one of them. If m
+        includes a gradient that v lacks, the step would be m / epsilon.
         """
         first, second = self.betas
         if first**2 >= second:
             return math.inf
-        return 1.001 * (1 - first) / math.sqrt((1 - second) * (1 - first**2 / second))  # with a margin for rounding
+        # with a margin for rounding
+        return 1.001 * (1 - first) / math.sqrt((1 - second) * (1 - first**2 / second))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +244,8 @@ class SGD(Optimizer):
 
 
 OF_TORCH = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
-"""torch's optimizers that treat each element alone, so that a flat vector, or a piece of it, is like its tensors."""
+"""torch's optimizers that treat each element alone, so that a flat vector, or a piece of it, is
+like its tensors."""
 
 UNUSED = ("capturable", "differentiable", "foreach", "fused", "lr", "maximize", "params")
 """Arguments of their constructors that are no settings here."""
@@ -225,10 +253,11 @@ UNUSED = ("capturable", "differentiable", "foreach", "fused", "lr", "maximize", 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchOptimizer(Optimizer):
-    """One of torch's optimizers: `optimizer={_target_: torch.optim.AdamW, lr: 1e-3, weight_decay: 0.01}`.
+    """One of torch's optimizers: `optimizer={_target_: torch.optim.AdamW, lr: 1e-3, weight_decay:
+    0.01}`.
 
-    Its state has a row for each tensor that torch keeps; of a single number, one that is full of it. It has no guard
-    against workers that write over one another, as those above have.
+    Its state has a row for each tensor that torch keeps; of a single number, one that is full of
+    it. It has no guard against workers that write over one another, as those above have.
 
     name: of the class in torch.optim. settings: of its constructor.
     """
@@ -238,7 +267,8 @@ class TorchOptimizer(Optimizer):
 
     @classmethod
     def settings_of(cls, node: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of this class for a mapping that names a class of torch.optim. Raises ConfigError."""
+        """The settings of this class for a mapping that names a class of torch.optim. Raises
+        ConfigError."""
         import torch
 
         target = str(node["_target_"])
@@ -252,7 +282,12 @@ class TorchOptimizer(Optimizer):
         known = [each for each in arguments if each not in UNUSED]
         own = {key: value for key, value in node.items() if key not in (*common, "_target_", "lr")}
         for key in own:
-            require(key in known, key, own[key], f"a setting of {target}: {', '.join(['lr', *known, *common])}")
+            require(
+                key in known,
+                key,
+                own[key],
+                f"a setting of {target}: {', '.join(['lr', *known, *common])}",
+            )
         rest = {key: node[key] for key in common if key in node}
         return {"name": name, "learning_rate": rate, "settings": own, **rest}
 
@@ -269,12 +304,17 @@ class TorchOptimizer(Optimizer):
         parameter.grad = torch.ones(2)
         optimizer = self._make([parameter])
         optimizer.step()
-        state = {name: each for name, each in optimizer.state[parameter].items() if torch.is_tensor(each)}
+        state = {
+            name: each for name, each in optimizer.state[parameter].items() if torch.is_tensor(each)
+        }
         return {name: each.dim() == 0 for name, each in state.items() if name != "step"}
 
     def _make(self, parameters: Any) -> Any:
         """Make the optimizer, whose rate is 1: each change is in proportion to it."""
-        settings = {key: tuple(value) if isinstance(value, list) else value for key, value in self.settings.items()}
+        settings = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in self.settings.items()
+        }
         return _without_compiler(self.name)(parameters, lr=1.0, **settings)
 
     @property
@@ -284,16 +324,21 @@ class TorchOptimizer(Optimizer):
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
         raise NotImplementedError("torch makes whole steps")
 
-    def step(self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int) -> None:
+    def step(
+        self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int
+    ) -> None:
         import torch
 
-        vector, rows = torch.as_tensor(parameters), torch.as_tensor(state)
+        vector = torch.as_tensor(parameters)
+        rows = torch.as_tensor(state)
         moved = vector.clone()
         moved.grad = torch.asarray(gradient, copy=True)
         optimizer = self._make([moved])
         if t > 1:
             kept = dict(zip(self._state_names, rows, strict=True))
-            numbers = {name: row[0].clone() for name, row in kept.items() if self._state_names[name]}
+            numbers = {
+                name: row[0].clone() for name, row in kept.items() if self._state_names[name]
+            }
             optimizer.state[moved] = {"step": torch.tensor(t - 1.0), **kept, **numbers}
         optimizer.step()
         for name, row in zip(self._state_names, rows, strict=True):
@@ -303,34 +348,53 @@ class TorchOptimizer(Optimizer):
 
 @functools.cache
 def _without_compiler(name: str) -> Any:
-    """A class of torch.optim whose methods do not import torch's compiler, which takes seconds in each process."""
+    """A class of torch.optim whose methods do not import torch's compiler, which takes seconds in
+    each process."""
     import torch
 
     cls = getattr(torch.optim, name)
-    return type(name, (cls,), {each: inspect.unwrap(getattr(cls, each)) for each in ("add_param_group", "step")})
+    return type(
+        name,
+        (cls,),
+        {each: inspect.unwrap(getattr(cls, each)) for each in ("add_param_group", "step")},
+    )
 
 
 def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
-    """Raise ConfigError unless every parameter group of the optimizer is a part of the network. names: of its parts."""
+    """Raise ConfigError unless every parameter group of the optimizer is a part of the network.
+    names: of its parts."""
     for name in optimizer.param_groups:
         if name not in names:
-            raise ConfigError("param_groups", name, f"the network has no such part, only {', '.join(sorted(names))}")
+            raise ConfigError(
+                "param_groups",
+                name,
+                f"the network has no such part, only {', '.join(sorted(names))}",
+            )
 
 
 def rates(
-    optimizer: Optimizer, slices: Mapping[str, slice], parameters: Vector, factor: float, staleness: int = 0
+    optimizer: Optimizer,
+    slices: Mapping[str, slice],
+    parameters: Vector,
+    factor: float,
+    staleness: int = 0,
 ) -> float | Vector:
-    """The learning rate of an update: a number, or a vector like the parameters [P] if a parameter group has its own.
+    """The learning rate of an update: a number, or a vector like the parameters [P] if a parameter
+    group has its own.
 
     slices: where each part of the network lies in the flat vector.
     factor: the schedule's value.
-    staleness: of the gradient, in updates. With a power of 1 the rate is divided by it, as in Zhang, Gupta, Lian and
-        Liu 2016, arXiv 1511.05950.
+    staleness: of the gradient, in updates. With a power of 1 the rate is divided by it, as in
+        Zhang, Gupta, Lian and Liu 2016, arXiv 1511.05950.
     """
     if optimizer.staleness_power and staleness > 1:
         factor /= staleness**optimizer.staleness_power
     rest = optimizer.learning_rate * factor
-    own = {name: part.learning_rate for name, part in optimizer.param_groups.items() if part.learning_rate is not None}
+    own = {
+        name: part.learning_rate
+        for name, part in optimizer.param_groups.items()
+        if part.learning_rate is not None
+    }
     if not own:
         return rest
     rate = functions_of(parameters).full_like(parameters, rest)
@@ -340,10 +404,11 @@ def rates(
 
 
 def clip(gradient: Vector, longest: float | None) -> float:
-    """Shorten a gradient [P] in place to the norm `longest`, if that is a number, and return its norm before that.
+    """Shorten a gradient [P] in place to the norm `longest`, if that is a number, and return its
+    norm before that.
 
-    Pascanu et al. 2013, arXiv 1211.5063, algorithm 1. A gradient whose norm is not finite is left as it is: the caller
-    refuses it.
+    Pascanu et al. 2013, arXiv 1211.5063, algorithm 1. A gradient whose norm is not finite is left
+    as it is: the caller refuses it.
     """
     norm = euclidean_norm(gradient)
     if longest is not None and longest < norm < math.inf:
@@ -371,7 +436,8 @@ def euclidean_norm(vector: Vector) -> float:
 
 
 def _with_momentum(state: Vector, change: Vector, momentum: float) -> Vector:
-    """velocity <- momentum velocity + change, in the last row of `state`; without momentum the change itself."""
+    """velocity <- momentum velocity + change, in the last row of `state`; without momentum the
+    change itself."""
     if not momentum:
         return change
     velocity = state[-1]
@@ -380,7 +446,9 @@ def _with_momentum(state: Vector, change: Vector, momentum: float) -> Vector:
     return velocity
 
 
-def _add_square(xp: Any, mean_square: Vector, gradient: Vector, decay: float, scratch: Vector) -> None:
+def _add_square(
+    xp: Any, mean_square: Vector, gradient: Vector, decay: float, scratch: Vector
+) -> None:
     """mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in `scratch`.
 
     There it is at least (1 - decay) gradient^2, even if another worker writes to `mean_square`.

@@ -2,10 +2,11 @@
 
 Estimators are pure functions of time-major arrays, called with a trajectory and gamma.
 
-All of them are one backward recursion, x_t = a_t + c_t x_{t+1}, with c_t = 0 where an episode ends and in the last row.
-A step of it is the map x -> a_t + c_t x, and maps compose: two steps are x -> (a_t + c_t a_{t+1}) + c_t c_{t+1} x. So
-windows of 1, 2, 4, ... steps are built from one another, for all rows and columns at once. That takes about log2(n)
-passes over the arrays, and a loop over time takes T.
+All of them are one backward recursion, x_t = a_t + c_t x_{t+1}, with c_t = 0 where an episode ends
+and in the last row. A step of it is the map x -> a_t + c_t x, and maps compose: two steps are x ->
+(a_t + c_t a_{t+1}) + c_t c_{t+1} x. So windows of 1, 2, 4, ... steps are built from one another,
+for all rows and columns at once. That takes about log2(n) passes over the arrays, and a loop over
+time takes T.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ class Trajectory:
 
     rewards: float32 [T, B], r_t, as the learner sees them (scaled, clipped).
     values: float32 [T, B], V(s_t).
-    next_values: float32 [T, B], V(s_{t+1}) of the same episode: 0 where it terminated, V of the final observation
+    next_values: float32 [T, B], V(s_{t+1}) of the same episode: 0 where it terminated, V of the
+        final observation
         where it was truncated.
     terminated, truncated: bool [T, B], whether step t ended the episode, and how.
     log_probs: float32 [T, B], of the actions taken, by the distribution that they were drawn from.
-    target_log_probs: the same by the policy that learns; None for estimators that are not `off_policy`.
+    target_log_probs: the same by the policy that learns; None for estimators that are not
+        `off_policy`.
     """
 
     rewards: Floats
@@ -51,15 +54,17 @@ class Trajectory:
 class Returns(Checked, ABC):
     """An estimator: (trajectory, gamma) -> (advantages, targets), new arrays, float32 [T, B].
 
-    Every estimator derives from this class. It keeps no state, and does not write into the trajectory's arrays, which
-    may be shared memory. Rows that are no transitions (the reset rows of some vector environments)
-    stand directly after an ended row, so they reach into no other row's result. Their own results mean nothing: the
-    loss masks them.
+    Every estimator derives from this class. It keeps no state, and does not write into the
+    trajectory's arrays, which may be shared memory. Rows that are no transitions (the reset rows of
+    some vector environments)
+    stand directly after an ended row, so they reach into no other row's result. Their own results
+    mean nothing: the loss masks them.
 
-    off_policy: whether it corrects for the lag between the policy that acted and the one that learns. Such an estimator
-        is given the log-probabilities of both and the learner's own values, and its worker pulls again between a
-        rollout and its gradient.
-    across_episodes: whether what comes after the end of an episode is meant to change results before it.
+    off_policy: whether it corrects for the lag between the policy that acted and the one that
+        learns. Such an estimator is given the log-probabilities of both and the learner's own
+        values, and its worker pulls again between a rollout and its gradient.
+    across_episodes: whether what comes after the end of an episode is meant to change results
+        before it.
     """
 
     off_policy: ClassVar[bool] = False
@@ -69,20 +74,25 @@ class Returns(Checked, ABC):
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
 
     def warning(self, rollout_length: int) -> str | None:
-        """A sentence about settings that do not suit rollouts of so many steps; None if there are none."""
+        """A sentence about settings that do not suit rollouts of so many steps; None if there are
+        none."""
         return None
 
 
 def example_trajectory() -> Trajectory:
-    """A trajectory of 6 steps of 2 environments: an episode terminates after step 2, another is truncated after it."""
-    rng, shape = np.random.default_rng(0), (6, 2)
+    """A trajectory of 6 steps of 2 environments: an episode terminates after step 2, another is
+    truncated after it."""
+    rng = np.random.default_rng(0)
+    shape = (6, 2)
     rewards, values, next_values = rng.standard_normal((3, *shape)).astype(np.float32)
     terminated, truncated = np.zeros((2, *shape), np.bool_)
     terminated[2, 0] = truncated[2, 1] = True
     next_values[:-1] = np.where(truncated[:-1], next_values[:-1], values[1:])
     next_values[terminated] = 0
     log_probs, target_log_probs = -rng.random((2, *shape), np.float32)
-    return Trajectory(rewards, values, next_values, terminated, truncated, log_probs, target_log_probs)
+    return Trajectory(
+        rewards, values, next_values, terminated, truncated, log_probs, target_log_probs
+    )
 
 
 def crosses_episodes(estimator: Returns) -> bool:
@@ -98,7 +108,8 @@ def crosses_episodes(estimator: Returns) -> bool:
 def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Floats) -> Trajectory:
     """A trajectory with the values and log-probabilities [T, B] of the policy that learns.
 
-    After the last row and after a time limit the rollout's own values stay: those states are not in it.
+    After the last row and after a time limit the rollout's own values stay: those states are not in
+    it.
     """
     next_values, same_episode = trajectory.next_values.copy(), ~trajectory.ended[:-1]
     next_values[:-1][same_episode] = values[1:][same_episode]
@@ -111,8 +122,9 @@ class NStep(Returns):
 
         G_t = sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m})
 
-    with m = the smaller of n and the steps left before the episode or the rollout ends, and V = 0 after a terminal
-    step. The advantage is G_t - V(s_t), the critic's target G_t. With n = None, all of the rollout, it is the return
+    with m = the smaller of n and the steps left before the episode or the rollout ends, and V = 0
+    after a terminal step. The advantage is G_t - V(s_t), the critic's target G_t. With n = None,
+    all of the rollout, it is the return
     of Mnih et al. 2016 (arXiv 1602.01783, algorithm S3).
     """
 
@@ -135,14 +147,17 @@ class NStep(Returns):
 class NStepZero(Returns):
     """n-step returns in which every term that was not collected counts as zero.
 
-    The terms are n rewards and the bootstrap after them. Terms after the last collected step are 0; `NStep` would
-    bootstrap there. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's final observation are
+    The terms are n rewards and the bootstrap after them. Terms after the last collected step are 0;
+    `NStep` would bootstrap there. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's
+    final observation are
     not among them, so
 
-        G_t = sum_{k<m} gamma^k r_{t+k} + [s_{t+n} is one of them and of the same episode] gamma^n V(s_{t+n})
+        G_t = sum_{k<m} gamma^k r_{t+k} + [s_{t+n} is one of them and of the same episode] gamma^n
+        V(s_{t+n})
 
-    with m as in `NStep`. Near the end of a rollout, or of an episode that a time limit cut, the returns are too small
-    in size. That is the bias of a well-known threaded implementation, kept because comparing it is the point.
+    with m as in `NStep`. Near the end of a rollout, or of an episode that a time limit cut, the
+    returns are too small in size. That is the bias of a well-known threaded implementation, kept
+    because comparing it is the point.
     """
 
     n: Count
@@ -162,13 +177,14 @@ class NStepZero(Returns):
 
 @dataclass(frozen=True, kw_only=True)
 class GAE(Returns):
-    """Generalised advantage estimation, Schulman et al. 2016 (arXiv 1506.02438, equations 11 and 16).
+    """Generalised advantage estimation, Schulman et al. 2016 (arXiv 1506.02438, equations 11 and
+    16).
 
         delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
         A_t = delta_t + gamma lambda A_{t+1},  within an episode and a rollout
 
-    The critic's target is A_t + V(s_t), the lambda-return. lambda = 0 is one-step temporal difference, lambda = 1 is
-    n-step over the whole rollout.
+    The critic's target is A_t + V(s_t), the lambda-return. lambda = 0 is one-step temporal
+    difference, lambda = 1 is n-step over the whole rollout.
     """
 
     lambda_: Share = 0.95
@@ -181,13 +197,15 @@ class GAE(Returns):
 
 @dataclass(frozen=True, kw_only=True)
 class Discounted(Returns):
-    """The discounted return to the end of the episode (Monte Carlo), bootstrapped only where it was cut.
+    """The discounted return to the end of the episode (Monte Carlo), bootstrapped only where it was
+    cut.
 
         G_t = r_t + gamma G_{t+1}
 
-    starting from 0 after a terminal step, V(final observation) after a truncated one, V(s_T) after the last row.
-    Over whole episodes (rollout_length: episode) the critic enters at time limits alone; over shorter rollouts this is
-    the n-step return of the whole rollout.
+    starting from 0 after a terminal step, V(final observation) after a truncated one, V(s_T) after
+    the last row.
+    Over whole episodes (rollout_length: episode) the critic enters at time limits alone; over
+    shorter rollouts this is the n-step return of the whole rollout.
     """
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
@@ -196,20 +214,25 @@ class Discounted(Returns):
 
 @dataclass(frozen=True, kw_only=True)
 class VTrace(Returns):
-    """V-trace, Espeholt et al. 2018 (arXiv 1802.01561, section 4.1): returns of a policy for which another one acted.
+    """V-trace, Espeholt et al. 2018 (arXiv 1802.01561, section 4.1): returns of a policy for which
+    another one acted.
 
-        v_t = V(s_t) + rho_t delta_t + gamma c_t (v_{t+1} - V(s_{t+1})),  within an episode and a rollout
+        v_t = V(s_t) + rho_t delta_t + gamma c_t (v_{t+1} - V(s_{t+1})),  within an episode and a
+        rollout
         delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
-        rho_t = min(rho_clip, pi(a_t | s_t) / mu(a_t | s_t)),  c_t = lambda min(c_clip, pi(a_t | s_t) / mu(a_t | s_t))
+        rho_t = min(rho_clip, pi(a_t | s_t) / mu(a_t | s_t)),  c_t = lambda min(c_clip, pi(a_t |
+        s_t) / mu(a_t | s_t))
 
-    with pi the policy that learns and mu the one that acted. The critic's target is v_t, the advantage
+    with pi the policy that learns and mu the one that acted. The critic's target is v_t, the
+    advantage
 
         rho_t (r_t + gamma ((1 - lambda) V(s_{t+1}) + lambda v_{t+1}) - V(s_t)),
 
-    which is the paper's at lambda = 1. Where pi = mu this is GAE, and with lambda = 1 n-step over the whole rollout.
+    which is the paper's at lambda = 1. Where pi = mu this is GAE, and with lambda = 1 n-step over
+    the whole rollout.
 
-    lambda_: from 0 to 1 (the paper's remark 2). rho_clip decides which policy the values are of: pi's where nothing is
-    clipped. c_clip bounds the variance, and is at most rho_clip.
+    lambda_: from 0 to 1 (the paper's remark 2). rho_clip decides which policy the values are of:
+    pi's where nothing is clipped. c_clip bounds the variance, and is at most rho_clip.
     """
 
     lambda_: Share = 1.0
@@ -220,16 +243,25 @@ class VTrace(Returns):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.c_clip <= self.rho_clip, "c_clip", self.c_clip, "a number > 0, and at most rho_clip")
+        require(
+            self.c_clip <= self.rho_clip,
+            "c_clip",
+            self.c_clip,
+            "a number > 0, and at most rho_clip",
+        )
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         assert trajectory.log_probs is not None and trajectory.target_log_probs is not None
         # A ratio of e^60 is beyond any bound, and still finite in float32.
-        ratios = np.exp(np.minimum(trajectory.target_log_probs - trajectory.log_probs, np.float32(60)))
+        ratios = np.exp(
+            np.minimum(trajectory.target_log_probs - trajectory.log_probs, np.float32(60))
+        )
         rhos = np.minimum(ratios, np.float32(self.rho_clip))
         deltas = _temporal_differences(trajectory, gamma)
         discounts = _discounts(trajectory, gamma * self.lambda_)
-        corrections = _scan_inplace(rhos * deltas, discounts * np.minimum(ratios, np.float32(self.c_clip)))
+        corrections = _scan_inplace(
+            rhos * deltas, discounts * np.minimum(ratios, np.float32(self.c_clip))
+        )
         deltas[:-1] += discounts[:-1] * corrections[1:]
         return rhos * deltas, corrections + trajectory.values
 
@@ -250,8 +282,10 @@ def _discounts(trajectory: Trajectory, factor: float) -> Floats:
 
 
 def _scan_inplace(terms: Floats, discounts: Floats) -> Floats:
-    """Solve x_t = terms[t] + discounts[t] x_{t+1}, with x = 0 after the last row. Overwrites both; x is in `terms`."""
-    span, length = 1, len(terms)
+    """Solve x_t = terms[t] + discounts[t] x_{t+1}, with x = 0 after the last row. Overwrites both;
+    x is in `terms`."""
+    span = 1
+    length = len(terms)
     while span < length:
         terms[:-span] += discounts[:-span] * terms[span:]
         if 2 * span < length:
@@ -261,19 +295,26 @@ def _scan_inplace(terms: Floats, discounts: Floats) -> Floats:
 
 
 def _bootstrapped(terms: Floats, discounts: Floats, next_values: Floats, n: int) -> Floats:
-    """The map of n steps (see the module's docstring) from every row, applied to V(s_{t+n}). A new array, [T, B].
+    """The map of n steps (see the module's docstring) from every row, applied to V(s_{t+n}). A new
+    array, [T, B].
 
-    The discount of a row whose n steps reach past its episode or the rollout is 0, so no V comes in.
+    The discount of a row whose n steps reach past its episode or the rollout is 0, so no V comes
+    in.
     """
-    span, length = 1, len(terms)
+    span = 1
+    length = len(terms)
     n = min(n, length)
-    sums, products = terms.copy(), discounts.copy()
+    sums = terms.copy()
+    products = discounts.copy()
     for bit in bin(n)[3:]:
         sums[:-span] += products[:-span] * sums[span:]
         products[:-span] *= products[span:]
         span *= 2
         if bit == "1":
-            sums[:-1], products[:-1] = terms[:-1] + discounts[:-1] * sums[1:], discounts[:-1] * products[1:]
+            sums[:-1], products[:-1] = (
+                terms[:-1] + discounts[:-1] * sums[1:],
+                discounts[:-1] * products[1:],
+            )
             span += 1
     sums[: length - n] += products[: length - n] * next_values[n - 1 : -1]
     return sums

@@ -13,12 +13,13 @@ from a3c_exp.errors import require
 
 
 class Schedule(Checked, ABC):
-    """A number as a function of a run's progress. Every schedule derives from this class, as a frozen dataclass."""
+    """A number as a function of a run's progress. Every schedule derives from this class, as a
+    frozen dataclass."""
 
     @abstractmethod
     def __call__(self, progress: float) -> float:
-        """progress: the share of the run that is done, from 0 to 1: environment steps of all workers together, over
-        `total_steps`."""
+        """progress: the share of the run that is done, from 0 to 1: environment steps of all
+        workers together, over `total_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +34,13 @@ class Constant(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
-    """A straight line from `start`, where the share `after` of the run is done, to `end`, where the share `until` is.
+    """A straight line from `start`, where the share `after` of the run is done, to `end`, where the
+    share `until` is.
 
     Before it the value is `start`, and behind it `end`.
 
-    Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way, over the whole run.
+    Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way, over
+    the whole run.
     """
 
     start: Finite = 1.0
@@ -47,7 +50,12 @@ class Linear(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.after < self.until <= 1, "until", self.until, f"a number > {self.after:g}, and at most 1")
+        require(
+            self.after < self.until <= 1,
+            "until",
+            self.until,
+            f"a number > {self.after:g}, and at most 1",
+        )
 
     def __call__(self, progress: float) -> float:
         """The value at `progress`: `start` up to `after`, `end` from `until` on."""
@@ -59,9 +67,10 @@ class Linear(Schedule):
 class EpsilonByWorker(Schedule):
     """Straight lines from `start` to each of `ends`, where the share `until` of the run is done.
 
-    A worker samples the line that counts for its next rollout, with `probabilities`. So Mnih et al. 2016 (arXiv
-    1602.01783) let the workers of Q-learning and Sarsa explore: section 4.1 has the periodic sampling, section 8 the
-    numbers. The paper does not give the period. Without a worker the value is the mean of the lines.
+    A worker samples the line that counts for its next rollout, with `probabilities`. So Mnih et al.
+    2016 (arXiv 1602.01783) let the workers of Q-learning and Sarsa explore: section 4.1 has the
+    periodic sampling, section 8 the numbers. The paper does not give the period. Without a worker
+    the value is the mean of the lines.
     """
 
     start: float = 1.0
@@ -72,9 +81,16 @@ class EpsilonByWorker(Schedule):
     def __post_init__(self) -> None:
         Linear(start=self.start, until=self.until)  # checks both
         ends, shares = self.ends, self.probabilities
-        require(bool(ends) and all(0 <= end <= 1 for end in ends), "ends", ends, "numbers from 0 to 1")
+        require(
+            bool(ends) and all(0 <= end <= 1 for end in ends), "ends", ends, "numbers from 0 to 1"
+        )
         fits = len(shares) == len(ends) and min(shares) >= 0 and math.isclose(sum(shares), 1)
-        require(fits, "probabilities", shares, f"{len(ends)} numbers >= 0, as many as ends, whose sum is 1")
+        require(
+            fits,
+            "probabilities",
+            shares,
+            f"{len(ends)} numbers >= 0, as many as ends, whose sum is 1",
+        )
 
     def __call__(self, progress: float) -> float:
         return self._towards(float(np.dot(self.ends, self.probabilities)), progress)

@@ -1,10 +1,11 @@
 """`python -m bench`: measure every row, print the table, and write bench/RESULTS.md.
 
-The measurements are kept in bench/results.csv, from which the document is written. `--only` replaces its rows there;
-the other rows keep their dates and commits.
+The measurements are kept in bench/results.csv, from which the document is written. `--only`
+replaces its rows there; the other rows keep their dates and commits.
 
-The systems take turns (this project, the one it is compared with, this project, ...), so that a machine that slows down
-does so for both. The table has the medians, and the median, lowest and highest of the rounds' ratios.
+The systems take turns (this project, the one it is compared with, this project, ...), so that a
+machine that slows down does so for both. The table has the medians, and the median, lowest and
+highest of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -28,21 +29,40 @@ from bench.peers import UnavailableError
 from bench.rows import ROWS, Row
 
 FOLDER = Path(__file__).parent
-INTRODUCTION = """Written by `make bench` from [results.csv](results.csv); `python -m bench --only lunar` measures a row
-anew. Figures are medians over rounds, a ratio that of the rounds' own. Where one thing is compared with several, the
-bar is for the first of them. Measured: the date, the commit, how many rounds of how many seconds, and the machine. Our
-networks for pictures have `network.precision=auto`: float32, and for 12 pictures and more (IMPALA's: 4) bfloat16 where
-the processor multiplies it (AMX, or AVX-512's bfloat16)."""
-HEADER = ("what", "a3c_exp", "compared with", "its figure", "ratio (lowest - highest)", "bar", "reached", "measured")
+INTRODUCTION = """Written by `make bench` from [results.csv](results.csv);
+`python -m bench --only lunar` measures a row anew. Figures are medians over rounds, a ratio that of
+the rounds' own. Where one thing is compared with several, the bar is for the first of them.
+Measured: the date, the commit, how many rounds of how many seconds, and the machine. Our
+networks for pictures have `network.precision=auto`: float32, and for 12 pictures and more
+(IMPALA's: 4) bfloat16 where the processor multiplies it (AMX, or AVX-512's bfloat16)."""
+HEADER = (
+    "what",
+    "a3c_exp",
+    "compared with",
+    "its figure",
+    "ratio (lowest - highest)",
+    "bar",
+    "reached",
+    "measured",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0, also if a bar is missed, which the table shows; 2 for a bad argument."""
+    """Run the command. Returns 0, also if a bar is missed, which the table shows; 2 for a bad
+    argument."""
     names = [row.name for row in ROWS]
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Speed and memory, beside others'.")
-    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default 3)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement (default 10)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Speed and memory, beside others'."
+    )
+    parser.add_argument(
+        "--only", action="append", choices=names, metavar="NAME", help=f"one of {', '.join(names)}"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often everything is measured (default 3)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="of each measurement (default 10)"
+    )
     flags = parser.parse_args(arguments)
     commit = provenance.commit() or "no commit"
     how = f"{flags.rounds} x {flags.seconds:g} s"
@@ -71,7 +91,12 @@ def record(name: str, lines: list[list[str]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([row_name, *line] for row_name, line in found)
     files.write_text(table, text.getvalue())
-    parts = "# Speed and memory", INTRODUCTION, _versions(), markdown.table(HEADER, [line for _, line in found])
+    parts = (
+        "# Speed and memory",
+        INTRODUCTION,
+        _versions(),
+        markdown.table(HEADER, [line for _, line in found]),
+    )
     files.write_text(FOLDER / "RESULTS.md", "\n\n".join(parts) + "\n")
 
 
@@ -89,7 +114,13 @@ def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
                 missing[measurement.label] = str(reason)
                 continue
             found.setdefault(measurement.label, []).append(figure)
-            print(f"{row.name}, round {number + 1}: {measurement.label}: {_figure(figure)} {row.unit}", file=sys.stderr)
+            print(
+                (
+                    f"{row.name}, round {number + 1}: {measurement.label}: "
+                    f"{_figure(figure)} {row.unit}"
+                ),
+                file=sys.stderr,
+            )
     ours = found[row.subject.label]
     head = [row.title, f"{_figure(median(ours))} {row.unit}"]
     if not row.against:
@@ -103,7 +134,11 @@ def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
             theirs = found[other.label]
             ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
             spread = f"{_figure(median(ratios))} ({_figure(min(ratios))} - {_figure(max(ratios))})"
-            comparison = [f"{_figure(median(theirs))} {row.unit}", spread, *_bar(median(ratios), bar)]
+            comparison = [
+                f"{_figure(median(theirs))} {row.unit}",
+                spread,
+                *_bar(median(ratios), bar),
+            ]
         lines.append([*head, other.label, *comparison])
     return lines
 
@@ -111,9 +146,11 @@ def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
 def _bar(value: float | None, at_least: float | None, at_most: float | None = None) -> list[str]:
     """The bar, and whether `value` reaches it. None: it could not be measured."""
     if at_least is not None:
-        bar, reached = f">= {at_least:g}", value is not None and value >= at_least
+        bar = f">= {at_least:g}"
+        reached = value is not None and value >= at_least
     elif at_most is not None:
-        bar, reached = f"<= {at_most:g}", value is not None and value <= at_most
+        bar = f"<= {at_most:g}"
+        reached = value is not None and value <= at_most
     else:
         return ["", ""]
     return [bar, "not measured" if value is None else "yes" if reached else "no"]
@@ -139,7 +176,9 @@ def _versions() -> str:
         versions[name] = None
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    return ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + "."
+    return (
+        ", ".join(f"{name} {version or '(not here)'}" for name, version in versions.items()) + "."
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Another checkout of this repository, and scripts that run with its package in a process of their own."""
+"""Another checkout of this repository, and scripts that run with its package in a process of their
+own."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class ChildError(RuntimeError):
 
 
 def checked(folder: str | Path) -> Path:
-    """The absolute path of a checkout. Raises ValueError, in one line, for a folder that is none."""
+    """The absolute path of a checkout. Raises ValueError, in one line, for a folder that is
+    none."""
     path = Path(folder).expanduser().resolve()
     for part in ("a3c_exp/__init__.py", "conf/config.yaml"):
         if not (path / part).is_file():

@@ -1,11 +1,13 @@
-"""The script that `bench.same` and `bench.path` run with the package of another checkout, in a process of its own.
+"""The script that `bench.same` and `bench.path` run with the package of another checkout, in a
+process of its own.
 
     python bench/child.py train CHECKOUT key=value ...
     python bench/child.py update CHECKOUT FOLDER
     python bench/child.py start CHECKOUT FOLDER
 
-This script imports nothing of bench: the other checkout may have a bench of its own. Neither does it name anything of
-a3c_exp but the command, `a3c_exp.train`, the class of a run's output, and the worker.
+This script imports nothing of bench: the other checkout may have a bench of its own. Neither does
+it name anything of a3c_exp but the command, `a3c_exp.train`, the class of a run's output, and the
+worker.
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ from typing import Any
 
 MARK = "0.0417"
 """The value of an override that nothing else has."""
-RUN = f"env=cartpole env.reward_scale={MARK} backend=serial workers=1 envs_per_worker=4 rollout_length=64"
+RUN = (
+    f"env=cartpole env.reward_scale={MARK} backend=serial workers=1 "
+    "envs_per_worker=4 rollout_length=64"
+)
 RUN += " total_steps=2048 stop.mean_return=null eval.every=null checkpoint.every=null"
 STEPS_OF_AN_UPDATE = 4 * 64
-FIRST_POINT, LAST_POINT = 4, 5
+FIRST_POINT = 4
+LAST_POINT = 5
 """Points of the curves: the update that is profiled lies between these two."""
 CONSTRUCTORS = {"__init__", "__new__", "<lambda>", "_make"}
 """What Python calls the constructors that it generates; a named tuple's is an unnamed function."""
@@ -49,7 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     if command == "train":
         return train(place, rest)
     folder = Path(rest[0])
-    found = profile_update(place, folder / "run") if command == "update" else profile_start(place, folder / "run")
+    found = (
+        profile_update(place, folder / "run")
+        if command == "update"
+        else profile_start(place, folder / "run")
+    )
     (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
     return 0
 
@@ -72,18 +82,22 @@ def run_command(overrides: Sequence[str]) -> int:
 
 
 def set_clock(clock: Callable[[], float]) -> None:
-    """Let Python's clocks that never go backwards tell these seconds. To be called before the package is imported."""
+    """Let Python's clocks that never go backwards tell these seconds. To be called before the
+    package is imported."""
     time.perf_counter = time.monotonic = clock
     time.perf_counter_ns = time.monotonic_ns = lambda: int(clock() * 1e9)
 
 
-# -- train ----------------------------------------------------------------------------------------------------------
+# -- train
+# --------------------------------------------------------------------------------------------------
 
 
 def train(checkout: Path, overrides: Sequence[str]) -> int:
-    """Run the command with a clock that stands still, and moves on by 1000 s with each saved checkpoint.
+    """Run the command with a clock that stands still, and moves on by 1000 s with each saved
+    checkpoint.
 
-    Curves get their points by the clock. With this one they get them at the same steps in every run.
+    Curves get their points by the clock. With this one they get them at the same steps in every
+    run.
     """
     saved = 0
     replace = os.replace
@@ -99,13 +113,15 @@ def train(checkout: Path, overrides: Sequence[str]) -> int:
     return run_command(overrides)
 
 
-# -- update ---------------------------------------------------------------------------------------------------------
+# -- update
+# --------------------------------------------------------------------------------------------------
 
 
 def profile_update(checkout: Path, folder: Path) -> dict[str, list[str]]:
     """Train a moment in `folder`. Returns the files, records and frames of an update."""
     calls = itertools.count(1)
-    set_clock(lambda: 10.0 * next(calls))  # so far on whenever it is looked at that each update gets a point
+    # so far on whenever it is looked at that each update gets a point
+    set_clock(lambda: 10.0 * next(calls))
     check_package(checkout)
     importlib.import_module("torch")  # not under the profiler, which would take seconds
     update = Update(checkout, folder)
@@ -119,14 +135,19 @@ def profile_update(checkout: Path, folder: Path) -> dict[str, list[str]]:
         steps = [int(row["step"]) for row in csv.DictReader(file)]
     if steps[LAST_POINT - 1] - steps[FIRST_POINT - 1] != STEPS_OF_AN_UPDATE:
         sys.exit(f"not every update has got a point of the curves; they are at the steps {steps}")
-    return {"files": sorted(update.files), "records": sorted(update.records), "frames": update.frames}
+    return {
+        "files": sorted(update.files),
+        "records": sorted(update.records),
+        "frames": update.frames,
+    }
 
 
 class Package:
     """The functions of a checkout's package, as `file:function`."""
 
     def __init__(self, checkout: Path) -> None:
-        self._root, self.folder = f"{checkout}/", f"{checkout}/a3c_exp/"
+        self._root = f"{checkout}/"
+        self.folder = f"{checkout}/a3c_exp/"
 
     def has(self, frame: FrameType) -> bool:
         return frame.f_code.co_filename.startswith(self.folder)
@@ -189,11 +210,14 @@ class Update:
         kind = first if isinstance(first, type) else type(first)
         module = sys.modules.get(kind.__module__)
         ours = (getattr(module, "__file__", None) or "").startswith(self._package.folder)
-        if ours and (dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))):
+        if ours and (
+            dataclasses.is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+        ):
             self.records.add(f"{kind.__module__}.{kind.__qualname__}")
 
 
-# -- start ----------------------------------------------------------------------------------------------------------
+# -- start
+# --------------------------------------------------------------------------------------------------
 
 
 def profile_start(checkout: Path, folder: Path) -> dict[str, list[str]]:
@@ -217,7 +241,11 @@ class Start:
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
         """Take in an event of Python's profiler."""
-        if event not in ("call", "return") or not self._package.has(frame) or frame.f_code.co_name == "<module>":
+        if (
+            event not in ("call", "return")
+            or not self._package.has(frame)
+            or frame.f_code.co_name == "<module>"
+        ):
             return
         name = self._package.name(frame)
         if name.startswith("a3c_exp/core/worker.py:Worker."):
@@ -228,7 +256,8 @@ class Start:
 
 
 def holds(value: Any, levels: int = LEVELS, numbers: bool = True) -> bool:
-    """Whether a value is the marked override, or holds it: as a text, or as its number in lists and mappings.
+    """Whether a value is the marked override, or holds it: as a text, or as its number in lists and
+    mappings.
 
     The number in a record is none: it is a component, which has been built from the override.
     """
@@ -237,7 +266,8 @@ def holds(value: Any, levels: int = LEVELS, numbers: bool = True) -> bool:
     if isinstance(value, float):
         return numbers and value == float(MARK)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        numbers, parts = False, [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        numbers = False
+        parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     elif isinstance(value, Mapping):
         parts = _values(value)
     elif isinstance(value, list | tuple | set | frozenset):

@@ -1,6 +1,7 @@
 """Two runs compared bit for bit: checkpoints, summary.json and metrics.csv, without times.
 
-The files are read without a3c_exp, so that it does not matter which version of the package is imported.
+The files are read without a3c_exp, so that it does not matter which version of the package is
+imported.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ REQUIRED = (
     "metrics.csv/train/policy_loss",
 )
 """Entries that both runs need to have, so that enough is compared."""
-TIMES = {"seconds", "training_seconds", "wall_seconds", "steps_per_second", "solved_at_seconds", "solved/1"}
+TIMES = {
+    "seconds",
+    "training_seconds",
+    "wall_seconds",
+    "steps_per_second",
+    "solved_at_seconds",
+    "solved/1",
+}
 """Entries that depend on the clock, by their last name or their whole name."""
 ORIGIN = {"versions", "commit", "command", "machine"}
 """Entries of summary.json about who has made the run, and where."""
@@ -34,7 +42,8 @@ ORIGIN = {"versions", "commit", "command", "machine"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """differences: `entry: what differs`, in the order of the checkpoint. here, there: entries of one side alone."""
+    """differences: `entry: what differs`, in the order of the checkpoint. here, there: entries of
+    one side alone."""
 
     differences: list[str]
     here: list[str]
@@ -42,9 +51,11 @@ class Comparison:
 
 
 def compare(here: Entries, there: Entries) -> Comparison:
-    """Compare two results of `read_run`. A required entry that is not on both sides is a difference; other entries of
-    one side alone are listed."""
-    lacking = [f"{name}: not on both sides" for name in REQUIRED if not (name in here and name in there)]
+    """Compare two results of `read_run`. A required entry that is not on both sides is a
+    difference; other entries of one side alone are listed."""
+    lacking = [
+        f"{name}: not on both sides" for name in REQUIRED if not (name in here and name in there)
+    ]
     found = ((name, difference(here[name], there[name])) for name in here if name in there)
     return Comparison(
         [*lacking, *(f"{name}: {text}" for name, text in found if text is not None)],
@@ -54,7 +65,8 @@ def compare(here: Entries, there: Entries) -> Comparison:
 
 
 def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
-    """The difference between two arrays, as text; None for the same bits. NaN equals NaN, and 0 is not -0."""
+    """The difference between two arrays, as text; None for the same bits. NaN equals NaN, and 0 is
+    not -0."""
     if here.shape != there.shape:
         return f"shape {list(here.shape)} here, {list(there.shape)} there"
     if "U" in (here.dtype.kind, there.dtype.kind):
@@ -64,27 +76,36 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
         return f"{here.dtype} here, {there.dtype} there"
     else:
         bits = f"V{here.dtype.itemsize}"
-        unequal = np.atleast_1d(np.ascontiguousarray(here).view(bits) != np.ascontiguousarray(there).view(bits))
+        unequal = np.atleast_1d(
+            np.ascontiguousarray(here).view(bits) != np.ascontiguousarray(there).view(bits)
+        )
     if not unequal.any():
         return None
     first = int(unequal.argmax())
-    return f"{here.flat[first]} here, {there.flat[first]} there; {int(unequal.sum())} of {unequal.size}"
+    return (
+        f"{here.flat[first]} here, {there.flat[first]} there; "
+        f"{int(unequal.sum())} of {unequal.size}"
+    )
 
 
-# -- reading --------------------------------------------------------------------------------------------------------
+# -- reading
+# --------------------------------------------------------------------------------------------------
 
 
 def read_run(folder: Path) -> Entries:
     """The content of a run's folder by `file/name`, without times.
 
-    A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError if it is no run.
+    A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError if
+    it is no run.
     """
     entries: Entries = {}
     for path in sorted((folder / "checkpoints").glob("*.ckpt"), reverse=True):  # latest before best
         entries |= {f"{path.name}/{name}": array for name, array in read_checkpoint(path).items()}
     with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    entries |= {f"metrics.csv/{name}": np.array([row[name] for row in rows], np.str_) for name in rows[0]}
+    entries |= {
+        f"metrics.csv/{name}": np.array([row[name] for row in rows], np.str_) for name in rows[0]
+    }
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     plain = {name: value for name, value in summary.items() if name not in ORIGIN}
     entries |= {f"summary.json/{name}": array for name, array in _flat(plain)}
@@ -97,9 +118,12 @@ def read_checkpoint(path: Path) -> Entries:
     with zipfile.ZipFile(path) as archive:
         arrays = set(archive.namelist()) - {"state.json"}
         for name, value in _flat(json.loads(archive.read("state.json"))["state"]):
-            if value.dtype.kind == "U" and str(value) in arrays:  # {"__array__": "store/parameters.npy"}
+            # {"__array__": "store/parameters.npy"}
+            if value.dtype.kind == "U" and str(value) in arrays:
                 data = io.BytesIO(archive.read(str(value)))
-                entries[name.rpartition("/")[0]] = np.lib.format.read_array(data, allow_pickle=False)
+                entries[name.rpartition("/")[0]] = np.lib.format.read_array(
+                    data, allow_pickle=False
+                )
             else:
                 entries[name] = value
     return entries

@@ -1,4 +1,5 @@
-"""Damage to the files of a run, drawn at random: bits, cut ends, and whole files with wrong contents."""
+"""Damage to the files of a run, drawn at random: bits, cut ends, and whole files with wrong
+contents."""
 
 from __future__ import annotations
 
@@ -17,8 +18,28 @@ import yaml
 
 WHOLE: list[Any] = [0, 1, -1, 2**31, 2**53, 2**63 - 1, 2**63, -(2**70), 10**400]
 FRACTIONS: list[Any] = [0.5, 1e308, 5e-324, math.inf, -math.inf, math.nan]
-TEXTS = ["", "x", "1", "nan", "\x1b[31m", "\u202e", "x" * 1000, "${seed}", "${", "${oc.env:HOME}", "../x", "os.system"]
-NESTED: list[Any] = [[], {}, [1, 2], {"a": 1}, {"_target_": "os.system"}, {"__array__": "store/parameters.npy"}]
+TEXTS = [
+    "",
+    "x",
+    "1",
+    "nan",
+    "\x1b[31m",
+    "\u202e",
+    "x" * 1000,
+    "${seed}",
+    "${",
+    "${oc.env:HOME}",
+    "../x",
+    "os.system",
+]
+NESTED: list[Any] = [
+    [],
+    {},
+    [1, 2],
+    {"a": 1},
+    {"_target_": "os.system"},
+    {"__array__": "store/parameters.npy"},
+]
 VALUES = [None, True, False, *WHOLE, *FRACTIONS, *TEXTS, *NESTED]
 ODD: list[Any] = [{1, 2}, datetime.date(2024, 1, 1), (1, 2), b"bytes", {1: 2}, {None: 1}]
 """Values that YAML has and JSON has not."""
@@ -26,11 +47,39 @@ KEYS = ["x", "\x1b[2J", "_target_", "__array__", "a.b"]
 
 CODE = "!!python/object/apply:os.system ['touch canary']"
 ALIASES = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1}]" for n in range(12))
-YAML_LINES = ["a: &a [1, 2]\nb: *a", "a: &a {b: *a}", f"a: {CODE}", "a: 2024-01-01", "a: !!binary aGk=", ALIASES]
-YAML_LINES += ["<<: {a: 1}", "1: 2", "? [1, 2]\n: 3", f"a: {'9' * 5000}", f"a: {'[' * 900}{']' * 900}", "seed: 1"]
+YAML_LINES = [
+    "a: &a [1, 2]\nb: *a",
+    "a: &a {b: *a}",
+    f"a: {CODE}",
+    "a: 2024-01-01",
+    "a: !!binary aGk=",
+    ALIASES,
+]
+YAML_LINES += [
+    "<<: {a: 1}",
+    "1: 2",
+    "? [1, 2]\n: 3",
+    f"a: {'9' * 5000}",
+    f"a: {'[' * 900}{']' * 900}",
+    "seed: 1",
+]
 YAML_LINES += ["---\na: 1", "a: 'b"]
 
-CELLS = [b"", b"x", b"nan", b"inf", b"-1", b"1e400", b"9" * 5000, b'"', b"1,2", b"\x00", b"\xff", b"\n", b"x" * 200_000]
+CELLS = [
+    b"",
+    b"x",
+    b"nan",
+    b"inf",
+    b"-1",
+    b"1e400",
+    b"9" * 5000,
+    b'"',
+    b"1,2",
+    b"\x00",
+    b"\xff",
+    b"\n",
+    b"x" * 200_000,
+]
 SIZES = (0, -1, 3, 2**40, 2**64)
 HEADERS = ["{'descr': ((((", "__import__('os')", "{", "'"]
 HEADERS += [f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({size},), }}" for size in SIZES]
@@ -54,7 +103,13 @@ def flip_bits(rng: random.Random, data: bytes, count: int = 1) -> bytes:
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """The places of all values in nested data: a list or a mapping, and the index or key."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in list(items):
         yield value, key
         yield from _places(inner)
@@ -125,13 +180,16 @@ def checkpoint(rng: random.Random, data: bytes) -> bytes:
 
 
 def _npy(rng: random.Random, data: bytes) -> bytes:
-    """An array's file with an array of another type, shape or content in it, or with a wrong header."""
+    """An array's file with an array of another type, shape or content in it, or with a wrong
+    header."""
     if rng.random() < 0.3:
         header = rng.choice(HEADERS).encode()
         return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data[-8:]
     array = np.load(io.BytesIO(data), allow_pickle=False)
     wrong = [
-        np.zeros(array.shape, rng.choice(["f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S3", "M8[s]"])),
+        np.zeros(
+            array.shape, rng.choice(["f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S3", "M8[s]"])
+        ),
         np.zeros(rng.choice([(), (0,), (1,), (3, 3), (2, 1, 5), (1, 1, 1, 1)]), array.dtype),
         array.reshape(-1)[: rng.randrange(array.size + 1)],
     ]

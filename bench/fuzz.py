@@ -1,8 +1,9 @@
 """`python -m bench.fuzz`: wrong and damaged input at random, and a table of what became of it.
 
-Overrides are drawn over all groups, options and settings. Files of a finished run are damaged: bits are flipped, ends
-are cut off, values are replaced by others of another type. Each case must end as a run or in one clear line: never with
-a traceback, never without an end, and never by running code that the input names. The same seed draws the same cases.
+Overrides are drawn over all groups, options and settings. Files of a finished run are damaged: bits
+are flipped, ends are cut off, values are replaced by others of another type. Each case must end as
+a run or in one clear line: never with a traceback, never without an end, and never by running code
+that the input names. The same seed draws the same cases.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from a3c_exp.run import markdown
 from bench import damage
 
 Case = Callable[[random.Random, Path], str]
-"""Draws one case and tries it in an empty folder. Returns what became of it; raises what the program does."""
+"""Draws one case and tries it in an empty folder. Returns what became of it; raises what the
+program does."""
 
 SECONDS = 30
 """After so many a case counts as one without an end."""
@@ -56,16 +58,43 @@ class NoEndError(BaseException):
     """Raised by the alarm in a case that takes too long. No handler of the program catches it."""
 
 
-# -- overrides --------------------------------------------------------------------------------------------------------
+# -- overrides
+# --------------------------------------------------------------------------------------------------
 
-GROUPS = ("env", "network", "returns", "critic_returns", "algorithm", "optimizer", "schedule", "backend", "experiment")
-ENVIRONMENTS = ("cartpole", "acrobot", "pendulum", "mountaincar_continuous", "recall", "cartpole_memory")
+GROUPS = (
+    "env",
+    "network",
+    "returns",
+    "critic_returns",
+    "algorithm",
+    "optimizer",
+    "schedule",
+    "backend",
+    "experiment",
+)
+ENVIRONMENTS = (
+    "cartpole",
+    "acrobot",
+    "pendulum",
+    "mountaincar_continuous",
+    "recall",
+    "cartpole_memory",
+)
 """Those that start in milliseconds, for runs."""
 
-_NUMBERS = "0 1 -1 2 3 7 16 64 1000 65535 65536 65537 4294967296 1e6 2e9 1e18 0.5 1e-300 1e308 1e309 -0.0 nan inf"
+_NUMBERS = (
+    "0 1 -1 2 3 7 16 64 1000 65535 65536 65537 4294967296 1e6 2e9 1e18 0.5 1e-300 "
+    "1e308 1e309 -0.0 nan inf"
+)
 NUMBERS = [*_NUMBERS.split(), str(2**63 - 1), str(2**63), str(-(2**63) - 1), "9" * 400, "9" * 5000]
-_WORDS = "null true false '' auto episode all best [] {} [1,2] [[8,4,2]] [1,[2,[3]]] {1:2} {a:1} {a:{b:{c:1}}} ~ + ="
-_SYNTAX = "1,2 range(0,3) range(0,1e12) choice(1,2) glob(*) ${seed} ${nowhere} ${oc.env:HOME} ${ a'b a=b ../../x"
+_WORDS = (
+    "null true false '' auto episode all best [] {} [1,2] [[8,4,2]] [1,[2,[3]]] {1:2} "
+    "{a:1} {a:{b:{c:1}}} ~ + ="
+)
+_SYNTAX = (
+    "1,2 range(0,3) range(0,1e12) choice(1,2) glob(*) ${seed} ${nowhere} "
+    "${oc.env:HOME} ${ a'b a=b ../../x"
+)
 _CODE = "{_target_:os.system} {_target_:a3c_exp.errors.ConfigError} os.system a3c_exp.returns.GAE"
 OTHERS = [*_WORDS.split(), *_SYNTAX.split(), *_CODE.split(), damage.CODE, "x" * 5000]
 OTHERS += ["[" * 20 + "]" * 20, "[" * 150 + "]" * 150, "{a:" * 150 + "1" + "}" * 150]
@@ -88,7 +117,8 @@ def setting_names() -> list[str]:
 
 
 class Overrides:
-    """Cases of overrides that are composed and checked, environment and network included; nothing is run."""
+    """Cases of overrides that are composed and checked, environment and network included; nothing
+    is run."""
 
     def __init__(self, hydra: Any) -> None:
         self._hydra = hydra
@@ -100,11 +130,15 @@ class Overrides:
         value = rng.choice(NUMBERS if rng.random() < 0.6 else OTHERS)
         if rng.random() < 0.3:
             group = rng.choice(GROUPS)
-            return f"{mark}{group}={rng.choice(self._options[group]) if rng.random() < 0.8 else value}"
+            return (
+                f"{mark}{group}={rng.choice(self._options[group]) if rng.random() < 0.8 else value}"
+            )
         key = rng.choice(self._keys)
         if rng.random() < 0.1:
             group = key.partition(".")[0]
-            key = rng.choice((group, f"{key}.x", key[:-1], key.upper(), f"{key}[0]", f"{key}@y", "hydra"))
+            key = rng.choice(
+                (group, f"{key}.x", key[:-1], key.upper(), f"{key}[0]", f"{key}@y", "hydra")
+            )
         return f"{mark}{key}={value}"
 
     def __call__(self, rng: random.Random, folder: Path) -> str:
@@ -115,27 +149,43 @@ class Overrides:
 
 
 SETTINGS = (
-    "workers=1|2|3 envs_per_worker=1|2|5 rollout_length=1|5|32|episode gamma=0|0.9|1 update=async|sync lock=true|false "
-    "optimizer_state=shared|per_worker epsilon=0|0.3|1 eval.every=null|50 checkpoint.every=null|1|64 "
+    "workers=1|2|3 envs_per_worker=1|2|5 rollout_length=1|5|32|episode gamma=0|0.9|1 "
+    "update=async|sync lock=true|false "
+    "optimizer_state=shared|per_worker epsilon=0|0.3|1 eval.every=null|50 "
+    "checkpoint.every=null|1|64 "
     "seed=0|4611686018427 "
-    "env.normalize_observations=true|false env.normalize_rewards=true|false|centered env.reward_clip=null|1|1e-9 "
-    "env.reward_scale=1|1e-30|1e30 env.max_episode_steps=null|1|7 optimizer.learning_rate=1e-3|1e-30|1e30 "
-    "stop.max_episodes=null|1 stop.max_seconds=null|1e308 stop.window=1|100 record_episodes=0|1|1000 "
+    "env.normalize_observations=true|false env.normalize_rewards=true|false|centered "
+    "env.reward_clip=null|1|1e-9 "
+    "env.reward_scale=1|1e-30|1e30 env.max_episode_steps=null|1|7 "
+    "optimizer.learning_rate=1e-3|1e-30|1e30 "
+    "stop.max_episodes=null|1 stop.max_seconds=null|1e308 stop.window=1|100 "
+    "record_episodes=0|1|1000 "
     "checkpoint.keep=both|none|best|latest network.distribution=gaussian|squashed_gaussian|beta"
 )
 """Settings of whole runs, each with its choices."""
 
 
 class Runs:
-    """Cases of whole runs of 200 steps on the serial backend, with overrides that fit one another most of the time."""
+    """Cases of whole runs of 200 steps on the serial backend, with overrides that fit one another
+    most of the time."""
 
     def __init__(self, hydra: Any) -> None:
         self._options = option_names(hydra)
 
     def _overrides(self, rng: random.Random) -> list[str]:
-        choices = [f"env={rng.choice(ENVIRONMENTS)}", "backend=serial", "total_steps=200", "eval.episodes=1"]
-        choices += [f"{group}={rng.choice(self._options[group])}" for group in ("returns", "optimizer", "schedule")]
-        choices.append(rng.choice(("network=mlp", "network=lstm", "network=mlp network.hidden_sizes=[]")))
+        choices = [
+            f"env={rng.choice(ENVIRONMENTS)}",
+            "backend=serial",
+            "total_steps=200",
+            "eval.episodes=1",
+        ]
+        choices += [
+            f"{group}={rng.choice(self._options[group])}"
+            for group in ("returns", "optimizer", "schedule")
+        ]
+        choices.append(
+            rng.choice(("network=mlp", "network=lstm", "network=mlp network.hidden_sizes=[]"))
+        )
         choices.append(rng.choice(("algorithm=a3c", "algorithm=ppo algorithm.minibatch_size=null")))
         for setting in rng.sample(SETTINGS.split(), rng.randint(2, 8)):
             key, _, values = setting.partition("=")
@@ -154,7 +204,8 @@ class Runs:
         return "ran"
 
 
-# -- files of a run ---------------------------------------------------------------------------------------------------
+# -- files of a run
+# --------------------------------------------------------------------------------------------------
 
 
 def use_policy(folder: Path) -> str:
@@ -172,10 +223,14 @@ def report(folder: Path) -> str:
     runs, left_out = find_runs([folder.parent])
     printable(Report(runs, left_out).text())
     outcomes = {ended(printable(reason)) for reason in left_out.values()}
-    return "unclear line" if "unclear line" in outcomes else "left out by name" if outcomes else "ran"
+    return (
+        "unclear line" if "unclear line" in outcomes else "left out by name" if outcomes else "ran"
+    )
 
 
-FILES: dict[str, tuple[Callable[[random.Random, bytes], bytes], tuple[Callable[[Path], str], ...]]] = {
+FILES: dict[
+    str, tuple[Callable[[random.Random, bytes], bytes], tuple[Callable[[Path], str], ...]]
+] = {
     "config.yaml": (damage.yaml_file, (use_policy, report, resume)),
     "summary.json": (damage.json_file, (report,)),
     "metrics.csv": (damage.table, (report, resume)),
@@ -190,7 +245,8 @@ class DamagedFile:
     """Cases of one file of a finished run, `whole`, that is damaged."""
 
     def __init__(self, whole: Path, name: str) -> None:
-        self._whole, self._name = whole, name
+        self._whole = whole
+        self._name = name
         self._damage, self._uses = FILES[name]
 
     def __call__(self, rng: random.Random, folder: Path) -> str:
@@ -204,7 +260,9 @@ class DamagedFile:
 
 def finished_run(folder: Path) -> Path:
     """A small run, with episodes and without a best checkpoint."""
-    settings = "env=cartpole backend=serial workers=1 envs_per_worker=2 rollout_length=8 total_steps=256"
+    settings = (
+        "env=cartpole backend=serial workers=1 envs_per_worker=2 rollout_length=8 total_steps=256"
+    )
     a3c_exp.train([*settings.split(), "eval.every=null", "network.hidden_sizes=[8]"], folder)
     return folder
 
@@ -220,10 +278,15 @@ def _called(command: Callable[[Sequence[str]], int], arguments: list[str]) -> st
 def ended(text: str) -> str:
     """Return that a command has ended in one clear line; "unclear line" for any other text."""
     lines = text.strip("\n").split("\n")
-    return "one line" if len(lines) == 1 and lines[0].isprintable() and "Traceback" not in text else "unclear line"
+    return (
+        "one line"
+        if len(lines) == 1 and lines[0].isprintable() and "Traceback" not in text
+        else "unclear line"
+    )
 
 
-# -- the cases --------------------------------------------------------------------------------------------------------
+# -- the cases
+# --------------------------------------------------------------------------------------------------
 
 
 def try_case(case: Case, rng: random.Random, folder: Path) -> str:
@@ -280,12 +343,20 @@ def all_cases() -> Iterator[dict[str, Case]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 1 if a case has ended badly."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description="Wrong and damaged input at random.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.fuzz", description="Wrong and damaged input at random."
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
-    parser.add_argument("--overrides", type=int, default=10_000, help="cases of overrides (default 10000)")
+    parser.add_argument(
+        "--overrides", type=int, default=10_000, help="cases of overrides (default 10000)"
+    )
     parser.add_argument("--runs", type=int, default=200, help="cases of whole runs (default 200)")
-    parser.add_argument("--files", type=int, default=500, help="cases of each file of a run (default 500)")
-    parser.add_argument("--keep", type=Path, default=Path("outputs/fuzz"), help="folder for cases that end badly")
+    parser.add_argument(
+        "--files", type=int, default=500, help="cases of each file of a run (default 500)"
+    )
+    parser.add_argument(
+        "--keep", type=Path, default=Path("outputs/fuzz"), help="folder for cases that end badly"
+    )
     flags = parser.parse_args(arguments)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     counts = {"overrides": flags.overrides, "runs of 200 steps": flags.runs}
@@ -293,9 +364,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = 0
     with all_cases() as cases:
         for kind, case in cases.items():
-            outcomes = try_all(kind, case, counts.get(kind, flags.files), flags.seed, flags.keep.absolute())
+            outcomes = try_all(
+                kind, case, counts.get(kind, flags.files), flags.seed, flags.keep.absolute()
+            )
             bad += sum(outcomes[fault] for fault in FAULTS)
-            became = ", ".join(f"{outcome} {count:,}" for outcome, count in sorted(outcomes.items()))
+            became = ", ".join(
+                f"{outcome} {count:,}" for outcome, count in sorted(outcomes.items())
+            )
             print(markdown.row([kind, f"{outcomes.total():,}", became]), flush=True)
     return int(bad > 0)
 

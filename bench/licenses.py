@@ -1,8 +1,9 @@
-"""`python -m bench.licenses`: the license of every package that this one needs, with all its extras.
+"""`python -m bench.licenses`: the license of every package that this one needs, with all its
+extras.
 
-The packages are those that are installed; each says its license in its metadata. The exit code is 1 if one of them is
-in none of the two lists of pyproject.toml, [tool.licenses]: `allowed`, of licenses, and `packages`, of single packages
-that may have another one.
+The packages are those that are installed; each says its license in its metadata. The exit code is 1
+if one of them is in none of the two lists of pyproject.toml, [tool.licenses]: `allowed`, of
+licenses, and `packages`, of single packages that may have another one.
 """
 
 from __future__ import annotations
@@ -28,21 +29,31 @@ def main() -> int:
     """Print the table; 0, or 1 if a license is in no list."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
     lists = project["tool"]["licenses"]
-    rows, refused = [], []
-    for name in sorted(dependencies(project["project"]["name"], project["project"]["optional-dependencies"])):
+    rows = []
+    refused = []
+    for name in sorted(
+        dependencies(project["project"]["name"], project["project"]["optional-dependencies"])
+    ):
         license_name = license_of(name)
-        fits = is_allowed(license_name, lists["allowed"]) or lists["packages"].get(name) == license_name
+        fits = (
+            is_allowed(license_name, lists["allowed"])
+            or lists["packages"].get(name) == license_name
+        )
         rows.append((name, distribution(name).version, license_name, "yes" if fits else "NO"))
         refused += [] if fits else [f"{name} ({license_name})"]
     print(markdown.table(("package", "version", "license", "allowed"), rows))
     if refused:
-        print(f"Licenses in neither list of {PROJECT.name}, [tool.licenses]: {', '.join(refused)}", file=sys.stderr)
+        print(
+            f"Licenses in neither list of {PROJECT.name}, [tool.licenses]: {', '.join(refused)}",
+            file=sys.stderr,
+        )
     return int(bool(refused))
 
 
 def dependencies(root: str, extras: Mapping[str, object]) -> set[str]:
     """The installed packages that `root` needs with these extras, and that those need in turn."""
-    waiting, done = [(root, extra) for extra in ("", *extras)], set[tuple[str, str]]()
+    waiting = [(root, extra) for extra in ("", *extras)]
+    done = set[tuple[str, str]]()
     while waiting:
         package = waiting.pop()
         if package not in done:
@@ -52,7 +63,8 @@ def dependencies(root: str, extras: Mapping[str, object]) -> set[str]:
 
 
 def _requirements(name: str, extra: str) -> Iterator[tuple[str, str]]:
-    """The packages that a package needs with an extra, each with every extra of its own that is asked for."""
+    """The packages that a package needs with an extra, each with every extra of its own that is
+    asked for."""
     if not _is_installed(name):  # of another system, or of an extra that is not installed
         return
     for text in distribution(name).requires or ():
@@ -75,7 +87,11 @@ def license_of(name: str) -> str:
     metadata = distribution(name).metadata
     if "License-Expression" in metadata:
         return metadata["License-Expression"]
-    classifiers = [each.rpartition(" :: ")[2] for each in metadata.get_all("Classifier") or () if _CLASSIFIER in each]
+    classifiers = [
+        each.rpartition(" :: ")[2]
+        for each in metadata.get_all("Classifier") or ()
+        if _CLASSIFIER in each
+    ]
     if classifiers:
         return " AND ".join(classifiers)
     words = (metadata.get_all("License") or [""])[0].strip().splitlines()

@@ -16,7 +16,9 @@ import yaml
 
 from bench.checkout import HERE
 
-ZOO: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("zoo.yaml").read_text(encoding="utf-8"))
+ZOO: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("zoo.yaml").read_text(encoding="utf-8")
+)
 """The zoo's settings, by "algorithm environment"."""
 
 
@@ -32,7 +34,8 @@ def stable_baselines3(
     settings: Mapping[str, Any] | None = None,
     way: Literal["fastest", "default"] = "fastest",
 ) -> float:
-    """Steps a second of stable-baselines3's A2C or PPO, its defaults but for the number of environments and `settings`.
+    """Steps a second of stable-baselines3's A2C or PPO, its defaults but for the number of
+    environments and `settings`.
 
     way: `fastest`, with one thread of torch and without preparing to render, or `default`.
     An Atari game is named by its id without frame skip, and played with the default CNN.
@@ -40,7 +43,14 @@ def stable_baselines3(
     needs = ["stable_baselines3", *(["ale_py", "cv2"] if "NoFrameskip" in env_id else [])]
     if not all(map(importlib.util.find_spec, needs)):
         raise UnavailableError("not installed: pip install 'a3c-exp[bench]'")
-    arguments = [algorithm, env_id, str(environments), str(seconds), json.dumps(dict(settings or {})), way]
+    arguments = [
+        algorithm,
+        env_id,
+        str(environments),
+        str(seconds),
+        json.dumps(dict(settings or {})),
+        way,
+    ]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "bench.stable_baselines3", *arguments],

@@ -10,7 +10,8 @@ PROC = Path("/proc")
 
 
 def read_process(pid: int, name: str) -> str:
-    """The content of a file about a process; empty if the process has ended, or is another user's."""
+    """The content of a file about a process; empty if the process has ended, or is another
+    user's."""
     try:
         return (PROC / str(pid) / name).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -33,6 +34,7 @@ def marked(mark: str) -> list[int]:
 
 
 def worker_pids(run: int) -> list[int]:
-    """The worker processes of a run, in the order in which they were started: children of its fork server."""
+    """The worker processes of a run, in the order in which they were started: children of its fork
+    server."""
     servers = [pid for pid in tree(run) if "forkserver" in read_process(pid, "cmdline")]
     return sorted(pid for server in servers for pid in tree(server) if pid != server)

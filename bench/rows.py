@@ -1,4 +1,5 @@
-"""The rows of the benchmark, which stand in rows.yaml: a figure of this project, others' beside it, and the bar."""
+"""The rows of the benchmark, which stand in rows.yaml: a figure of this project, others' beside it,
+and the bar."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from typing import Any
 import yaml
 
 from bench.peers import ZOO, stable_baselines3
-from bench.runs import curve, peak_memory, seconds_to_first_update, training_speed, whole_training_speed
+from bench.runs import (
+    curve,
+    peak_memory,
+    seconds_to_first_update,
+    training_speed,
+    whole_training_speed,
+)
 from bench.stepping import atari_random_stepping, random_stepping
 
 
@@ -27,8 +34,9 @@ class Measurement:
 class Row:
     """A figure, measured in turn with those of `against`.
 
-    unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`; without any, for the
-    subject's own figure. at_most: bar for the subject's own figure. gpu: whether it needs one.
+    unit: of all figures. at_least: bar for the ratio of the subject to the first of `against`;
+    without any, for the subject's own figure. at_most: bar for the subject's own figure. gpu:
+    whether it needs one.
     """
 
     name: str
@@ -42,8 +50,10 @@ class Row:
 
 
 PPO = (
-    "env=lunar network.hidden_sizes=[64,64] algorithm=ppo returns=gae returns.lambda_=0.98 optimizer=adam workers=2 "
-    "envs_per_worker=8 rollout_length=1024 optimizer.learning_rate=3e-4 optimizer.max_grad_norm=0.5 algorithm.epochs=4 "
+    "env=lunar network.hidden_sizes=[64,64] algorithm=ppo returns=gae returns.lambda_=0.98 "
+    "optimizer=adam workers=2 "
+    "envs_per_worker=8 rollout_length=1024 optimizer.learning_rate=3e-4 "
+    "optimizer.max_grad_norm=0.5 algorithm.epochs=4 "
     "algorithm.minibatch_size=64 algorithm.entropy_coefficient=0.01 gamma=0.999"
 )
 """rl-baselines3-zoo's recipe for LunarLander."""
@@ -68,7 +78,9 @@ KINDS: dict[str, Callable[[Any, float], float]] = {
     "ppo": _ppo,
     "start": lambda overrides, _: seconds_to_first_update(*overrides.split()),
     "memory": lambda overrides, seconds: peak_memory(*overrides.split(), seconds=seconds) / 1e9,
-    "ray_wait": lambda overrides, seconds: curve("ray/wait_share", *overrides.split(), seconds=seconds),
+    "ray_wait": lambda overrides, seconds: curve(
+        "ray/wait_share", *overrides.split(), seconds=seconds
+    ),
     "stepping": random_stepping,
     "atari_stepping": lambda what, seconds: atari_random_stepping(what[0], what[1], seconds),
     "peer": lambda what, seconds: stable_baselines3(what[0], what[1], what[2], seconds),
@@ -87,4 +99,6 @@ def _row(row: Mapping[str, Any]) -> Row:
     return Row(**{**row, "subject": _measurement(row["subject"]), "against": against})
 
 
-ROWS = tuple(map(_row, yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8"))))
+ROWS = tuple(
+    map(_row, yaml.safe_load(Path(__file__).with_name("rows.yaml").read_text(encoding="utf-8")))
+)

@@ -17,33 +17,42 @@ from statistics import mean
 from bench.checkout import HERE
 from bench.processes import PROC, tree
 
-ENDLESS = ("stop.mean_return=null", "total_steps=1000000000", "eval.every=null", "checkpoint.every=null")
-"""Only the time ends a run, and nothing runs beside the training, as in the measurements of other systems."""
+ENDLESS = (
+    "stop.mean_return=null",
+    "total_steps=1000000000",
+    "eval.every=null",
+    "checkpoint.every=null",
+)
+"""Only the time ends a run, and nothing runs beside the training, as in the measurements of other
+systems."""
 START_SECONDS = 120.0
 
 
 def training_speed(*overrides: str, seconds: float, checkout: Path = HERE) -> float:
-    """Environment steps per second of a run of `seconds`, counted from the first step of a worker."""
+    """Environment steps per second of a run of `seconds`, counted from the first step of a
+    worker."""
     return whole_training_speed(*overrides, f"stop.max_seconds={seconds}", checkout=checkout)
 
 
 def whole_training_speed(*overrides: str, checkout: Path = HERE) -> float:
-    """The same of a run that overrides end. With epochs that take seconds, a run that ends by time would count steps
-    whose updates it has not made."""
+    """The same of a run that overrides end. With epochs that take seconds, a run that ends by time
+    would count steps whose updates it has not made."""
     with finished(*overrides, checkout=checkout) as run:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
 
 def curve(name: str, *overrides: str, seconds: float) -> float:
-    """The mean of a curve over a run of `seconds`, without its first point: not all workers have started then."""
+    """The mean of a curve over a run of `seconds`, without its first point: not all workers have
+    started then."""
     with finished(*overrides, f"stop.max_seconds={seconds}") as run:
         rows = list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
     return mean([float(row[name]) for row in rows if row.get(name)][1:])
 
 
 def seconds_to_first_update(*overrides: str, checkout: Path = HERE) -> float:
-    """Seconds from the command to the first update in the curves, with Python's start, imports and workers."""
+    """Seconds from the command to the first update in the curves, with Python's start, imports and
+    workers."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         with running(folder, *overrides, checkout=checkout):
@@ -51,7 +60,8 @@ def seconds_to_first_update(*overrides: str, checkout: Path = HERE) -> float:
 
 
 def peak_memory(*overrides: str, seconds: float) -> float:
-    """The greatest memory of all processes of a run within `seconds`, in bytes. Shared pages count once.
+    """The greatest memory of all processes of a run within `seconds`, in bytes. Shared pages count
+    once.
 
     This is the sum of proportional set sizes, which only Linux reports. Raises OSError elsewhere.
     """
@@ -88,11 +98,15 @@ def _start(folder: str, *overrides: str, checkout: Path) -> subprocess.Popen[byt
     places = os.pathsep.join(filter(None, [str(checkout), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "a3c_exp", *overrides]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, cwd=folder, env=os.environ | {"PYTHONPATH": places}, stdout=quiet, stderr=quiet)
+    return subprocess.Popen(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": places}, stdout=quiet, stderr=quiet
+    )
 
 
 @contextmanager
-def running(folder: str, *overrides: str, checkout: Path = HERE) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    folder: str, *overrides: str, checkout: Path = HERE
+) -> Iterator[subprocess.Popen[bytes]]:
     """A run that has made its first update. It is ended on exit."""
     process = _start(folder, *overrides, checkout=checkout)
     try:
@@ -112,9 +126,13 @@ def running(folder: str, *overrides: str, checkout: Path = HERE) -> Iterator[sub
 
 
 def _has_updates(folder: str) -> bool:
-    """Whether a point of the curves counts updates: one in metrics.jsonl, or of an earlier version in metrics.csv."""
+    """Whether a point of the curves counts updates: one in metrics.jsonl, or of an earlier version
+    in metrics.csv."""
     for path in Path(folder).glob("outputs/*/metrics.*"):
-        with suppress(TypeError, KeyError, ValueError, OSError), open(path, newline="", encoding="utf-8") as file:
+        with (
+            suppress(TypeError, KeyError, ValueError, OSError),
+            open(path, newline="", encoding="utf-8") as file,
+        ):
             rows = map(json.loads, file) if path.suffix == ".jsonl" else csv.DictReader(file)
             return any(int(row["train/n_updates"]) > 0 for row in rows)
     return False

@@ -1,6 +1,8 @@
-"""Tables of every setting, as Markdown: defaults and meanings from the files of conf/, allowed values from the schema.
+"""Tables of every setting, as Markdown: defaults and meanings from the files of conf/, allowed
+values from the schema.
 
-`python -m bench.settings` prints them, and `make docs` puts them on the page docs/options.md of the site.
+`python -m bench.settings` prints them, and `make docs` puts them on the page docs/options.md of the
+site.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Setting(NamedTuple):
 
 
 def read(path: Path) -> tuple[str, list[Setting]]:
-    """The comment at the head of a file of conf/, and its settings with the comments beside and below them."""
+    """The comment at the head of a file of conf/, and its settings with the comments beside and
+    below them."""
     text = path.read_text(encoding="utf-8").partition("\nhydra:")[0]
     of_group = path.parent != CONF and "# @package _global_" not in text
     parents = [(-1, path.parent.name)] if of_group else []
@@ -61,7 +64,8 @@ def read(path: Path) -> tuple[str, list[Setting]]:
 
 
 def allowed_values(paths: Sequence[Path] = ()) -> dict[str, str]:
-    """The values that the schema allows, by key: of the settings of a run, and of the components that `paths` name."""
+    """The values that the schema allows, by key: of the settings of a run, and of the components
+    that `paths` name."""
     targets = [("", WHOLE_RUN), *((f"{key}.", f"{RECORDS}.{name}") for key, name in PARTS.items())]
     for path in paths:
         node = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -88,7 +92,10 @@ def section(title: str, path: Path, values: dict[str, str]) -> str:
 def plain(text: str) -> str:
     """Text whose only markup is `code`."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\|<>*_\[\]{}$#])", r"\\\1", part) for part in parts)
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([\\|<>*_\[\]{}$#])", r"\\\1", part)
+        for part in parts
+    )
 
 
 def document() -> str:
@@ -104,7 +111,9 @@ def document() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables. Returns 0."""
-    argparse.ArgumentParser(prog="python -m bench.settings", description=__doc__).parse_args(arguments)
+    argparse.ArgumentParser(prog="python -m bench.settings", description=__doc__).parse_args(
+        arguments
+    )
     print(document(), end="")
     return 0
 

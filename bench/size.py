@@ -1,7 +1,8 @@
-"""`python -m bench.size [CHECKOUT]`: lines of code of a3c_exp, in total and by folder, and of tests, bench and study.
+"""`python -m bench.size [CHECKOUT]`: lines of code of a3c_exp, in total and by folder, and of
+tests, bench and study.
 
-A line counts where code is on it. Blank lines, comments and docstrings do not count; a docstring is any statement that
-is a string alone.
+A line counts where code is on it. Blank lines, comments and docstrings do not count; a docstring is
+any statement that is a string alone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ _NO_CODE = _LINE_ENDS | {tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, to
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 2 for a bad argument."""
-    parser = argparse.ArgumentParser(prog="python -m bench.size", description="Lines of code of a3c_exp.")
-    parser.add_argument("checkout", nargs="?", default=str(HERE), help="of this repository (default: this one)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.size", description="Lines of code of a3c_exp."
+    )
+    parser.add_argument(
+        "checkout", nargs="?", default=str(HERE), help="of this repository (default: this one)"
+    )
     try:
         checkout = checked(parser.parse_args(arguments).checkout)
     except ValueError as error:
@@ -60,7 +65,11 @@ def code_lines(source: str) -> set[int]:
 def _docstrings(tree: ast.AST) -> Iterator[tuple[int, int]]:
     """The first and the last line of each statement that is a string alone."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield node.lineno, node.end_lineno or node.lineno
 
 

@@ -1,8 +1,9 @@
-"""`python -m bench.stable_baselines3 A2C|PPO ENVIRONMENT ENVIRONMENTS SECONDS [SETTINGS [WAY]]`: its steps a second.
+"""`python -m bench.stable_baselines3 A2C|PPO ENVIRONMENT ENVIRONMENTS SECONDS [SETTINGS [WAY]]`:
+its steps a second.
 
-An Atari game is named by its id without frame skip (PongNoFrameskip-v4) and gets the library's preprocessing. SETTINGS:
-arguments other than the defaults, as JSON. WAY, for vector observations: `fastest`, with one thread of torch and
-without preparing to render, or `default`.
+An Atari game is named by its id without frame skip (PongNoFrameskip-v4) and gets the library's
+preprocessing. SETTINGS: arguments other than the defaults, as JSON. WAY, for vector observations:
+`fastest`, with one thread of torch and without preparing to render, or `default`.
 """
 
 from __future__ import annotations
@@ -19,19 +20,24 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecFrameStack
 
 
-def make_model(algorithm: str, env_id: str, environments: int, way: str = "fastest", **settings: Any) -> Any:
+def make_model(
+    algorithm: str, env_id: str, environments: int, way: str = "fastest", **settings: Any
+) -> Any:
     """A2C or PPO with its environments. settings: arguments other than the library's defaults."""
     envs: Any
-    policy, seed = "MlpPolicy", settings.get("seed")
+    policy = "MlpPolicy"
+    seed = settings.get("seed")
     if "NoFrameskip" in env_id:
         import ale_py  # noqa: F401 - registers the games
 
-        policy, envs = "CnnPolicy", VecFrameStack(make_atari_env(env_id, environments), 4)
+        policy = "CnnPolicy"
+        envs = VecFrameStack(make_atari_env(env_id, environments), 4)
     elif way == "default":
         envs = make_vec_env(env_id, environments, seed=seed)
     else:
         torch.set_num_threads(1)  # its fastest setting for networks of this size
-        # By default it prepares for rendering, and LunarLander then makes particles whenever an engine fires.
+        # By default it prepares for rendering, and LunarLander then makes particles whenever an
+        # engine fires.
         envs = make_vec_env(env_id, environments, seed=seed, env_kwargs={"render_mode": None})
     model = getattr(stable_baselines3, algorithm)(policy, envs, device="cpu", **settings)
     model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
@@ -39,13 +45,19 @@ def make_model(algorithm: str, env_id: str, environments: int, way: str = "faste
 
 
 def main(
-    algorithm: str, env_id: str, environments: int, seconds: float, settings: dict[str, Any], way: str = "fastest"
+    algorithm: str,
+    env_id: str,
+    environments: int,
+    seconds: float,
+    settings: dict[str, Any],
+    way: str = "fastest",
 ) -> float:
-    """Train for at least `seconds`, in whole iterations (a rollout and its updates). Returns steps per second without
-    those of the first iteration."""
+    """Train for at least `seconds`, in whole iterations (a rollout and its updates). Returns steps
+    per second without those of the first iteration."""
     model = make_model(algorithm, env_id, environments, way, **settings)
     rollout = model.n_steps * environments
-    starts: list[tuple[int, float]] = []  # steps and time at the start of each iteration but the first
+    # steps and time at the start of each iteration but the first
+    starts: list[tuple[int, float]] = []
 
     def on_step(local: dict[str, Any], global_: dict[str, Any]) -> bool:
         if model.num_timesteps > rollout and model.num_timesteps % rollout == environments:
@@ -59,4 +71,8 @@ def main(
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
-    print(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), settings, *sys.argv[6:]))
+    print(
+        main(
+            sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), settings, *sys.argv[6:]
+        )
+    )

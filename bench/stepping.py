@@ -11,12 +11,14 @@ PROCESSES = 2  # one a core
 
 
 def random_stepping(env_id: str, seconds: float) -> float:
-    """Steps a second of two processes together, each stepping one environment made by gymnasium in a plain loop.
+    """Steps a second of two processes together, each stepping one environment made by gymnasium in
+    a plain loop.
 
     Actions are drawn before, so that drawing costs nothing. Episodes restart when they end.
     """
     context = multiprocessing.get_context("spawn")
-    barrier, rates = context.Barrier(PROCESSES), context.SimpleQueue()
+    barrier = context.Barrier(PROCESSES)
+    rates = context.SimpleQueue()
     tasks = [(env_id, seed, seconds, barrier, rates) for seed in range(PROCESSES)]
     processes = [context.Process(target=_step, args=task) for task in tasks]
     for process in processes:
@@ -29,14 +31,16 @@ def random_stepping(env_id: str, seconds: float) -> float:
 
 
 def atari_random_stepping(game: str, environments: int, seconds: float) -> float:
-    """Steps a second of the Arcade Learning Environment's vector environment, with a thread for each core."""
+    """Steps a second of the Arcade Learning Environment's vector environment, with a thread for
+    each core."""
     from ale_py.vector_env import AtariVectorEnv
 
     env = AtariVectorEnv(game, environments, num_threads=PROCESSES)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(1000)]
     env.reset(seed=0)
-    steps, started = 0, time.perf_counter()
+    steps = 0
+    started = time.perf_counter()
     while time.perf_counter() - started < seconds:
         env.step(actions[steps % len(actions)])
         steps += 1
@@ -45,7 +49,9 @@ def atari_random_stepping(game: str, environments: int, seconds: float) -> float
     return rate
 
 
-def _step(env_id: str, seed: int, seconds: float, barrier: Barrier, rates: SimpleQueue[float]) -> None:
+def _step(
+    env_id: str, seed: int, seconds: float, barrier: Barrier, rates: SimpleQueue[float]
+) -> None:
     import gymnasium
 
     env = gymnasium.make(env_id, disable_env_checker=True)
@@ -55,7 +61,8 @@ def _step(env_id: str, seed: int, seconds: float, barrier: Barrier, rates: Simpl
         actions = [int(action) for action in actions]  # taken faster than numpy's integers
     env.reset(seed=seed)
     barrier.wait()
-    steps, started = 0, time.perf_counter()
+    steps = 0
+    started = time.perf_counter()
     while time.perf_counter() - started < seconds:
         for action in actions:
             _, _, terminated, truncated, _ = env.step(action)

@@ -1,7 +1,9 @@
-"""`python -m bench.versus CHECKOUT`: training speed here and in another checkout, in alternating pairs.
+"""`python -m bench.versus CHECKOUT`: training speed here and in another checkout, in alternating
+pairs.
 
-A machine whose speed drifts slows both runs of a pair alike. The figure of a row is the median of the pairs' ratios,
-here over there, with a bootstrap 95 % interval. Both sides may be the same checkout with different settings:
+A machine whose speed drifts slows both runs of a pair alike. The figure of a row is the median of
+the pairs' ratios, here over there, with a bootstrap 95 % interval. Both sides may be the same
+checkout with different settings:
 
     python -m bench.versus . --only lunar_2x16 --here optimizer=adam
 """
@@ -26,12 +28,18 @@ ROWS = {
     "cartpole_2x1x20": "env=cartpole envs_per_worker=1 rollout_length=20",
     "lstm": "env=lunar network=lstm envs_per_worker=16 rollout_length=32",
     "ppo_lunar": "experiment=ppo_lunar update=sync",
-    "pong": "env=pong env.crop=null network=cnn optimizer=adam envs_per_worker=16 rollout_length=20",
-    "pong_ga3c": "env=pong env.crop=null network=cnn optimizer=adam backend=ga3c envs_per_worker=4 rollout_length=20",
+    "pong": (
+        "env=pong env.crop=null network=cnn optimizer=adam envs_per_worker=16 rollout_length=20"
+    ),
+    "pong_ga3c": (
+        "env=pong env.crop=null network=cnn optimizer=adam backend=ga3c "
+        "envs_per_worker=4 rollout_length=20"
+    ),
     "start_2": "env=lunar",
 }
 UNLEARNED = "optimizer.learning_rate=1e-12"
-"""In rows of speed: longer episodes are quicker to step, so that a lucky run would be a fast one."""
+"""In rows of speed: longer episodes are quicker to step, so that a lucky run would be a fast
+one."""
 START = "start_2"
 """The row of seconds from the command to the first update; below 1 is faster here."""
 RESAMPLES = 10_000
@@ -39,13 +47,25 @@ RESAMPLES = 10_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 2 for a bad argument."""
-    parser = argparse.ArgumentParser(prog="python -m bench.versus", description="Training speed beside a checkout's.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.versus", description="Training speed beside a checkout's."
+    )
     parser.add_argument("checkout", help="another checkout of this repository")
-    parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}")
+    parser.add_argument(
+        "--only", action="append", choices=list(ROWS), metavar="NAME", help=f"of {', '.join(ROWS)}"
+    )
     parser.add_argument("--pairs", type=int, default=10, help="how many pairs of runs (default 10)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of training in each run (default 6)")
-    for flag, runs in (("--set", "all runs"), ("--here", "the runs here"), ("--there", "the runs there")):
-        parser.add_argument(flag, action="append", default=[], metavar="KEY=VALUE", help=f"a setting of {runs}")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="of training in each run (default 6)"
+    )
+    for flag, runs in (
+        ("--set", "all runs"),
+        ("--here", "the runs here"),
+        ("--there", "the runs there"),
+    ):
+        parser.add_argument(
+            flag, action="append", default=[], metavar="KEY=VALUE", help=f"a setting of {runs}"
+        )
     flags = parser.parse_args(arguments)
     try:
         other = checked(flags.checkout)
@@ -56,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in flags.only or ROWS:
         measured: list[tuple[float, float]] = []
         for pair in range(flags.pairs):
-            order = (0, 1) if pair % 2 == 0 else (1, 0)  # the first changes, in case that being first matters
+            # the first changes, in case that being first matters
+            order = (0, 1) if pair % 2 == 0 else (1, 0)
             figures = {side: measure(name, *sides[side], flags.seconds) for side in order}
             measured.append((figures[0], figures[1]))
         print(_line(name, measured), flush=True)
@@ -76,9 +97,14 @@ def _line(name: str, measured: Sequence[tuple[float, float]]) -> str:
     low, high = interval(ratios)
     here, there = (median(column) for column in zip(*measured, strict=True))
     figures = (
-        f"here {here:,.2f} s, there {there:,.2f}" if name == START else f"here {here:,.0f} steps/s, there {there:,.0f}"
+        f"here {here:,.2f} s, there {there:,.2f}"
+        if name == START
+        else f"here {here:,.0f} steps/s, there {there:,.0f}"
     )
-    return f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  {figures}; {len(measured)} pairs"
+    return (
+        f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  {figures}; "
+        f"{len(measured)} pairs"
+    )
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:

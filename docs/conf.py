@@ -1,4 +1,5 @@
-"""The manual as a site: `make docs`. Sphinx reads the files that the repository shows, from its root."""
+"""The manual as a site: `make docs`. Sphinx reads the files that the repository shows, from its
+root."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ project = "a3c_exp"
 author = "a3c_exp authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "notes/*.md", "study/sources/README.md", "bench/RESULTS.md", "RESULTS.md", "C*.md"]
+include_patterns = [
+    "docs/*.md",
+    "notes/*.md",
+    "study/sources/README.md",
+    "bench/RESULTS.md",
+    "RESULTS.md",
+    "C*.md",
+]
 html_theme = "furo"
 html_title = "a3c_exp"
 html_copy_source = False
@@ -26,7 +34,8 @@ autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 smartquotes = False  # --config-dir has two hyphens
-# The pages of the contents are its links: it needs no second list of them in the files that the repository shows.
+# The pages of the contents are its links: it needs no second list of them in the files that the
+# repository shows.
 NAVIGATION = """
 ```{toctree}
 :hidden:
@@ -38,9 +47,11 @@ NAVIGATION = """
 
 
 def read_page(app: Any, name: str, source: list[str]) -> None:
-    """What a repository shows and a site cannot: links to code and folders become their text, diagrams their source.
+    """What a repository shows and a site cannot: links to code and folders become their text,
+    diagrams their source.
 
-    The contents get a list for the navigation, a caption for each of their headings, and options.md its tables.
+    The contents get a list for the navigation, a caption for each of their headings, and options.md
+    its tables.
     """
     folder = (ROOT / name).parent
 
@@ -49,11 +60,14 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
         if "://" in path or path.startswith("#"):
             return match[0]
         if path.partition("#")[0].endswith(".md"):
-            return f"[]({path})" if text.endswith(".md") else match[0]  # a file's name: the page's title
+            # a file's name: the page's title
+            return f"[]({path})" if text.endswith(".md") else match[0]
         assert (folder / path.partition("#")[0]).exists(), match[0]
         return text
 
-    text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", link, source[0]).replace("```mermaid", "```text")
+    text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", link, source[0]).replace(
+        "```mermaid", "```text"
+    )
     if name == root_doc:
         for part in re.split(r"^## ", source[0], flags=re.MULTILINE)[1:]:
             pages = [path.removesuffix(".md") for path in re.findall(r"\]\(([^)\s]+\.md)\)", part)]
@@ -62,8 +76,11 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
     source[0] = f"{text}\n{settings.document()}" if name == "docs/options" else text
 
 
-def read_docstring(app: Any, what: str, name: str, object_: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text: `code`, indented lines, and `argument: what it is`, which goes into a list."""
+def read_docstring(
+    app: Any, what: str, name: str, object_: Any, options: Any, lines: list[str]
+) -> None:
+    """Docstrings are plain text: `code`, indented lines, and `argument: what it is`, which goes
+    into a list."""
     joined: list[str] = []
     for line in lines:
         if line.startswith("    ") and joined and joined[-1] and not joined[-1].startswith("    "):
@@ -72,7 +89,8 @@ def read_docstring(app: Any, what: str, name: str, object_: Any, options: Any, l
             joined.append(line)
     names = list(inspect.signature(object_).parameters) if callable(object_) else []
     several = re.compile(rf"(?<=\.) (?=(?:{'|'.join(names) or '-'}): )")
-    text, arguments = [], []
+    text = []
+    arguments = []
     for line in joined:
         named = re.match(r"((?:\w+, )*\w+): ", line)
         if named and named[1].split(", ")[0] in names:
@@ -82,7 +100,11 @@ def read_docstring(app: Any, what: str, name: str, object_: Any, options: Any, l
         elif line.startswith("    "):
             text += [line] if text[-1].startswith("    ") else ["::", "", line]
         else:
-            text += ["", plain(line)] if named or line.startswith(("Raises ", "Returns ")) else [plain(line)]
+            text += (
+                ["", plain(line)]
+                if named or line.startswith(("Raises ", "Returns "))
+                else [plain(line)]
+            )
             text += [""] if named else []
     lines[:] = [*text, "", *arguments, ""]
 

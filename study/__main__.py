@@ -1,6 +1,7 @@
 """`python -m study`: train the runs without a record, then write RESULTS.md from results/.
 
-`python -m study --scaling` and the like train those of a figure. A recorded run is not repeated. An interrupted
+`python -m study --scaling` and the like train those of a figure. A recorded run is not repeated. An
+interrupted
 study continues, and so does the run that was interrupted.
 """
 
@@ -22,30 +23,58 @@ from study.entries import SECTIONS, Entry, Recorded
 from study.runs import EPISODES, ROOT, RunFailedError
 from study.sources import records as sources
 
-RECORDS, DOCUMENT = ROOT / "results", ROOT / "RESULTS.md"
+RECORDS = ROOT / "results"
+DOCUMENT = ROOT / "RESULTS.md"
 RUNS = ROOT / "outputs" / "study"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0; 1 if a run failed; 2 for bad arguments or records; 130 after Ctrl-C."""
+    """Run the command. Returns 0; 1 if a run failed; 2 for bad arguments or records; 130 after
+    Ctrl-C."""
     entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
     environments = sorted({entry.env for entry in entries.values()})
-    parser = argparse.ArgumentParser(prog="python -m study", description="Learning over seeds; writes RESULTS.md.")
+    parser = argparse.ArgumentParser(
+        prog="python -m study", description="Learning over seeds; writes RESULTS.md."
+    )
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")
-    parser.add_argument("--presets", action="store_true", help="the presets, instead of the environments")
-    parser.add_argument("--only", choices=entries, action="append", metavar="NAME", help="only this entry; any number")
+    parser.add_argument(
+        "--presets", action="store_true", help="the presets, instead of the environments"
+    )
+    parser.add_argument(
+        "--only",
+        choices=entries,
+        action="append",
+        metavar="NAME",
+        help="only this entry; any number",
+    )
     for name, figure in figures.FIGURES.items():
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, action="append_const", dest="figures", const=figure, help=f"the figure on {name}")
-    parser.add_argument("--table", action="store_true", help="train nothing: write RESULTS.md from the records")
+        parser.add_argument(
+            option,
+            action="append_const",
+            dest="figures",
+            const=figure,
+            help=f"the figure on {name}",
+        )
+    parser.add_argument(
+        "--table", action="store_true", help="train nothing: write RESULTS.md from the records"
+    )
     flags = parser.parse_args(arguments)
     # Presets are a study of their own.
-    names = flags.only or [name for name, entry in entries.items() if flags.presets == (entry.source is not None)]
+    names = flags.only or [
+        name for name, entry in entries.items() if flags.presets == (entry.source is not None)
+    ]
     chosen = [entries[name] for name in names if flags.env in (None, entries[name].env)]
     if flags.figures:
-        chosen = [entry for figure in flags.figures for entry in figures.entries(figure, RECORDS, flags.env)]
+        chosen = [
+            entry
+            for figure in flags.figures
+            for entry in figures.entries(figure, RECORDS, flags.env)
+        ]
     if not chosen:
-        print("study: no entry fits these arguments; presets are run with --presets", file=sys.stderr)
+        print(
+            "study: no entry fits these arguments; presets are run with --presets", file=sys.stderr
+        )
         return 2
     if importlib.util.find_spec("matplotlib") is None:
         print("study: it needs matplotlib: pip install -e '.[bench]'", file=sys.stderr)
@@ -56,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not flags.table:
             for entry in chosen:  # before hours of training
                 entry.results(RECORDS).check(entry.recipe.settings())
-            for seed in range(max(entry.seeds for entry in chosen)):  # a study that is interrupted has some of all
+            # a study that is interrupted has some of all
+            for seed in range(max(entry.seeds for entry in chosen)):
                 for entry in chosen:
                     failures += train(entry, seed)
         write()
@@ -94,10 +124,14 @@ def train(entry: Entry, seed: int) -> list[str]:
 
 
 def write() -> None:
-    """Write RESULTS.md and its figures from all records, each with the settings that were recorded with it."""
-    found = {heading: [recorded(entry) for entry in section] for heading, section in SECTIONS.items()}
+    """Write RESULTS.md and its figures from all records, each with the settings that were recorded
+    with it."""
+    found = {
+        heading: [recorded(entry) for entry in section] for heading, section in SECTIONS.items()
+    }
     by_name = {each.entry.name: each for section in found.values() for each in section}
-    folder, shown = RECORDS / "curves", dict[str, dict[str, list[Path]]]()
+    folder = RECORDS / "curves"
+    shown = dict[str, dict[str, list[Path]]]()
     for each in by_name.values():
         if each.entry.curve and each.records:
             kept = [each.entry.curve_file(RECORDS, record.seed) for record in each.records]

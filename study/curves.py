@@ -1,4 +1,5 @@
-"""Learning curves: results/curves/<entry>_s<seed>.csv, thinned from metrics.csv, and one figure of all presets."""
+"""Learning curves: results/curves/<entry>_s<seed>.csv, thinned from metrics.csv, and one figure of
+all presets."""
 
 from __future__ import annotations
 
@@ -28,13 +29,16 @@ COLUMNS = (STEP, SECONDS, run_curves.RETURN)
 
 
 def keep(run: Path, target: Path) -> None:
-    """Write at most POINTS rows of the run in `run`, evenly spaced: steps, seconds of training, and the mean return
+    """Write at most POINTS rows of the run in `run`, evenly spaced: steps, seconds of training, and
+    the mean return
     of the last 100 training episodes."""
     with open(run / "metrics.csv", newline="", encoding="utf-8") as file:
         rows = [[row[name] for name in COLUMNS] for row in csv.DictReader(file) if row[COLUMNS[-1]]]
     chosen = np.unique(np.linspace(0, len(rows) - 1, POINTS).round().astype(int))
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(rows[index] for index in chosen if rows)])
+    csv.writer(text, lineterminator="\n").writerows(
+        [COLUMNS, *(rows[index] for index in chosen if rows)]
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(target, text.getvalue())
 
@@ -45,7 +49,8 @@ PANEL_INCHES = (5.5, 4.2)
 
 
 def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> None:
-    """Draw the curves over steps and over minutes, as an SVG. Raises ImportError without matplotlib.
+    """Draw the curves over steps and over minutes, as an SVG. Raises ImportError without
+    matplotlib.
 
     curves: of each environment, a row of the figure, and there of each title, a colour.
     """
@@ -76,18 +81,26 @@ def _draw_panel(axes: Axes, curves: Mapping[str, Sequence[Path]], column: int, u
     """Draw each title's runs in one colour. column: of a curve, for the horizontal axis."""
     for number, (title, paths) in enumerate(curves.items()):
         for index, path in enumerate(paths):
-            curve, label = read_curve(path), None if index else title.replace("`", "")
-            axes.plot(curve[:, column] / unit, curve[:, -1], color=f"C{number}", label=label, linewidth=1.1)
+            curve = read_curve(path)
+            label = None if index else title.replace("`", "")
+            axes.plot(
+                curve[:, column] / unit,
+                curve[:, -1],
+                color=f"C{number}",
+                label=label,
+                linewidth=1.1,
+            )
     axes.grid(alpha=0.3)
 
 
 REPORTED = {"LunarLander-v3": {"2 workers": "lunar", "16 workers": "lunar_workers_16"}}
-"""Records whose report is in RESULTS.md, by environment: the entries of its configurations. They were trained to their
-last step (`stop.mean_return=null`)."""
+"""Records whose report is in RESULTS.md, by environment: the entries of its configurations. They
+were trained to their last step (`stop.mean_return=null`)."""
 
 
 def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Draw the reports on REPORTED, and return their sections of RESULTS.md. Raises ImportError without matplotlib.
+    """Draw the reports on REPORTED, and return their sections of RESULTS.md. Raises ImportError
+    without matplotlib.
 
     folder: of the curves, in the folder of RESULTS.md. configs: the settings of the entries.
     """
@@ -103,7 +116,10 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
         target = folder / f"{env}.png"
         draw_report(ranked, target)
         root = folder.parent.parent
-        places = {"folder": folder.relative_to(root).as_posix(), "picture": target.relative_to(root).as_posix()}
+        places = {
+            "folder": folder.relative_to(root).as_posix(),
+            "picture": target.relative_to(root).as_posix(),
+        }
         sections.append(text("report", env=env, comparison="\n".join(comparison(ranked)), **places))
     return sections
 
@@ -114,7 +130,12 @@ def draw_report(ranked: Mapping[str, Runs], target: Path) -> None:
 
 
 def as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
-    return RecordedRun(path.parent, settings_of(config), {"stop_reason": "total_steps"}, run_curves.read_curve(path))
+    return RecordedRun(
+        path.parent,
+        settings_of(config),
+        {"stop_reason": "total_steps"},
+        run_curves.read_curve(path),
+    )
 
 
 def read_curve(path: Path) -> NDArray[np.float64]:

@@ -14,15 +14,21 @@ from study.records import Record, average
 from study.text import text
 
 COLUMNS = (
-    " | seeds | greedy return: IQM [95 %] | mean | worst, best seed | wanted | reached | solved | steps to it "
+    " | seeds | greedy return: IQM [95 %] | mean | worst, "
+    "best seed | wanted | reached | solved | steps to it "
     "| seconds to it | steps/s | staleness | machine | zoo A2C | zoo PPO"
 )
 PRESET_COLUMNS = (
-    "system | source | what it reports | seeds | greedy return: IQM [95 %] | of the best kept | sampled return "
-    "| training return | solved | seconds to it | ended by | seconds | steps | steps/s | staleness | machine"
+    "system | source | what it reports | seeds | greedy return: "
+    "IQM [95 %] | of the best kept | sampled return "
+    "| training return | solved | seconds to it | ended by | seconds | steps | steps/s "
+    "| staleness | machine"
 )
 
-FULL_LENGTH = "At their full length (here they are shortened; a rate that falls does so within the shortened run):"
+FULL_LENGTH = (
+    "At their full length (here they are shortened; "
+    "a rate that falls does so within the shortened run):"
+)
 
 
 def document(
@@ -33,14 +39,19 @@ def document(
 ) -> str:
     """The whole text.
 
-    picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the tables.
+    picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the
+    tables.
     """
     parts = [text("learning", episodes=episodes)]
-    seen = sorted({record.machine for lines in sections.values() for line in lines for record in line.records})
+    seen = sorted(
+        {record.machine for lines in sections.values() for line in lines for record in line.records}
+    )
     machines = {machine: number for number, machine in enumerate(seen, 1)}
     for heading, lines in sections.items():
         preface = text("presets") + "\n" if _are_presets(lines) else ""
-        parts.append(f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n")
+        parts.append(
+            f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n"
+        )
     parts.extend(others)
     if picture is not None:
         parts.append(text("curves", picture=picture.as_posix(), folder=picture.parent.as_posix()))
@@ -59,7 +70,9 @@ def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
         entry = line.entry
         head = [entry.title, *((entry.source.name, entry.source.reports) if entry.source else ())]
         blank = [f"0 of {entry.seeds}, not run yet", *[""] * (len(columns) - len(head) - 1)]
-        where = ", ".join(str(number) for number in sorted({machines[record.machine] for record in line.records}))
+        where = ", ".join(
+            str(number) for number in sorted({machines[record.machine] for record in line.records})
+        )
         rows.append([*head, *(cells(line, where) if line.records else blank)])
     return markdown.table(columns, rows)
 
@@ -93,7 +106,9 @@ def _preset_cells(line: Recorded, machines: str) -> list[str]:
         estimate(_greedy(records)),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         _drawn(records),
-        f"{estimate(trained, average)}, {min(trained):.1f}" if len(trained) > 1 else estimate(trained, average),
+        f"{estimate(trained, average)}, {min(trained):.1f}"
+        if len(trained) > 1
+        else estimate(trained, average),
         _solved(line),
         spread([record.solved_seconds for record in records], 1),
         _ends(records),
@@ -119,12 +134,17 @@ def _drawn(records: Sequence[Record]) -> str:
 
 def _ends(records: Sequence[Record]) -> str:
     """The reasons that ended the runs, with their number where there are several."""
-    reasons = Counter(f"`{record.stop_reason}`" if record.stop_reason else "-" for record in records)
-    return ", ".join(f"{reason}" + f" {count}" * (len(reasons) > 1) for reason, count in reasons.most_common())
+    reasons = Counter(
+        f"`{record.stop_reason}`" if record.stop_reason else "-" for record in records
+    )
+    return ", ".join(
+        f"{reason}" + f" {count}" * (len(reasons) > 1) for reason, count in reasons.most_common()
+    )
 
 
 def _seeds(line: Recorded) -> str:
-    count, wanted = len(line.records), line.entry.seeds
+    count = len(line.records)
+    wanted = line.entry.seeds
     return f"{count}" if count == wanted else f"{count} of {wanted}"
 
 
@@ -170,5 +190,8 @@ def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
         here = {record.machine for record in records}
         named = [f"{number}: {machine}" for machine, number in machines.items() if machine in here]
         dates = sorted({record.date for record in records})
-        parts += ["", f"Machine {'; '.join(named)}. {dates[0]} to {dates[-1]}; commits {', '.join(commits)}."]
+        parts += [
+            "",
+            f"Machine {'; '.join(named)}. {dates[0]} to {dates[-1]}; commits {', '.join(commits)}.",
+        ]
     return "\n".join(parts)

@@ -14,14 +14,14 @@ from study.records import Record, Results
 from study.runs import EPISODES, Training
 
 Recipe = Training | StableBaselines3
-"""A configuration that can be trained with a seed: `command` without the seed, `settings()` that its results depend on,
-and `run(seed, folder)`, which may raise RunFailedError."""
+"""A configuration that can be trained with a seed: `command` without the seed, `settings()` that
+its results depend on, and `run(seed, folder)`, which may raise RunFailedError."""
 
 
 @dataclass(frozen=True)
 class Goals:
-    """Goals of an entry. greedy_return: for the mean over seeds. worst_seed: for each seed. seconds: for the median
-    training time until the environment's reward threshold."""
+    """Goals of an entry. greedy_return: for the mean over seeds. worst_seed: for each seed.
+    seconds: for the median training time until the environment's reward threshold."""
 
     greedy_return: float
     worst_seed: float | None = None
@@ -30,8 +30,8 @@ class Goals:
 
 @dataclass(frozen=True)
 class Source:
-    """Source of a preset, in Markdown. reports: the result that is published there. full: the command of a run of full
-    length, if the study trains for fewer steps."""
+    """Source of a preset, in Markdown. reports: the result that is published there. full: the
+    command of a run of full length, if the study trains for fewer steps."""
 
     name: str
     reports: str
@@ -40,9 +40,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """title: its row in the table. published: results of rl-baselines3-zoo's A2C and PPO, one run each, with their
-    deviation. source: of a preset. curve: whether to keep the learning curves and plot them. table: of its records, if
-    several entries share it."""
+    """title: its row in the table. published: results of rl-baselines3-zoo's A2C and PPO, one run
+    each, with their deviation. source: of a preset. curve: whether to keep the learning curves and
+    plot them. table: of its records, if several entries share it."""
 
     name: str
     env: str
@@ -62,10 +62,13 @@ class Entry:
         return folder / "curves" / f"{self.name}_s{seed}.csv"
 
     def records(self, folder: Path) -> list[Record]:
-        """Its records. Those of a shared table are told apart by their commands, which end with the seed."""
+        """Its records. Those of a shared table are told apart by their commands, which end with the
+        seed."""
         found = self.results(folder).read()
         return [
-            record for record in found if self.table is None or record.command.rpartition(" ")[0] == self.recipe.command
+            record
+            for record in found
+            if self.table is None or record.command.rpartition(" ")[0] == self.recipe.command
         ]
 
 
@@ -100,8 +103,11 @@ def _entry(row: Mapping[str, Any]) -> Entry:
 
 def _sections() -> dict[str, list[Entry]]:
     text = Path(__file__).with_name("entries.yaml").read_text(encoding="utf-8")
-    return {heading: [_entry(row) for row in rows] for heading, rows in yaml.safe_load(text).items()}
+    return {
+        heading: [_entry(row) for row in rows] for heading, rows in yaml.safe_load(text).items()
+    }
 
 
 SECTIONS = _sections()
-"""All entries by the headings of RESULTS.md. One with several numbers of workers may be in more than one of them."""
+"""All entries by the headings of RESULTS.md. One with several numbers of workers may be in more
+than one of them."""

@@ -1,4 +1,5 @@
-"""stable-baselines3 with the settings of rl-baselines3-zoo (hyperparams/a2c.yml and ppo.yml), on this machine."""
+"""stable-baselines3 with the settings of rl-baselines3-zoo (hyperparams/a2c.yml and ppo.yml), on
+this machine."""
 
 from __future__ import annotations
 
@@ -24,10 +25,17 @@ class StableBaselines3:
 
     @property
     def command(self) -> str:
-        return f"python -m study.stable_baselines3 {self.algorithm} {self.env_id} {self.reward_threshold:g}"
+        return (
+            f"python -m study.stable_baselines3 {self.algorithm} {self.env_id} "
+            f"{self.reward_threshold:g}"
+        )
 
     def settings(self) -> Mapping[str, Any]:
-        return {"algorithm": self.algorithm, "env": self.env_id, **ZOO[f"{self.algorithm} {self.env_id}"]}
+        return {
+            "algorithm": self.algorithm,
+            "env": self.env_id,
+            **ZOO[f"{self.algorithm} {self.env_id}"],
+        }
 
     def run(self, seed: int, folder: Path) -> Record:
         if importlib.util.find_spec("stable_baselines3") is None:

@@ -1,8 +1,10 @@
-"""`python -m study.picture`: the picture in README.md, drawn from what results/ holds. Needs matplotlib.
+"""`python -m study.picture`: the picture in README.md, drawn from what results/ holds. Needs
+matplotlib.
 
-Left and middle: mean returns over steps, from results/curves. Right: seconds until solved, from the records of one
-machine. The curves of LunarLander are of runs that were trained to their last step, `env=lunar stop.mean_return=null
-eval.every=null checkpoint.every=null`, and the same with workers=16.
+Left and middle: mean returns over steps, from results/curves. Right: seconds until solved, from the
+records of one machine. The curves of LunarLander are of runs that were trained to their last step,
+`env=lunar stop.mean_return=null eval.every=null checkpoint.every=null`, and the same with
+workers=16.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ PICTURE = ROOT / "docs" / "curves.png"
 MACHINE = "Intel(R) Xeon(R) Processor @ 2.10GHz, 2 cores"
 GRID = 200
 """Points at which the curves of several seeds are compared."""
-INCHES, DPI = (8.0, 3.2), 160
+INCHES = (8.0, 3.2)
+DPI = 160
 BLUE, ORANGE, GREY = "#1f6fb4", "#d9651a", "#8a8a8a"
 
 Curves = dict[str, tuple[str, tuple[float, float], str]]
@@ -77,7 +80,9 @@ def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> No
         for run in runs:
             axes.plot(run[:, 0] / 1e6, run[:, -1], color=colour, linewidth=0.5, alpha=0.4)
         steps, returns = _on_one_grid(runs)
-        axes.fill_between(steps / 1e6, returns.min(0), returns.max(0), color=colour, alpha=0.22, linewidth=0)
+        axes.fill_between(
+            steps / 1e6, returns.min(0), returns.max(0), color=colour, alpha=0.22, linewidth=0
+        )
         axes.plot(steps / 1e6, returns.mean(0), color=colour, linewidth=1.4)
         axes.text(*place, f"{label}, {len(runs)} seeds", color=colour)
     axes.axhline(threshold, color=GREY, linewidth=0.8, linestyle=":")
@@ -87,21 +92,26 @@ def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> No
     axes.grid(alpha=0.25)
 
 
-def _on_one_grid(runs: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _on_one_grid(
+    runs: Sequence[NDArray[np.float64]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Steps [GRID] and returns [runs, GRID], as far as the shortest run goes."""
     steps = np.linspace(max(run[0, 0] for run in runs), min(run[-1, 0] for run in runs), GRID)
     return steps, np.stack([np.interp(steps, run[:, 0], run[:, -1]) for run in runs])
 
 
 def _draw_times(axes: Axes) -> None:
-    row, ticks = 0.0, dict[float, str]()
+    row = 0.0
+    ticks = dict[float, str]()
     for environment, entries in TIMES.items():
         axes.text(0.75, row, environment, va="center", fontweight="bold")
         for name, (label, colour) in entries.items():
             row += 1
             ticks[row] = label
             seconds = _seconds_to_threshold(name)
-            axes.plot(seconds, [row] * len(seconds), "o", color=colour, alpha=0.45, markersize=4, mew=0)
+            axes.plot(
+                seconds, [row] * len(seconds), "o", color=colour, alpha=0.45, markersize=4, mew=0
+            )
             median = float(np.median(seconds))
             axes.plot([median], [row], "|", color=colour, markersize=13, mew=1.8)
             axes.text(max(seconds) * 1.25, row, f"{median:,.1f} s", va="center", color=colour)
@@ -118,10 +128,14 @@ def _draw_times(axes: Axes) -> None:
 
 
 def _seconds_to_threshold(name: str) -> list[float]:
-    """Of every seed of an entry. Raises ValueError for a record of another machine, or of a seed that never got there:
-    the figure would mislead."""
+    """Of every seed of an entry. Raises ValueError for a record of another machine, or of a seed
+    that never got there: the figure would mislead."""
     records = Results(RESULTS, name).read()
-    seconds = [record.solved_seconds for record in records if record.solved_seconds and record.machine == MACHINE]
+    seconds = [
+        record.solved_seconds
+        for record in records
+        if record.solved_seconds and record.machine == MACHINE
+    ]
     if len(seconds) < len(records):
         raise ValueError(f"results/{name}.csv: must be solved by every seed, on {MACHINE}")
     return seconds

@@ -1,6 +1,8 @@
-"""Records of finished runs: a line each in results/<entry>.csv, with the settings of the entry in its .yaml.
+"""Records of finished runs: a line each in results/<entry>.csv, with the settings of the entry in
+its .yaml.
 
-A record is read by the settings that were recorded with it, whatever this version has become. Nothing deletes one.
+A record is read by the settings that were recorded with it, whatever this version has become.
+Nothing deletes one.
 """
 
 from __future__ import annotations
@@ -36,12 +38,15 @@ UNRESOLVED = ("auto", "background")
 class Record:
     """A finished run.
 
-    seconds: of training. solved_*: when the mean of 100 training episodes first reached the threshold; None if never.
+    seconds: of training. solved_*: when the mean of 100 training episodes first reached the
+        threshold; None if never.
     last_100: mean return of the last 100 training episodes.
-    greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole episodes; None without
-        an evaluation. best_return: mean return of as many episodes with the best checkpoint; None if there is none.
-    drawn_*: mean and lowest return of the final policy with sampled actions, over `drawn_episodes`; None in records
-        that are older, or of another framework.
+    greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole
+        episodes; None without
+        an evaluation. best_return: mean return of as many episodes with the best checkpoint; None
+        if there is none.
+    drawn_*: mean and lowest return of the final policy with sampled actions, over `drawn_episodes`;
+        None in records that are older, or of another framework.
     stop_reason: why training ended, as the run's summary has it; None as for drawn_*.
     command: for one seed, as a user types it.
     """
@@ -82,25 +87,35 @@ class Results:
 
     def settings(self) -> dict[str, Any]:
         """The settings with which the records were made; empty without records."""
-        return dict(yaml.safe_load(self._settings.read_text(encoding="utf-8"))) if self._table.exists() else {}
+        return (
+            dict(yaml.safe_load(self._settings.read_text(encoding="utf-8")))
+            if self._table.exists()
+            else {}
+        )
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise FolderError if the records were made with other settings, and ConfigError if with a removed one.
+        """Raise FolderError if the records were made with other settings, and ConfigError if with a
+        removed one.
 
-        `auto` is equal to whatever was recorded for it. A setting that is newer than the records is assumed to have no
-        effect at its default.
+        `auto` is equal to whatever was recorded for it. A setting that is newer than the records is
+        assumed to have no effect at its default.
         """
         recorded = self.settings()
         if not recorded:
             return
-        then, now = dict(flatten(without_removed(recorded))), dict(flatten(settings))
+        then = dict(flatten(without_removed(recorded)))
+        now = dict(flatten(settings))
         same = {key for key in RESOLVED if now.get(key) in UNRESOLVED}
         changed = {key for key in then.keys() & now.keys() if then[key] != now[key]} - same
         changed |= then.keys() - now.keys()
-        changed |= {key for key in now.keys() - then.keys() if not _is_default(settings, key, now[key])}
+        changed |= {
+            key for key in now.keys() - then.keys() if not _is_default(settings, key, now[key])
+        }
         if changed:
             others = ", ".join(sorted(changed))
-            problem = f"its records have other settings ({others}); they stay: move it away to run anew"
+            problem = (
+                f"its records have other settings ({others}); they stay: move it away to run anew"
+            )
             raise FolderError(self._table, problem, "results")
 
     def write(self, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
@@ -119,14 +134,17 @@ def average(scores: Array) -> Array:
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:
     """The rows of a table by seed, each a record of the class `kind`; none without the file.
 
-    An empty cell is None, and so is one of a column that the table has not: older records have fewer columns.
+    An empty cell is None, and so is one of a column that the table has not: older records have
+    fewer columns.
     """
     if not path.exists():
         return []
     hints = get_type_hints(kind)
     with open(path, newline="", encoding="utf-8") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: int(row["seed"]))
-    return [kind(**{name: _value(row.get(name), hint) for name, hint in hints.items()}) for row in rows]
+    return [
+        kind(**{name: _value(row.get(name), hint) for name, hint in hints.items()}) for row in rows
+    ]
 
 
 def write_rows(path: Path, kind: type[Row], rows: Sequence[Any]) -> None:
@@ -145,7 +163,8 @@ def _value(cell: str | None, hint: Any) -> Any:
 
 
 def _is_default(settings: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a setting has the default of the component that it belongs to; True if there is no such component."""
+    """Whether a setting has the default of the component that it belongs to; True if there is no
+    such component."""
     *path, name = key.split(".")
     component = reduce(lambda parent, part: parent[part], path, settings)
     target = locate(component.get("_target_", ""))

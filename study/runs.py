@@ -1,4 +1,5 @@
-"""Runs of this project: the user's command in a process of its own, then an evaluation of the final policy."""
+"""Runs of this project: the user's command in a process of its own, then an evaluation of the final
+policy."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from study.records import Record
 ROOT = Path(__file__).resolve().parent.parent
 EPISODES = 100
 FIRST_EVALUATION_SEED = 10_000
-"""Seed of the final evaluation, plus the run's own. Evaluations never share environment seeds with training."""
+"""Seed of the final evaluation, plus the run's own. Evaluations never share environment seeds with
+training."""
 
 
 class RunFailedError(Exception):
@@ -34,8 +36,8 @@ class RunFailedError(Exception):
 class Training:
     """`python -m a3c_exp <overrides>`.
 
-    drawn: episodes of the final policy in which its actions are sampled. max_episode_steps: the time limit of all
-        episodes after training; None: the environment's own.
+    drawn: episodes of the final policy in which its actions are sampled. max_episode_steps: the
+        time limit of all episodes after training; None: the environment's own.
     """
 
     overrides: tuple[str, ...]
@@ -52,7 +54,8 @@ class Training:
     def run(self, seed: int, folder: Path) -> Record:
         """Train in `folder` and evaluate."""
         summary = self._train(seed, folder)
-        final, drawn = self._returns(folder, seed, "latest"), self._returns(folder, seed, "latest", greedy=False)
+        final = self._returns(folder, seed, "latest")
+        drawn = self._returns(folder, seed, "latest", greedy=False)
         has_best = summary["best_eval_return"] is not None
         return replace(
             _record(f"{self.command} seed={seed}", seed, summary),
@@ -66,11 +69,14 @@ class Training:
         )
 
     def _train(self, seed: int, folder: Path) -> Mapping[str, Any]:
-        """Train in `folder`, and return the run's summary. A run that is there already is resumed."""
+        """Train in `folder`, and return the run's summary. A run that is there already is
+        resumed."""
         # A resumed run with a limit in seconds would start counting again.
         existing = "resume" if self.settings()["stop"]["max_seconds"] is None else "restart"
         place = (f"hydra.run.dir={folder}", f"existing={existing}")
-        execute(["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place], folder.with_suffix(".log"))
+        execute(
+            ["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place], folder.with_suffix(".log")
+        )
         return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
 
     def _returns(
@@ -80,7 +86,8 @@ class Training:
         from a3c_exp.core.cpu import one_thread
         from a3c_exp.evaluate import Options, evaluate_run, load_run
 
-        episodes, first = EPISODES if greedy else self.drawn, FIRST_EVALUATION_SEED + seed
+        episodes = EPISODES if greedy else self.drawn
+        first = FIRST_EVALUATION_SEED + seed
         options = Options(episodes=episodes, checkpoint=checkpoint, greedy=greedy, seed=first)
         with one_thread():
             loaded = load_run(folder, checkpoint, self.settings()["plugins"])
@@ -93,7 +100,8 @@ class Training:
 
 @dataclass(frozen=True)
 class Trial(Training):
-    """A run that is trained and not evaluated. common: those of its overrides that all runs in its table share."""
+    """A run that is trained and not evaluated. common: those of its overrides that all runs in its
+    table share."""
 
     common: tuple[str, ...] = ()
 
@@ -112,14 +120,19 @@ def _settings(overrides: tuple[str, ...]) -> Mapping[str, Any]:
 def execute(arguments: Sequence[str], log: Path) -> None:
     """Run this Python with `arguments` in the checkout, its output in `log`. Raises RunFailedError.
 
-    Each Ctrl-C here is passed on to the process, which is in a process group of its own: otherwise a terminal would
-    send it every signal too.
+    Each Ctrl-C here is passed on to the process, which is in a process group of its own: otherwise
+    a terminal would send it every signal too.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as output:
         command = [sys.executable, *arguments]
         process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
         )
         try:
             code = process.wait()
@@ -140,9 +153,13 @@ def _record(command: str, seed: int, summary: Mapping[str, Any]) -> Record:
         steps_per_second=summary["steps_per_second"],
         solved_steps=summary["solved_at_steps"],
         solved_seconds=summary["solved_at_seconds"],
-        last_100=None if summary["mean_return_100"] is None else round(summary["mean_return_100"], 3),
+        last_100=None
+        if summary["mean_return_100"] is None
+        else round(summary["mean_return_100"], 3),
         stop_reason=summary["stop_reason"],
-        staleness_mean=None if summary["staleness_mean"] is None else round(summary["staleness_mean"], 3),
+        staleness_mean=None
+        if summary["staleness_mean"] is None
+        else round(summary["staleness_mean"], 3),
         staleness_max=summary["staleness_max"],
         date=datetime.date.today().isoformat(),
         commit=summary["commit"] or "unknown",

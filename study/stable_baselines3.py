@@ -1,4 +1,5 @@
-"""`python -m study.stable_baselines3 ALGORITHM ENVIRONMENT GOAL seed=N`: a run with the zoo's settings, as JSON."""
+"""`python -m study.stable_baselines3 ALGORITHM ENVIRONMENT GOAL seed=N`: a run with the zoo's
+settings, as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from study.runs import EPISODES, FIRST_EVALUATION_SEED, describe
 
 
 class Watch:
-    """A callback that notes when the threshold is reached, by our rule: 100 episodes, and one of every environment."""
+    """A callback that notes when the threshold is reached, by our rule: 100 episodes, and one of
+    every environment."""
 
     def __init__(self, reward_threshold: float, environments: int) -> None:
         self.reward_threshold = reward_threshold
@@ -40,7 +42,11 @@ class Watch:
                 self.ended.add(index)
         has_new = len(self.returns) > before  # a mean at every step would be the library's time
         enough = has_new and len(self.returns) >= 100 and len(self.ended) == self.environments
-        if self.solved_steps is None and enough and np.mean(self.returns[-100:]) >= self.reward_threshold:
+        if (
+            self.solved_steps is None
+            and enough
+            and np.mean(self.returns[-100:]) >= self.reward_threshold
+        ):
             self.solved_steps = local["self"].num_timesteps
             self.solved_seconds = round(time.perf_counter() - self.started, 3)
         return True
@@ -49,13 +55,15 @@ class Watch:
 def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dict[str, Any]:
     """The run's record, by its columns."""
     settings = dict(ZOO[f"{algorithm} {env_id}"])
-    steps, count = settings.pop("steps"), settings.pop("envs")
+    steps = settings.pop("steps")
+    count = settings.pop("envs")
     arguments: dict[str, Any] = {key: _schedule(value) for key, value in settings.items()}
     model = make_model(algorithm, env_id, count, seed=seed, **arguments)
     watch = Watch(reward_threshold, count)
     model.learn(steps, callback=watch)
     seconds = time.perf_counter() - watch.started
-    eval_envs = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)  # each takes a seed of its own
+    # each takes a seed of its own
+    eval_envs = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)
     returns, _ = evaluate_policy(model, eval_envs, EPISODES, return_episode_rewards=True)
     return {
         "steps": model.num_timesteps,
@@ -84,4 +92,8 @@ def _schedule(value: Any) -> float | Callable[[float], float]:
 
 if __name__ == "__main__":
     algorithm, env_id, reward_threshold, seed = sys.argv[1:]
-    print(json.dumps(main(algorithm, env_id, float(reward_threshold), int(seed.removeprefix("seed=")))))
+    print(
+        json.dumps(
+            main(algorithm, env_id, float(reward_threshold), int(seed.removeprefix("seed=")))
+        )
+    )

@@ -1,4 +1,5 @@
-"""Runs of one backend alone: settings that take different ways through the code, and what is left of their workers."""
+"""Runs of one backend alone: settings that take different ways through the code, and what is left
+of their workers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 3}
 WHOLE_ROLLOUTS = PPO | {"minibatch_size": None}
 SARSA = {"_target_": "a3c_exp.algorithms.Sarsa", "target_every": 50}
 GAE = "a3c_exp.returns.GAE"
-ATTENTION: dict[str, Any] = {"network": {"_target_": "thirdparty.Attention"}, "plugins": ["scripted", "thirdparty"]}
+ATTENTION: dict[str, Any] = {
+    "network": {"_target_": "thirdparty.Attention"},
+    "plugins": ["scripted", "thirdparty"],
+}
 
 # One worker each. 16 steps an update.
 NORMALIZED = {"env__normalize_observations": True, "env__normalize_rewards": True}
@@ -38,12 +42,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "env__normalize_rewards": "centered",
         "network__distribution": "beta",
     },
-    "rmsprop, locked": {"optimizer": "a3c_exp.optimizers.RMSProp", "optimizer__learning_rate": 1e-2, "lock": True},
+    "rmsprop, locked": {
+        "optimizer": "a3c_exp.optimizers.RMSProp",
+        "optimizer__learning_rate": 1e-2,
+        "lock": True,
+    },
     "ppo": {"algorithm": PPO, "algorithm__target_kl": 0.05, "returns": GAE},
     "ppo, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "returns": GAE},
     "ppo, synchronous": {"algorithm": WHOLE_ROLLOUTS, "update": "sync", "env": CORRIDOR},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
-    "lstm": {"env__kwargs": {"length": 3}, "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}},
+    "lstm": {
+        "env__kwargs": {"length": 3},
+        "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8},
+    },
     "sarsa": {
         "env": CORRIDOR,
         "algorithm": SARSA,
@@ -51,7 +62,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "epsilon": 0.5,
     },
     "pictures": {"env": CORNERS, "network": SMALL_CNN},
-    "an optimizer of torch, locked": {"optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2}, "lock": True},
+    "an optimizer of torch, locked": {
+        "optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2},
+        "lock": True,
+    },
     "a loss with a module": ATTENTION | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}},
 }
 
@@ -70,7 +84,8 @@ def serial_state(name: str) -> dict[str, Any]:
 
 
 def assert_as_serial(state: dict[str, Any], name: str, *keys: str) -> None:
-    """Assert that a run with these settings has ended as on the serial backend, bit for bit. keys: by default all."""
+    """Assert that a run with these settings has ended as on the serial backend, bit for bit. keys:
+    by default all."""
     expected = serial_state(name)
     assert state["version"] >= 3, "too short a run to show anything"
     for key in keys or expected:
@@ -86,7 +101,8 @@ def totals(events: Sequence[Event]) -> tuple[int, int, int, list[float]]:
 
 @contextmanager
 def running(whole: dict[str, Any]) -> Iterator[tuple[Events, SharedStore]]:
-    """Within: a backend's events, not yet asked for, and its store. The backend is closed at the end."""
+    """Within: a backend's events, not yet asked for, and its store. The backend is closed at the
+    end."""
     experiment = load_experiment(whole)
     store = make_store(experiment)
     events = experiment.backend.run(RunContext(experiment=experiment), store)

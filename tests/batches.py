@@ -11,9 +11,12 @@ from a3c_exp.common.arrays import Floats
 from a3c_exp.networks import NetworkOutputs, OutputGradients
 
 
-def make_batch(log_probs: Any, values: Any, advantages: Any, targets: Any, mask: Floats | None = None) -> BatchArrays:
+def make_batch(
+    log_probs: Any, values: Any, advantages: Any, targets: Any, mask: Floats | None = None
+) -> BatchArrays:
     """A batch for a loss, which needs neither observations nor actions. All rewards are 0."""
-    nothing, rewards = np.zeros((*targets.shape, 1), np.float32), np.zeros(targets.shape, np.float32)
+    nothing = np.zeros((*targets.shape, 1), np.float32)
+    rewards = np.zeros(targets.shape, np.float32)
     return BatchArrays(
         observations=nothing,
         actions=nothing,

@@ -1,7 +1,9 @@
-"""Fixtures, and the import path of this folder's modules: here, and in every process that a test starts.
+"""Fixtures, and the import path of this folder's modules: here, and in every process that a test
+starts.
 
-Children of multiprocessing get a copy of sys.path; programs started by command line get only the environment. Both can
-therefore import scripted.py, as 'scripted:Scripted-v0' with plugins=[scripted].
+Children of multiprocessing get a copy of sys.path; programs started by command line get only the
+environment. Both can therefore import scripted.py, as 'scripted:Scripted-v0' with
+plugins=[scripted].
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from a3c_exp.run import provenance
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# What a shell starts in the background, or nohup, ignores some of them, and so would the programs that tests interrupt.
+# What a shell starts in the background, or nohup, ignores some of them, and so would the programs
+# that tests interrupt.
 for number in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Hundreds of runs are composed and made in a test's own process. Hydra reads each file once, the same commit is looked
-# up once, and no run waits for the disk. Programs that tests start do all of it.
+# Hundreds of runs are composed and made in a test's own process. Hydra reads each file once, the
+# same commit is looked up once, and no run waits for the disk. Programs that tests start do all of
+# it.
 load_config = FileConfigSource.load_config
 loaded: dict[tuple[object, ...], ConfigResult] = {}
 
@@ -62,7 +66,8 @@ if HERE not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to call the program from. No fork server is started for a command that is refused."""
+    """An empty folder to call the program from. No fork server is started for a command that is
+    refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("a3c_exp.cli.execute.prestart", lambda backend: None)
     return tmp_path
@@ -83,7 +88,8 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], str]:
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[None]:
-    """The runs of a sweep are made by the test's own process: one of their own imports everything for seconds."""
+    """The runs of a sweep are made by the test's own process: one of their own imports everything
+    for seconds."""
     import a3c_exp.__main__ as program
     from a3c_exp.cli.startup import LABEL
 
@@ -103,7 +109,8 @@ def in_process() -> Iterator[None]:
 
 @pytest.fixture
 def refuses(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Checks that a command prints one line, about a key and, if it is given, a value, and ends with exit code 2.
+    """Checks that a command prints one line, about a key and, if it is given, a value, and ends
+    with exit code 2.
 
     Returns the line.
     """

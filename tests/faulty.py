@@ -1,4 +1,5 @@
-"""Environments that go wrong, registered with gymnasium by importing this module ('faulty:Faulty-v0')."""
+"""Environments that go wrong, registered with gymnasium by importing this module
+('faulty:Faulty-v0')."""
 
 from __future__ import annotations
 
@@ -33,12 +34,16 @@ Fault = Literal["raise", "kill", "vanish", "hang", "leave a child", "print", "ha
 
 
 class Faulty(Bandit):
-    """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if there is no victim.
+    """A bandit that goes wrong at its `at`-th step: the one whose seed is the `victim`, or each if
+    there is no victim.
 
-    fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, a step that
-        never returns; leave a child, start a program that inherits every open file, then SIGKILL; print, write
-        megabytes to standard output; half a message, the process is stopped while it sends the next one.
-    note: a file. One that hangs appends a byte now and then. The child's process id is written there.
+    fault: raise, an error; kill, SIGKILL; vanish, the process ends with exit code 0; hang, a step
+    that
+        never returns; leave a child, start a program that inherits every open file, then SIGKILL;
+        print, write megabytes to standard output; half a message, the process is stopped while it
+        sends the next one.
+    note: a file. One that hangs appends a byte now and then. The child's process id is written
+        there.
     """
 
     def __init__(
@@ -56,7 +61,9 @@ class Faulty(Bandit):
         self.taken = 0
         self.name: int | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self.name = self.name if seed is None else seed
         return super().reset(seed=seed, options=options)
 
@@ -104,7 +111,8 @@ def _write_half(pipe: int, data: Any) -> int:
 
 @dataclass(kw_only=True)
 class AtTheLimit(Callback):
-    """Once a worker has learned, no thread or process is to be had any more, and the workers are killed."""
+    """Once a worker has learned, no thread or process is to be had any more, and the workers are
+    killed."""
 
     def on_event(self, run: RunView, event: Event) -> None:
         if event.contributions:
@@ -114,9 +122,11 @@ class AtTheLimit(Callback):
 
 
 class Simulator(Bandit):
-    """A bandit with a program and a process of its own, which its `close` ends. It belongs to the thread that made it.
+    """A bandit with a program and a process of its own, which its `close` ends. It belongs to the
+    thread that made it.
 
-    folder: each copy notes the ids of its own process and of these two there; a second file says that it was closed.
+    folder: each copy notes the ids of its own process and of these two there; a second file says
+        that it was closed.
     seconds: that it takes to be made.
     """
 
@@ -125,7 +135,9 @@ class Simulator(Bandit):
         time.sleep(seconds)
         self.owner = threading.get_ident()
         self.program = subprocess.Popen(["sleep", "600"])
-        self.process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+        self.process = multiprocessing.get_context("fork").Process(
+            target=time.sleep, args=(600,), daemon=True
+        )
         with _forking:  # filelock, which torch imports, refuses two at a time
             self.process.start()
         self.note = Path(folder) / f"{os.getpid()}-{id(self)}-{time.monotonic_ns()}.pids"
@@ -146,7 +158,8 @@ class Simulator(Bandit):
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingSGD(SGD):
-    """Descent whose `at`-th step stops the process of the worker that makes it, which holds the store's lock then."""
+    """Descent whose `at`-th step stops the process of the worker that makes it, which holds the
+    store's lock then."""
 
     at: int = 20
 
@@ -158,7 +171,8 @@ class StoppingSGD(SGD):
 
 @dataclass(frozen=True, kw_only=True)
 class FailingA3C(A3C):
-    """A loss that raises once for each time that the file `trigger` is made, in workers alone: not when it is tried.
+    """A loss that raises once for each time that the file `trigger` is made, in workers alone: not
+    when it is tried.
 
     A worker is a thread, a process or a program of Ray (default_worker.py).
     """
@@ -168,7 +182,11 @@ class FailingA3C(A3C):
     def closed_form(
         self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
     ) -> tuple[OutputGradients, dict[str, float]]:
-        names = threading.current_thread().name, multiprocessing.current_process().name, Path(sys.argv[0]).name
+        names = (
+            threading.current_thread().name,
+            multiprocessing.current_process().name,
+            Path(sys.argv[0]).name,
+        )
         if any(name.startswith(("worker", "default_worker.py")) for name in names):
             with suppress(FileNotFoundError):
                 Path(self.trigger).unlink()
@@ -180,12 +198,18 @@ class Misbehaving(Scripted):
     """Scripted episodes whose steps go wrong now and then.
 
     fault: what goes wrong, one of SPOILED; "reset", a reset in place of a step.
-    at: numbers of its steps, from 1; for "reset", of resets. every: also each multiple of this number.
+    at: numbers of its steps, from 1; for "reset", of resets. every: also each multiple of this
+        number.
     victim: the one that goes wrong, by the seed of its first reset; None: each.
     """
 
     def __init__(
-        self, fault: str, at: Sequence[int] = (), every: int = 0, victim: int | None = None, **kwargs: Any
+        self,
+        fault: str,
+        at: Sequence[int] = (),
+        every: int = 0,
+        victim: int | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.fault = fault
@@ -195,7 +219,9 @@ class Misbehaving(Scripted):
         self.resets = 0
         self.first_name: int | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         self.resets += 1
         self.first_name = seed if self.first_name is None else self.first_name
         if self.fault == "reset" and self._due(self.resets):
@@ -246,4 +272,8 @@ SPOILED: dict[str, Callable[[Any, Any], Any]] = {
 
 gymnasium.register("Faulty-v0", entry_point="faulty:Faulty")
 gymnasium.register("Simulator-v0", entry_point="faulty:Simulator")
-gymnasium.register("Misbehaving-v0", entry_point="faulty:Misbehaving", vector_entry_point="faulty:misbehaving_vector")
+gymnasium.register(
+    "Misbehaving-v0",
+    entry_point="faulty:Misbehaving",
+    vector_entry_point="faulty:misbehaving_vector",
+)

@@ -11,7 +11,8 @@ from typing import Any
 
 
 def killed_at_line(number: int, of: str, action: Callable[[], object]) -> bool:
-    """Run an action in a child that kills itself at that line of the files whose path begins with `of`.
+    """Run an action in a child that kills itself at that line of the files whose path begins with
+    `of`.
 
     False if the action ends before.
     """

@@ -1,4 +1,5 @@
-"""Networks of torch modules for tests, and the loss of drawn weights by which their gradients are compared."""
+"""Networks of torch modules for tests, and the loss of drawn weights by which their gradients are
+compared."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def make_network(
     seed: int = 0,
     **settings: Any,
 ) -> ActorCritic:
-    """The network around a module, with settings as YAML has them: those of every network, and the constructor's.
+    """The network around a module, with settings as YAML has them: those of every network, and the
+    constructor's.
 
     rng_seed: of the generator that draws parameters; None: nothing is drawn. seed: of constructors.
     """
@@ -68,8 +70,11 @@ def draw_actions(network: ActorCritic, observations: Array, seed: int = 3) -> Ar
     return actions.reshape(*observations.shape[:2], *actions.shape[1:])
 
 
-def draw_recurrent_input(network: ActorCritic, length: int, count: int, share: float = 0.3) -> RecurrentInput | None:
-    """A first state, and a share of rows in which episodes end; None for a network without a state."""
+def draw_recurrent_input(
+    network: ActorCritic, length: int, count: int, share: float = 0.3
+) -> RecurrentInput | None:
+    """A first state, and a share of rows in which episodes end; None for a network without a
+    state."""
     if not network.recurrent:
         return None
     ends = np.random.default_rng(5).random((length, count)) < share

@@ -13,10 +13,13 @@ from a3c_exp.common.arrays import Array, Floats
 class FixedPolicy:
     """A policy network that is its own distribution.
 
-    actions: of all environments at the nth step, the first being 1. values: V(s) of observations [B, ...]; None: 0.
+    actions: of all environments at the nth step, the first being 1. values: V(s) of observations
+    [B, ...]; None: 0.
     """
 
-    def __init__(self, actions: Callable[[int], int], values: Callable[[Array], Array] | None = None) -> None:
+    def __init__(
+        self, actions: Callable[[int], int], values: Callable[[Array], Array] | None = None
+    ) -> None:
         self.distribution: Any = self
         self._actions = actions
         self._values = values

@@ -9,7 +9,8 @@ import pytest
 from a3c_exp.errors import ConfigError
 
 Refuses = Callable[..., str]
-"""The fixture `refuses`, for commands: (words, key, value=..., main=...) -> the line that is printed."""
+"""The fixture `refuses`, for commands: (words, key, value=..., main=...) -> the line that is
+printed."""
 
 
 def refused(call: Callable[[], object], key: str, value: object = ...) -> str:

@@ -1,4 +1,5 @@
-"""Small runs for tests: configurations as plain data, the runs themselves, and what a run writes."""
+"""Small runs for tests: configurations as plain data, the runs themselves, and what a run
+writes."""
 
 from __future__ import annotations
 
@@ -38,15 +39,28 @@ CORRIDOR = "scripted:Corridor-v0"
 TARGET = "scripted:Target-v0"
 CORNERS = "scripted:Corners-v0"
 # Overrides for a very short run from the command line: one worker, few steps, no evaluation.
-QUICK = ["backend=serial", "workers=1", "envs_per_worker=1", "rollout_length=8", "total_steps=64", "eval.every=null"]
-SMALL_CNN = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2]], "features_dim": 32, "init": "orthogonal"}
+QUICK = [
+    "backend=serial",
+    "workers=1",
+    "envs_per_worker=1",
+    "rollout_length=8",
+    "total_steps=64",
+    "eval.every=null",
+]
+SMALL_CNN = {
+    "_target_": "a3c_exp.networks.Cnn",
+    "layers": [[8, 3, 2]],
+    "features_dim": 32,
+    "init": "orthogonal",
+}
 
 
 def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[str, Any]:
-    """A whole configuration. Dots are written as two underscores: `config(returns__n=2, env__kwargs={"n": 3})`.
+    """A whole configuration. Dots are written as two underscores:
+    `config(returns__n=2, env__kwargs={"n": 3})`.
 
-    Small and quick by itself: one worker with 4 bandits, 160 steps, 10 updates, no evaluation. A worker that fails is
-    not replaced, so that no failure passes unnoticed.
+    Small and quick by itself: one worker with 4 bandits, 160 steps, 10 updates, no evaluation. A
+    worker that fails is not replaced, so that no failure passes unnoticed.
     """
     no_restarts = {} if backend == "serial" else {"max_restarts": 0}
     components = {
@@ -59,9 +73,20 @@ def config(env: str = BANDIT, backend: str = "serial", **settings: Any) -> dict[
         "backend": {"_target_": TARGETS[backend], **no_restarts},
     }
     sizes = {"workers": 1, "envs_per_worker": 4, "rollout_length": 4, "total_steps": 160}
-    updates = {"gamma": 0.9, "update": "async", "lock": False, "optimizer_state": "shared", "critic_returns": None}
+    updates = {
+        "gamma": 0.9,
+        "update": "async",
+        "lock": False,
+        "optimizer_state": "shared",
+        "critic_returns": None,
+    }
     stop = {"max_episodes": None, "max_seconds": None, "mean_return": None}
-    around = {"eval": {"every": None, "episodes": 4}, "checkpoint": {"every": None}, "stop": stop, "init_from": None}
+    around = {
+        "eval": {"every": None, "episodes": 4},
+        "checkpoint": {"every": None},
+        "stop": stop,
+        "init_from": None,
+    }
     whole: dict[str, Any] = components | sizes | updates | around
     whole |= {"seed": 0, "reward_threshold": None, "plugins": ["scripted"]}
     for name, value in settings.items():
@@ -103,15 +128,22 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def content(folder: Path) -> dict[str, bytes]:
     """The content of all files in a folder, by their names."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def episode_table(folder: Path, episodes: int = 0, most: int = 10) -> EpisodeTable:
-    """The callback that writes episodes.csv, without a run. episodes: those that its checkpoint knows of."""
+    """The callback that writes episodes.csv, without a run. episodes: those that its checkpoint
+    knows of."""
     experiment = SimpleNamespace(record_episodes=most, env=SimpleNamespace(info_keys=None))
     statistics = SimpleNamespace(episodes=episodes)
     output = RunOutput(folder)
-    run: Any = SimpleNamespace(folder=folder, output=output, experiment=experiment, statistics=statistics)
+    run: Any = SimpleNamespace(
+        folder=folder, output=output, experiment=experiment, statistics=statistics
+    )
     return EpisodeTable(run)
 
 
@@ -138,7 +170,8 @@ def drain(
     experiment = load_experiment(whole)
     store = make_store(experiment)
     events: list[Event] = []
-    error, threads = None, torch.get_num_threads()
+    error = None
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for event in experiment.backend.run(RunContext(experiment=experiment), store):
@@ -161,15 +194,36 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+        return bool(
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.tobytes() == other.tobytes()
+        )
     return bool(one == other or (one != one and other != other))
 
 
 def command(folder: Path, env: str, backend: str, *overrides: str) -> list[str]:
     """The command line of a run like those above."""
-    small = "envs_per_worker=4 rollout_length=4 eval.every=null checkpoint.every=null stop.mean_return=null"
-    groups = [f"hydra.run.dir={folder}", "env=gym", f"env.id={env}", "plugins=[scripted]", f"backend={backend}"]
-    return [sys.executable, "-m", "a3c_exp", *groups, *small.split(), "network.hidden_sizes=[16]", *overrides]
+    small = (
+        "envs_per_worker=4 rollout_length=4 eval.every=null checkpoint.every=null "
+        "stop.mean_return=null"
+    )
+    groups = [
+        f"hydra.run.dir={folder}",
+        "env=gym",
+        f"env.id={env}",
+        "plugins=[scripted]",
+        f"backend={backend}",
+    ]
+    return [
+        sys.executable,
+        "-m",
+        "a3c_exp",
+        *groups,
+        *small.split(),
+        "network.hidden_sizes=[16]",
+        *overrides,
+    ]
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
@@ -196,7 +250,8 @@ def processes(mark: str) -> list[int]:
 
 
 def kill_all(mark: str) -> None:
-    """End the processes that were started with `mark` in their environment. One may end by itself meanwhile."""
+    """End the processes that were started with `mark` in their environment. One may end by itself
+    meanwhile."""
     for pid in processes(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

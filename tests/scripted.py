@@ -1,7 +1,9 @@
-"""Environments for tests, registered with gymnasium by importing this module ('scripted:Scripted-v0').
+"""Environments for tests, registered with gymnasium by importing this module
+('scripted:Scripted-v0').
 
-Every observation of Scripted-v0 identifies its episode and step, so that a test can prove the order of transitions, how
-episodes ended, and which observation was the last. The others can be learned in seconds.
+Every observation of Scripted-v0 identifies its episode and step, so that a test can prove the order
+of transitions, how episodes ended, and which observation was the last. The others can be learned in
+seconds.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ End = Literal["terminated", "truncated", "both"]
 class Scripted(gymnasium.Env[Observation, np.int64]):
     """Episodes of known length and end, every step of which has another observation.
 
-    Observation: [name, episode, step, last action], where the name is the seed of the last seeded reset (0 if there
+    Observation: [name, episode, step, last action], where the name is the seed of the last seeded
+    reset (0 if there
     was none), and episodes count from it. The last action is -1 at step 0.
     Reward: `reward(episode, step, action)`, so that it too identifies its step.
-    lengths, ends: of the episodes, in turn and from the start again. An environment with the name 2 begins with the
-        third, so that episodes of different seeds end at different times. A length of 0 never ends.
-    infos: of the episodes, in turn like their lengths, each with the number of the step as `moment`; none by default.
+    lengths, ends: of the episodes, in turn and from the start again. An environment with the name 2
+        begins with the third, so that episodes of different seeds end at different times. A length
+        of 0 never ends.
+    infos: of the episodes, in turn like their lengths, each with the number of the step as
+        `moment`; none by default.
     fails_at, failure: after so many steps in all, raise; give rewards so large that
         gradients are not finite.
     """
@@ -63,7 +68,9 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         self.name = self.moment = self.taken = 0
         self.episode = -1
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
             self.name = seed
@@ -83,13 +90,15 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         turn = self.name + self.episode
         end = self.ends[turn % len(self.ends)]
         over = self.moment == self.lengths[turn % len(self.lengths)]
-        terminated, truncated = over and end != "truncated", over and end != "terminated"
+        terminated = over and end != "truncated"
+        truncated = over and end != "terminated"
         info = {**self.infos[turn % len(self.infos)], "moment": self.moment} if self.infos else {}
         return self._observation(int(action)), reward, terminated, truncated, info
 
     @staticmethod
     def reward(episode: int, step: int, action: int) -> float:
-        """The reward of the `step`-th step (from 1) of an episode: exact in float32, and different for each of them."""
+        """The reward of the `step`-th step (from 1) of an episode: exact in float32, and different
+        for each of them."""
         return 100.0 * episode + step + action / 8
 
     def render(self) -> Any:
@@ -104,13 +113,17 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         return 3e38
 
 
-def vector(num_envs: int, autoreset_mode: str = "NextStep", dense: bool = False, **kwargs: Any) -> SyncVectorEnv:
+def vector(
+    num_envs: int, autoreset_mode: str = "NextStep", dense: bool = False, **kwargs: Any
+) -> SyncVectorEnv:
     """Scripted-v0 as a vector environment with any autoreset mode, in place of a native one.
 
     dense: give final observations as one float array, 0 in rows without an end, as ALE does.
     """
     kind = DenseVector if dense else SyncVectorEnv
-    return kind([lambda: Scripted(**kwargs)] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
+    return kind(
+        [lambda: Scripted(**kwargs)] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode)
+    )
 
 
 class DenseVector(SyncVectorEnv):
@@ -125,7 +138,8 @@ class DenseVector(SyncVectorEnv):
 
 
 class Asking(gymnasium.Env[Any, Any]):
-    """Asks `length` questions that have nothing to do with one another, then the episode terminates."""
+    """Asks `length` questions that have nothing to do with one another, then the episode
+    terminates."""
 
     def __init__(self, observations: Space[Any], actions: Space[Any], length: int) -> None:
         self.observation_space = observations
@@ -133,7 +147,9 @@ class Asking(gymnasium.Env[Any, Any]):
         self.length = length
         self.answered = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.answered = 0
         return self.ask(), {}
@@ -153,7 +169,8 @@ class Asking(gymnasium.Env[Any, Any]):
 
 
 class Bandit(Asking):
-    """A lever for each light: the observation is one lit lamp out of n, its lever pays 1, every other 0.
+    """A lever for each light: the observation is one lit lamp out of n, its lever pays 1, every
+    other 0.
 
     A perfect policy returns `length`, a random one `length` / n.
     """
@@ -172,9 +189,11 @@ class Bandit(Asking):
 
 
 class Corridor(gymnasium.Env[np.int64, np.int64]):
-    """Walk right through n places: the last one pays 1 and ends the episode, every step before it costs 0.01.
+    """Walk right through n places: the last one pays 1 and ends the episode, every step before it
+    costs 0.01.
 
-    The observation is the place (a Discrete space), the actions are left and right. A perfect policy returns
+    The observation is the place (a Discrete space), the actions are left and right. A perfect
+    policy returns
     1 - 0.01 (n - 2); registered with a time limit, which a policy that walks left runs into.
     """
 
@@ -184,7 +203,9 @@ class Corridor(gymnasium.Env[np.int64, np.int64]):
         self.n = n
         self.place = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place = 0
         return np.int64(self.place), {}
@@ -196,7 +217,8 @@ class Corridor(gymnasium.Env[np.int64, np.int64]):
 
 
 class Target(Asking):
-    """Repeat the number that is shown: one observation in [-1, 1], one action in [-1, 1], minus their squared distance.
+    """Repeat the number that is shown: one observation in [-1, 1], one action in [-1, 1], minus
+    their squared distance.
 
     A perfect policy returns 0, one that always answers 0 about -`length` / 3.
     """
@@ -213,7 +235,8 @@ class Target(Asking):
 
 
 class Corners(Asking):
-    """A bright square in one of four corners of a dim, noisy picture in colour; the lever of that corner pays 1.
+    """A bright square in one of four corners of a dim, noisy picture in colour; the lever of that
+    corner pays 1.
 
     A perfect policy returns `length`, a random one `length` / 4.
     """
@@ -244,23 +267,30 @@ class Echo(gymnasium.Env[Any, Any]):
         self.observation = observation
         self.received: list[Any] = []
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         return self.observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action if isinstance(action, int) else np.asarray(action)), action
+        assert self.action_space.contains(
+            action if isinstance(action, int) else np.asarray(action)
+        ), action
         self.received.append(action)
         return self.observation, 0.0, False, False, {}
 
 
 class GlobalDraws(Bandit):
-    """Draws from the global generators of Python and numpy, and notes the first draws of each copy in a new file."""
+    """Draws from the global generators of Python and numpy, and notes the first draws of each copy
+    in a new file."""
 
     def __init__(self, notes: str) -> None:
         super().__init__()
         self.notes: str | None = notes
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         observation, info = super().reset(seed=seed)
         if self.notes is not None:
             with NamedTemporaryFile("w", dir=self.notes, delete=False) as file:
@@ -283,7 +313,9 @@ class Changed:
         return self._change(self._env.step(actions))
 
 
-gymnasium.register("Scripted-v0", entry_point="scripted:Scripted", vector_entry_point="scripted:vector")
+gymnasium.register(
+    "Scripted-v0", entry_point="scripted:Scripted", vector_entry_point="scripted:vector"
+)
 gymnasium.register("Bandit-v0", entry_point="scripted:Bandit")
 gymnasium.register("Corridor-v0", entry_point="scripted:Corridor", max_episode_steps=50)
 gymnasium.register("Target-v0", entry_point="scripted:Target")
@@ -293,7 +325,8 @@ gymnasium.register("GlobalDraws-v0", entry_point="scripted:GlobalDraws")
 
 
 def engine(name: str, num_envs: int, seed: int, **kwargs: Any) -> Any:
-    """An engine, see `Gym.engine`: gymnasium's vector environment, which gets its seed in the first reset."""
+    """An engine, see `Gym.engine`: gymnasium's vector environment, which gets its seed in the first
+    reset."""
 
     class Seeded(VectorWrapper):
         first: int | None = seed
@@ -302,4 +335,6 @@ def engine(name: str, num_envs: int, seed: int, **kwargs: Any) -> Any:
             seed, self.first = self.first, None
             return self.env.reset(seed=seed, options=options)
 
-    return Seeded(make_vec(name, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs))
+    return Seeded(
+        make_vec(name, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    )

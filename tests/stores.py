@@ -21,8 +21,17 @@ SIZE = 6
 def make_spec(**settings: Any) -> StoreSpec:
     """Three workers, plain descent at rate 1."""
     groups = {"actor": slice(0, 4), "critic": slice(4, 6)}
-    rule = {"optimizer": SGD(learning_rate=1.0, max_grad_norm=None), "schedule": Constant(value=1.0)}
-    defaults: dict[str, Any] = {"size": SIZE, "param_slices": groups, "workers": 3, "total_steps": 1000, **rule}
+    rule = {
+        "optimizer": SGD(learning_rate=1.0, max_grad_norm=None),
+        "schedule": Constant(value=1.0),
+    }
+    defaults: dict[str, Any] = {
+        "size": SIZE,
+        "param_slices": groups,
+        "workers": 3,
+        "total_steps": 1000,
+        **rule,
+    }
     return StoreSpec(**defaults | settings)
 
 
@@ -48,7 +57,8 @@ def waits(store: SharedStore, worker: int) -> bool:
 
 
 class Pushed(NamedTuple):
-    """A push that a store has taken. done: tells whether its worker may go on; then its event is complete."""
+    """A push that a store has taken. done: tells whether its worker may go on; then its event is
+    complete."""
 
     done: Callable[[], bool]
     event: Event
@@ -65,12 +75,15 @@ def push(
     stats: Stats | None = None,
     rng: np.random.Generator | None = None,
 ) -> Pushed:
-    """Push a gradient. snapshot: None for a pull just before. weight: None for that of its steps."""
+    """Push a gradient. snapshot: None for a pull just before. weight: None for that of its
+    steps."""
     snapshot = pull(store, worker) if snapshot is None else snapshot
     weight = steps if weight is None else weight
     rng = np.random.default_rng(0) if rng is None else rng
     event = Event(worker, steps=steps)
-    pushed = Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng)
+    pushed = Push(
+        gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng
+    )
     return Pushed(store.push(worker, pushed), event)
 
 

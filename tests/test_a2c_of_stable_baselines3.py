@@ -1,4 +1,5 @@
-"""One update of A2C here and in stable-baselines3, with rl-baselines3-zoo's recipe for Atari games."""
+"""One update of A2C here and in stable-baselines3, with rl-baselines3-zoo's recipe for Atari
+games."""
 
 from __future__ import annotations
 
@@ -26,16 +27,22 @@ from stable_baselines3.common.logger import Logger  # noqa: E402 - after the ski
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 
-GAMES, STEPS, ACTIONS, UPDATES = 16, 5, 6, 3
+GAMES = 16
+STEPS = 5
+ACTIONS = 6
+UPDATES = 3
 NOISE = "NoisePictures-v0"
 RECIPE = f"""
-    env=gym env.id={NOISE} env.normalize_observations=false network=cnn_nature network.precision=float32 returns=gae
-    returns.lambda_=1 algorithm=a3c algorithm.entropy_coefficient=0.01 optimizer=rmsprop_tf optimizer.learning_rate=7e-4
-    optimizer.epsilon=1e-5 optimizer.max_grad_norm=0.5 schedule=constant backend=serial workers=1
-    envs_per_worker={GAMES} rollout_length={STEPS} gamma=0.99 network.policy_gain=1 algorithm.value_coefficient=0.5
+    env=gym env.id={NOISE} env.normalize_observations=false
+    network=cnn_nature network.precision=float32 network.policy_gain=1
+    returns=gae returns.lambda_=1 gamma=0.99
+    algorithm=a3c algorithm.entropy_coefficient=0.01 algorithm.value_coefficient=0.5
+    optimizer=rmsprop_tf optimizer.learning_rate=7e-4 optimizer.epsilon=1e-5
+    optimizer.max_grad_norm=0.5 schedule=constant
+    backend=serial workers=1 envs_per_worker={GAMES} rollout_length={STEPS}
 """
-"""The policy's gain is 1, so that it is far from uniform. The critic's coefficient is of half the squared error here,
-and of the whole there, where it is 0.25."""
+"""The policy's gain is 1, so that it is far from uniform. The critic's coefficient is of half the
+squared error here, and of the whole there, where it is 0.25."""
 # Layers here -> layers there.
 LAYERS = {
     "actor_encoder.convolutions.0": "features_extractor.cnn.0",
@@ -48,18 +55,27 @@ LAYERS = {
 
 
 class NoisePictures(gymnasium.Env[Array, Any]):
-    """Four frames of random bytes. Rewards depend on the action; episodes end at random, by death or a time limit."""
+    """Four frames of random bytes. Rewards depend on the action; episodes end at random, by death
+    or a time limit."""
 
     observation_space = Box(0, 255, (4, 84, 84), np.uint8)
     action_space = Discrete(ACTIONS)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
         return self._picture(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         died, cut = (bool(flag) for flag in self.np_random.random(2) < 0.2)
-        return self._picture(), float(self.np_random.normal() + action - 2), died, cut and not died, {}
+        return (
+            self._picture(),
+            float(self.np_random.normal() + action - 2),
+            died,
+            cut and not died,
+            {},
+        )
 
     def _picture(self) -> NDArray[np.uint8]:
         return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)
@@ -71,7 +87,8 @@ def their_name(name: str) -> str:
 
 
 class Ours:
-    """A worker that takes one update after another. Parameters and gradients have the names that they have there."""
+    """A worker that takes one update after another. Parameters and gradients have the names that
+    they have there."""
 
     def __init__(self) -> None:
         _, (self._worker,) = make_workers(compose(RECIPE.split()))
@@ -99,8 +116,18 @@ class Theirs:
     def __init__(self, parameters: dict[str, Array], monkeypatch: pytest.MonkeyPatch) -> None:
         envs = DummyVecEnv([NoisePictures] * GAMES)
         envs._seeds = list(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, GAMES))
-        policy = {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}, "ortho_init": False}
-        loss = {"gamma": 0.99, "gae_lambda": 1.0, "vf_coef": 0.25, "ent_coef": 0.01, "normalize_advantage": False}
+        policy = {
+            "optimizer_class": RMSpropTFLike,
+            "optimizer_kwargs": {"eps": 1e-5},
+            "ortho_init": False,
+        }
+        loss = {
+            "gamma": 0.99,
+            "gae_lambda": 1.0,
+            "vf_coef": 0.25,
+            "ent_coef": 0.01,
+            "normalize_advantage": False,
+        }
         descent = {"learning_rate": 7e-4, "max_grad_norm": 0.5, "policy_kwargs": policy}
         self.model = SB3.A2C("CnnPolicy", envs, n_steps=STEPS, device="cpu", **loss, **descent)
         self.model.set_logger(Logger(None, []))
@@ -109,7 +136,9 @@ class Theirs:
             for name, parameter in self.policy.named_parameters():
                 parameter.copy_(torch.from_numpy(parameters[name]))
         self._actions: Iterator[Array] = iter(())
-        monkeypatch.setattr(self.policy.action_dist, "sample", lambda: torch.from_numpy(next(self._actions)))
+        monkeypatch.setattr(
+            self.policy.action_dist, "sample", lambda: torch.from_numpy(next(self._actions))
+        )
         _, self._callback = self.model._setup_learn(10**9)
 
     def update(self, actions: Array) -> tuple[Array, Array]:
@@ -123,10 +152,16 @@ class Theirs:
 
     def log(self) -> dict[str, float]:
         """The losses that it reports."""
-        return {name.removeprefix("train/"): value for name, value in self.model.logger.name_to_value.items()}
+        return {
+            name.removeprefix("train/"): value
+            for name, value in self.model.logger.name_to_value.items()
+        }
 
     def parameters(self) -> dict[str, Array]:
-        return {name: parameter.detach().numpy().copy() for name, parameter in self.policy.named_parameters()}
+        return {
+            name: parameter.detach().numpy().copy()
+            for name, parameter in self.policy.named_parameters()
+        }
 
     def gradients(self) -> dict[str, Array]:
         return {name: parameter.grad.numpy() for name, parameter in self.policy.named_parameters()}
@@ -135,7 +170,10 @@ class Theirs:
 def deviations(ours: dict[str, Array], theirs: dict[str, Array]) -> dict[str, float]:
     """The largest deviation of each array, as a share of its largest number there."""
     assert ours.keys() == theirs.keys()
-    return {name: float(abs(ours[name] - expected).max() / abs(expected).max()) for name, expected in theirs.items()}
+    return {
+        name: float(abs(ours[name] - expected).max() / abs(expected).max())
+        for name, expected in theirs.items()
+    }
 
 
 def differences(after: dict[str, Array], before: dict[str, Array]) -> dict[str, Array]:
@@ -145,8 +183,9 @@ def differences(after: dict[str, Array], before: dict[str, Array]) -> dict[str, 
 def assert_close(of_updates: list[dict[str, float]]) -> None:
     """Deviations are within 1e-4.
 
-    But one of a million units may have an input that is 0 but for rounding, and be active in one library alone. Then
-    the gradients of all layers before it differ by about 1e-3. So these need to be within 1e-4 in some update only.
+    But one of a million units may have an input that is 0 but for rounding, and be active in one
+    library alone. Then the gradients of all layers before it differ by about 1e-3. So these need to
+    be within 1e-4 in some update only.
     """
     for name in of_updates[0]:
         found = [each[name] for each in of_updates]
@@ -165,11 +204,12 @@ def noise() -> Iterator[None]:
 
 @pytest.mark.usefixtures("noise")
 def test_updates_are_those_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both libraries step the same environments from the same parameters with the same actions, take the gradient and
-    make the step. Later updates have the statistics of the first."""
+    """Both libraries step the same environments from the same parameters with the same actions,
+    take the gradient and make the step. Later updates have the statistics of the first."""
     ours = Ours()
     theirs = Theirs(ours.parameters(), monkeypatch)
-    gradients, steps = list[dict[str, float]](), list[dict[str, float]]()
+    gradients = list[dict[str, float]]()
+    steps = list[dict[str, float]]()
     for _ in range(UPDATES):
         before = ours.parameters(), theirs.parameters()
         with one_thread():
@@ -189,7 +229,8 @@ def test_updates_are_those_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch)
         steps.append(deviations(differences(after[0], before[0]), differences(after[1], before[1])))
         for name, expected in after[1].items():
             np.testing.assert_allclose(after[0][name], expected, 1e-4, 1e-6, err_msg=name)
-        # The rollout has what matters: ends of both kinds before its last row, and a gradient that is clipped.
+        # The rollout has what matters: ends of both kinds before its last row, and a gradient that
+        # is clipped.
         assert rollout.terminated[:-1].any() and rollout.truncated[:-1].any()
         assert metrics["grad_norm"] > 1
     assert_close(gradients)

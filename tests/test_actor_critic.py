@@ -1,4 +1,5 @@
-"""A network in training is a torch module whose parameters lie in one vector, whatever computes it."""
+"""A network in training is a torch module whose parameters lie in one vector, whatever computes
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from learning import compare_gradients, learned
-from nets import VECTORS, by_torch, draw_actions, draw_recurrent_input, make_lstm, make_network, normal
+from nets import (
+    VECTORS,
+    by_torch,
+    draw_actions,
+    draw_recurrent_input,
+    make_lstm,
+    make_network,
+    normal,
+)
 from torch import nn
 from user_modules import Constants, Residual
 
@@ -24,7 +33,12 @@ from a3c_exp.networks import ActorCritic, Cnn, Mlp
 
 PICTURES = Box(0, 255, (2, 20, 18), np.uint8)
 MLP: dict[str, Any] = {"hidden_sizes": (5,), "policy_gain": 1.0, "init": "orthogonal"}
-CNN: dict[str, Any] = {"layers": ((4, 4, 2),), "features_dim": 8, "precision": "float32", "init": "orthogonal"}
+CNN: dict[str, Any] = {
+    "layers": ((4, 4, 2),),
+    "features_dim": 8,
+    "precision": "float32",
+    "init": "orthogonal",
+}
 
 
 PADDED = CNN | {"features_dim": None, "padding": "same", "activation": "elu"}
@@ -39,7 +53,9 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "mlp": lambda **more: make_network(Mlp, VECTORS, **MLP | more),
     "shared": lambda **more: make_network(Mlp, VECTORS, shared=True, **MLP | more),
     "box": lambda **more: make_network(Mlp, VECTORS, SPACES["box"], **MLP | more),
-    "no layers": lambda **more: make_network(Mlp, VECTORS, SPACES["no layers"], **MLP | {"hidden_sizes": ()} | more),
+    "no layers": lambda **more: make_network(
+        Mlp, VECTORS, SPACES["no layers"], **MLP | {"hidden_sizes": ()} | more
+    ),
     "bits": lambda **more: make_network(Mlp, VECTORS, SPACES["bits"], **MLP | more),
     "cnns": lambda **more: make_network(Cnn, PICTURES, Discrete(3), policy_gain=1.0, **CNN | more),
     "constants": lambda **more: make_network(Constants, VECTORS, policy_gain=1.0, **more),
@@ -65,8 +81,12 @@ def outputs_of(network: ActorCritic, observations: Array) -> list[Array]:
     return [tensor.numpy() for tensor in outputs if tensor is not None]
 
 
-def assert_same_outputs(one: ActorCritic, other: ActorCritic, observations: Array, tolerance: float = 0.0) -> None:
-    for mine, theirs in zip(outputs_of(one, observations), outputs_of(other, observations), strict=True):
+def assert_same_outputs(
+    one: ActorCritic, other: ActorCritic, observations: Array, tolerance: float = 0.0
+) -> None:
+    for mine, theirs in zip(
+        outputs_of(one, observations), outputs_of(other, observations), strict=True
+    ):
         np.testing.assert_allclose(mine, theirs, atol=tolerance, rtol=0)
 
 
@@ -79,7 +99,10 @@ class TestTheVector:
         places = []
         for parameter in trained:
             assert parameter.grad is not None
-            for tensor, flat in ((parameter.detach(), network.vector), (parameter.grad, network.gradient)):
+            for tensor, flat in (
+                (parameter.detach(), network.vector),
+                (parameter.grad, network.gradient),
+            ):
                 assert np.shares_memory(tensor.numpy(), flat)
             places.append((parameter.data_ptr() - network.vector.ctypes.data) // 4)
             offset = (parameter.grad.data_ptr() - network.gradient.ctypes.data) // 4
@@ -92,10 +115,17 @@ class TestTheVector:
 
     @ALL
     def test_who_writes_to_it_changes_parameters_state_dict_and_outputs(self, name: str) -> None:
-        network, observations = NETWORKS[name](), draw_observations(name, 3)
+        network = NETWORKS[name]()
+        observations = draw_observations(name, 3)
         network.vector[:] = 0.25
-        assert all((parameter == 0.25).all() for parameter in network.parameters() if parameter.requires_grad)
-        trained = {key for key, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
+        assert all(
+            (parameter == 0.25).all()
+            for parameter in network.parameters()
+            if parameter.requires_grad
+        )
+        trained = {
+            key for key, p in network.named_parameters(remove_duplicate=False) if p.requires_grad
+        }
         state = network.state_dict()
         assert trained and all((state[key] == 0.25).all() for key in trained)
         network.vector[:] = 0
@@ -104,16 +134,27 @@ class TestTheVector:
 
     @ALL
     def test_zero_grad_keeps_gradients_in_their_place(self, name: str) -> None:
-        """Since torch 2, zero_grad() sets gradients to None, which would silently cut them off the flat vector."""
-        network, observations = NETWORKS[name](), draw_observations(name, 2, 3)
+        """Since torch 2, zero_grad() sets gradients to None, which would silently cut them off the
+        flat vector."""
+        network = NETWORKS[name]()
+        observations = draw_observations(name, 2, 3)
         network.gradient.fill(1)
         network.zero_grad()
         assert not network.gradient.any()
         recurrent_input = draw_recurrent_input(network, 2, 3)
-        learned(network, observations, draw_actions(network, observations), recurrent_input, values=1, entropy=1)
+        learned(
+            network,
+            observations,
+            draw_actions(network, observations),
+            recurrent_input,
+            values=1,
+            entropy=1,
+        )
         assert network.gradient.any()
         for parameter in network.parameters():
-            assert parameter.grad is None or np.shares_memory(parameter.grad.numpy(), network.gradient)
+            assert parameter.grad is None or np.shares_memory(
+                parameter.grad.numpy(), network.gradient
+            )
 
     def test_zero_grad_of_a_copy_on_its_own_is_torchs(self) -> None:
         copy = deepcopy(NETWORKS["mlp"]())
@@ -125,7 +166,11 @@ class TestTheVector:
 
 def order(network: ActorCritic) -> list[str]:
     """The names of the trained parameters as they lie in the vector."""
-    placed = {parameter.data_ptr(): name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    placed = {
+        parameter.data_ptr(): name
+        for name, parameter in network.named_parameters()
+        if parameter.requires_grad
+    }
     return [placed[pointer] for pointer in sorted(placed)]
 
 
@@ -143,7 +188,11 @@ class TestTheOrderOfParameters:
         [
             (
                 "box",
-                [*names("actor_encoder.0", "head.linear"), "head.spread", *names("critic_encoder.0", "value")],
+                [
+                    *names("actor_encoder.0", "head.linear"),
+                    "head.spread",
+                    *names("critic_encoder.0", "value"),
+                ],
                 {"actor": 4 * 5 + 5 + 5 * 2 + 2 + 2, "critic": 4 * 5 + 5 + 5 + 1},
             ),
             (
@@ -153,10 +202,14 @@ class TestTheOrderOfParameters:
             ),
         ],
     )
-    def test_is_that_of_the_groups(self, name: str, parameters: list[str], sizes: dict[str, int]) -> None:
+    def test_is_that_of_the_groups(
+        self, name: str, parameters: list[str], sizes: dict[str, int]
+    ) -> None:
         network = NETWORKS[name]()
         assert order(network) == parameters
-        assert {group: part.stop - part.start for group, part in network.param_slices.items()} == sizes
+        assert {
+            group: part.stop - part.start for group, part in network.param_slices.items()
+        } == sizes
 
     def test_frozen_parameters_and_buffers_are_not_in_it_but_among_the_constants(self) -> None:
         network = NETWORKS["constants"]()
@@ -167,7 +220,8 @@ class TestTheOrderOfParameters:
 
     def test_constants_are_read_and_written_by_name(self) -> None:
         """A buffer of no axis among them."""
-        one, other = NETWORKS["constants"](seed=1), NETWORKS["constants"](seed=2)
+        one = NETWORKS["constants"](seed=1)
+        other = NETWORKS["constants"](seed=2)
         constants = {name: tensor.numpy().copy() for name, tensor in one.constants().items()}
         constants["actor_encoder.scale"] = np.array(0.75, np.float32)
         other.load_constants(constants)
@@ -176,25 +230,35 @@ class TestTheOrderOfParameters:
         with pytest.raises(ValueError, match="has the constants"):
             NETWORKS["mlp"]().load_constants(constants)
         saved = constants | {"actor_encoder.projection": np.zeros((4, 4))}
-        with pytest.raises(FolderError, match=r"network with the same constants: actor_encoder\.projection differs"):
+        with pytest.raises(
+            FolderError, match=r"network with the same constants: actor_encoder\.projection differs"
+        ):
             one.check_constants({"constants": saved}, "run")
 
 
 class TestAnUnboundCopy:
     @ALL
-    def test_has_parameters_of_its_own_and_goes_through_state_dicts_and_files(self, name: str) -> None:
+    def test_has_parameters_of_its_own_and_goes_through_state_dicts_and_files(
+        self, name: str
+    ) -> None:
         """A network in training is loaded as such a copy."""
-        network, other, observations = NETWORKS[name](), NETWORKS[name](), draw_observations(name, 3)
+        network = NETWORKS[name]()
+        other = NETWORKS[name]()
+        observations = draw_observations(name, 3)
         copied = deepcopy(network)
         before = outputs_of(copied, observations)
-        acted = [x for x in network.act_forward(observations, network.initial_state(3)) if x is not None]
+        acted = [
+            x for x in network.act_forward(observations, network.initial_state(3)) if x is not None
+        ]
         for mine, theirs in zip(before, acted, strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
         for saved in (copied, network):
             file = io.BytesIO()
             torch.save(saved, file)
             file.seek(0)
-            assert_same_outputs(torch.load(file, weights_only=False).to(torch.float64).float(), copied, observations)
+            assert_same_outputs(
+                torch.load(file, weights_only=False).to(torch.float64).float(), copied, observations
+            )
 
         network.vector[:] = 0
         for one, after in zip(before, outputs_of(copied, observations), strict=True):
@@ -221,8 +285,11 @@ class TestTies:
 class TestKernels:
     @pytest.mark.parametrize("of_torch", [False, True])
     @ALL
-    def test_give_the_gradient_of_torchs_graph_step_by_step(self, name: str, of_torch: bool) -> None:
-        network, observations = NETWORKS[name](), draw_observations(name, 4, 3)
+    def test_give_the_gradient_of_torchs_graph_step_by_step(
+        self, name: str, of_torch: bool
+    ) -> None:
+        network = NETWORKS[name]()
+        observations = draw_observations(name, 4, 3)
         network = by_torch(network) if of_torch else network
         recurrent_input = draw_recurrent_input(network, 4, 3)
         compare_gradients(network, observations, SPACES.get(name, Discrete(2)), recurrent_input)
@@ -233,7 +300,8 @@ class TestKernels:
 
     @ALL
     def test_a_critic_apart_values_a_whole_rollout_at_its_end(self, name: str) -> None:
-        network, observations = NETWORKS[name](), draw_observations(name, 4, 3)
+        network = NETWORKS[name]()
+        observations = draw_observations(name, 4, 3)
         _, values, _ = network.policy_forward(observations[0], network.initial_state(3))
         assert (values is None) == (name in ("mlp", "box", "no layers", "bits"))
         if values is None:

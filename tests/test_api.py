@@ -24,7 +24,8 @@ from a3c_exp import ConfigError, RunError, compose
 
 def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
     with initialize_config_dir(str(tmp_path), "mine", version_base=None):
-        mine, base = GlobalHydra.instance().hydra, version.getbase()
+        mine = GlobalHydra.instance().hydra
+        base = version.getbase()
         compose(["seed=3"])
         with pytest.raises(ConfigError):
             compose(["sed=3"])
@@ -41,7 +42,9 @@ def test_a_trained_policy_acts_and_names_of_the_package_stay_the_same(tmp_path: 
     assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
 
 
-def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_takes_overrides_or_a_whole_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     overrides = [*QUICK, "seed=5"]
     one = a3c_exp.train(overrides, tmp_path / "one")
     other = a3c_exp.train(compose(overrides), str(tmp_path / "other"))
@@ -50,7 +53,9 @@ def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path, monke
     unnamed = a3c_exp.train(overrides).folder
     assert unnamed.parent == tmp_path / "outputs" and unnamed.name.startswith("cartpole_a3c_s5_")
     assert one.summary["seed"] == other.summary["seed"] == 5
-    assert (tmp_path / "one" / "config.yaml").read_text() == (tmp_path / "other" / "config.yaml").read_text()
+    assert (tmp_path / "one" / "config.yaml").read_text() == (
+        tmp_path / "other" / "config.yaml"
+    ).read_text()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,9 @@ def test_training_takes_overrides_or_a_whole_configuration(tmp_path: Path, monke
         *((overrides, "overrides") for overrides in (None, 7, "env=lunar", [1], {"env=lunar"})),
     ],
 )
-def test_what_cannot_be_trained_is_refused_before_anything_is_written(overrides: Any, key: str, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    overrides: Any, key: str, tmp_path: Path
+) -> None:
     refused(lambda: a3c_exp.train(overrides, tmp_path / "run"), key)
     if key == "overrides":
         refused(lambda: a3c_exp.compose(overrides), key)
@@ -75,9 +82,16 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(overrides:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("seed", math.inf), ("gamma", np.float64(0.9)), ("init_from", "${"), ("env", {"_target_": {1, 2}})],
+    [
+        ("seed", math.inf),
+        ("gamma", np.float64(0.9)),
+        ("init_from", "${"),
+        ("env", {"_target_": {1, 2}}),
+    ],
 )
-def test_a_configuration_that_is_not_plain_is_refused(key: str, value: object, tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_plain_is_refused(
+    key: str, value: object, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as caught:
         a3c_exp.train(a3c_exp.compose(QUICK) | {key: value}, tmp_path / "run")
     assert caught.value.key.startswith(key)
@@ -96,13 +110,22 @@ SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]
 
 
 def test_a_run_that_fails_raises_once_its_summary_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=rf"^{re.escape(str(tmp_path / 'run'))}: .*worker 0: environment 0 "):
-        a3c_exp.train([*QUICK, *SCRIPTED, "+env.kwargs.fails_at=9", "backend.max_restarts=0"], tmp_path / "run")
+    with pytest.raises(
+        RunError, match=rf"^{re.escape(str(tmp_path / 'run'))}: .*worker 0: environment 0 "
+    ):
+        a3c_exp.train(
+            [*QUICK, *SCRIPTED, "+env.kwargs.fails_at=9", "backend.max_restarts=0"],
+            tmp_path / "run",
+        )
     assert summary(tmp_path / "run")["stop_reason"] == "env_errors"
 
 
-@pytest.mark.parametrize(("number", "ends_with"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_a_signal_ends_the_program_too(number: int, ends_with: type[BaseException], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "ends_with"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_ends_the_program_too(
+    number: int, ends_with: type[BaseException], tmp_path: Path
+) -> None:
     """A loop over seeds does not continue with the next one."""
     table = tmp_path / "run" / "metrics.csv"
 
@@ -112,6 +135,8 @@ def test_a_signal_ends_the_program_too(number: int, ends_with: type[BaseExceptio
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(ends_with) as ended:
-        a3c_exp.train([*QUICK, "total_steps=1e9", "stop.max_seconds=60", "log.every=100"], tmp_path / "run")
+        a3c_exp.train(
+            [*QUICK, "total_steps=1e9", "stop.max_seconds=60", "log.every=100"], tmp_path / "run"
+        )
     assert ended.value.args == (128 + number,)
     assert summary(tmp_path / "run")["stop_reason"] == "interrupted"

@@ -46,7 +46,9 @@ CASES += [
 
 class TestOneWorkerIsTheSameEverywhere:
     @pytest.mark.parametrize(("backend", "name"), CASES)
-    def test_parameters_optimizer_state_and_counters_bit_for_bit(self, backend: str, name: str) -> None:
+    def test_parameters_optimizer_state_and_counters_bit_for_bit(
+        self, backend: str, name: str
+    ) -> None:
         _, state, error = drain(config(backend=backend, **SETTINGS[name]))
         assert error is None
         assert_as_serial(state, name)
@@ -56,23 +58,33 @@ class TestSerialIsDeterministic:
     def test_the_same_seed_gives_the_same_run_twice_and_another_seed_another_one(self) -> None:
         runs = [drain(config(workers=3, total_steps=800)) for _ in range(2)]
         assert same(runs[0][1], runs[1][1])
-        assert [totals([event]) for event in runs[0][0]] == [totals([event]) for event in runs[1][0]]
+        assert [totals([event]) for event in runs[0][0]] == [
+            totals([event]) for event in runs[1][0]
+        ]
         other = drain(config(workers=3, total_steps=800, seed=1))[1]
         assert not same(runs[0][1]["parameters"], other["parameters"])
 
     def test_workers_overtake_one_another(self) -> None:
-        """Asynchrony itself is reproduced: while one worker makes a gradient, each of the others pushes about one."""
+        """Asynchrony itself is reproduced: while one worker makes a gradient, each of the others
+        pushes about one."""
         events, _, _ = drain(config(workers=4, total_steps=16 * 200))
         staleness = [value for event in events for value in event.staleness.elements()]
         assert np.mean(staleness) == pytest.approx(3, abs=0.5)
         assert max(staleness) > 4
 
     def test_rounds_of_a_quorum_are_those_of_the_seed(self) -> None:
-        settings: dict[str, Any] = {"workers": 4, "update": "sync", "quorum": 2, "total_steps": 16 * 40}
+        settings: dict[str, Any] = {
+            "workers": 4,
+            "update": "sync",
+            "quorum": 2,
+            "total_steps": 16 * 40,
+        }
         settings |= SETTINGS["ppo"]
         (events, state, error), (_, again, _) = (drain(config(**settings)) for _ in range(2))
         assert error is None and same(state, again)
-        assert not same(state["parameters"], drain(config(**settings | {"seed": 1}))[1]["parameters"])
+        assert not same(
+            state["parameters"], drain(config(**settings | {"seed": 1}))[1]["parameters"]
+        )
         number = sum(event.counts.get("late_gradients", 0) for event in events)
         assert 0 < number < len(events) / 2, "none is slow, but two are the first"
         assert sum((event.staleness for event in events), Counter()) == {0: len(events) - number}
@@ -86,13 +98,19 @@ class TestSeveralWorkers:
         events, state, error = drain(config(backend=backend, workers=3, total_steps=3200))
         updates, steps, measured, returns = totals(events)
         assert error is None
-        assert {event.worker for event in events} <= {0, 1, 2}, "a worker that starts late finds nothing left to do"
+        assert {event.worker for event in events} <= {0, 1, 2}, (
+            "a worker that starts late finds nothing left to do"
+        )
         assert updates == measured == state["version"] == steps / 16
-        assert steps == state["steps"] == len(returns) >= 3200, "an episode of this bandit is one step"
+        assert steps == state["steps"] == len(returns) >= 3200, (
+            "an episode of this bandit is one step"
+        )
         assert steps < 3200 + 3 * 16, "no worker starts a rollout once the run has its steps"
 
     def test_synchronous_updates_wait_for_all_workers(self, backend: str) -> None:
-        events, state, error = drain(config(backend=backend, workers=3, update="sync", total_steps=16 * 3 * 20))
+        events, state, error = drain(
+            config(backend=backend, workers=3, update="sync", total_steps=16 * 3 * 20)
+        )
         updates, steps, measured, _ = totals(events)
         assert error is None
         assert {value for event in events for value in event.staleness} == {0}
@@ -127,8 +145,11 @@ class TestProcesses:
                 threads = len(list(Path(f"/proc/{child.pid}/task").iterdir()))
                 assert threads == 2, "the worker, and the one that watches for its parent"
 
-    def test_memory_that_is_not_to_be_had_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is reserved beforehand: whoever writes to memory that is not there is killed by SIGBUS."""
+    def test_memory_that_is_not_to_be_had_is_one_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is reserved beforehand: whoever writes to memory that is not there is killed by
+        SIGBUS."""
         full = OSError(errno.ENOSPC, "No space left on device")
         monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=full))
         with pytest.raises(RunError, match=r"^[^\n]*bytes of memory[^\n]*No space left[^\n]*$"):
@@ -139,7 +160,8 @@ class TestProcesses:
     @LINUX
     def test_a_store_that_is_gone_has_closed_its_files(self) -> None:
         """A program may train thousands of times, with 1,024 files at most."""
-        files, experiment = Path("/proc/self/fd"), load_experiment(config(backend="processes"))
+        files = Path("/proc/self/fd")
+        experiment = load_experiment(config(backend="processes"))
         gc.collect()  # what earlier tests have left
         before = len(list(files.iterdir()))
         store = make_store(experiment)
@@ -151,15 +173,16 @@ class TestProcesses:
     def test_a_script_without_a_main_guard_runs_once(self, tmp_path: Path) -> None:
         """Without precautions children of multiprocessing import the program that started them.
 
-        It may choose its start method later, and train in the processes of a pool, which are daemons. Its own classes
-        cannot be a part of what they train.
+        It may choose its start method later, and train in the processes of a pool, which are
+        daemons. Its own classes cannot be a part of what they train.
         """
         script = tmp_path / "script.py"
         script.write_text(
             "import multiprocessing, a3c_exp\n"
             "from torch import nn\n"
             "print('imported', flush=True)\n"
-            "words = ['env=gym', 'env.id=scripted:Bandit-v0', 'workers=2', 'total_steps=1000', 'eval.every=null']\n"
+            "words = ['env=gym', 'env.id=scripted:Bandit-v0', 'workers=2', "
+            "'total_steps=1000', 'eval.every=null']\n"
             "def train(folder, *others):\n"
             "    return a3c_exp.train([*words, *others], folder).summary['stop_reason']\n"
             "print(train('one', 'plugins=[scripted]'))\n"
@@ -176,7 +199,9 @@ class TestProcesses:
         )
         mark = f"A3C_EXP_TEST={tmp_path}"
         environment = os.environ | dict([mark.split("=", 1)])
-        done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
         assert done.stdout.splitlines()[:2] == ["imported", "total_steps"], done.stderr
         line, pooled = done.stdout.splitlines()[2:]
         assert line.startswith("network = ") and "__main__" in line, "processes cannot import it"
@@ -186,7 +211,8 @@ class TestProcesses:
 
 
 def test_thousands_of_updates_a_second_become_ten_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event is passed on at once, also that of leaving, and the last ones although their worker fails."""
+    """The first event is passed on at once, also that of leaving, and the last ones although their
+    worker fails."""
 
     def steps() -> Iterator[Event | YieldPoint]:
         for index in range(5):
@@ -204,7 +230,9 @@ def test_thousands_of_updates_a_second_become_ten_messages(monkeypatch: pytest.M
         assert last == WorkerExit("diverged", final=True)
 
 
-def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 66)
     load_experiment(config(backend="processes"))
     monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * 67)
@@ -214,7 +242,8 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_refused(monke
 
 
 def test_all_workers_files_may_be_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The soft limit is raised. A hard limit that is too low is reported before anything is started."""
+    """The soft limit is raised. A hard limit that is too low is reported before anything is
+    started."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
     try:

@@ -85,14 +85,20 @@ def test_a_copy_with_another_environment_measures_again(here: Path) -> None:
     common = [f"from={here / 'run'}", "plugins=[scripted]"]
     assert main([*common, "seed=1", "hydra.run.dir=same"]) == 0
     assert read_config(here / "same")["env"]["normalize_observations"] == [255.0, QUARTER]
-    changed = saved_plan("from", str(here / "run"), read_arguments([*common, "env.wrappers=[]"])).config
+    changed = saved_plan(
+        "from", str(here / "run"), read_arguments([*common, "env.wrappers=[]"])
+    ).config
     assert changed["env"]["normalize_observations"] == "background"
     assert "env.normalize_observations" not in changed["typed"]
 
 
 def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
-    space, picture = Box(0, 3, (2, 8, 8), np.uint8), np.ones((2, 8, 8), np.uint8)
-    few = Gym(id="scripted:Echo-v0", kwargs={"observations": space, "actions": Discrete(2), "observation": picture})
+    space = Box(0, 3, (2, 8, 8), np.uint8)
+    picture = np.ones((2, 8, 8), np.uint8)
+    few = Gym(
+        id="scripted:Echo-v0",
+        kwargs={"observations": space, "actions": Discrete(2), "observation": picture},
+    )
     experiment = load_experiment(config(CORNERS, network=SMALL_CNN))
     with_few = replace(few, normalize_observations="background")
     assert measure(replace(experiment, env=with_few)) == (1.0, 1.0)
@@ -104,11 +110,23 @@ def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
 @pytest.mark.parametrize(
     ("env", "settings", "key", "hint"),
     [
-        (TARGET, {"env__normalize_observations": "background"}, "env.normalize_observations", "no pictures of bytes"),
-        (CORNERS, {**PICTURES, "env__kwargs": {"size": 4}}, "env.normalize_observations", "cannot be measured"),
+        (
+            TARGET,
+            {"env__normalize_observations": "background"},
+            "env.normalize_observations",
+            "no pictures of bytes",
+        ),
+        (
+            CORNERS,
+            {**PICTURES, "env__kwargs": {"size": 4}},
+            "env.normalize_observations",
+            "cannot be measured",
+        ),
         (CORNERS, {**PICTURES, "plugins": []}, "env.id", "plugins"),
     ],
     ids=["no pictures", "an environment that fails", "code that may not be imported"],
 )
-def test_what_cannot_be_measured_is_refused(env: str, settings: dict[str, Any], key: str, hint: str) -> None:
+def test_what_cannot_be_measured_is_refused(
+    env: str, settings: dict[str, Any], key: str, hint: str
+) -> None:
     assert hint in refused(lambda: normalization(env, check=False, **settings), key)

@@ -1,4 +1,5 @@
-"""The author's commands run: a part of each, in a small form. What they find is for their tables."""
+"""The author's commands run: a part of each, in a small form. What they find is for their
+tables."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from runs import train
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # bench is not installed: it belongs to the checkout
+# bench is not installed: it belongs to the checkout
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from a3c_exp.cli.hydra_compose import hydra_session
 from bench import __main__ as bench
@@ -26,17 +28,23 @@ def row(*against: Measurement, at_least: float | None = None) -> Row:
     return Row("name", "title", Measurement("ours", lambda _: 30.0), against, at_least=at_least)
 
 
-def test_what_was_measured_stays_until_it_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_stays_until_it_is_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = iter([60.0, 120.0])
     other = Row("other", "another", Measurement("ours", lambda _: 1.0))
-    monkeypatch.setattr(bench, "ROWS", (row(Measurement("theirs", lambda _: next(figures)), at_least=0.4), other))
+    monkeypatch.setattr(
+        bench, "ROWS", (row(Measurement("theirs", lambda _: next(figures)), at_least=0.4), other)
+    )
     monkeypatch.setattr(bench, "FOLDER", tmp_path)
     assert bench.main(["--rounds", "1"]) == 0
     before = (tmp_path / "RESULTS.md").read_text()
     assert "| title | 30 steps/s | theirs | 60 steps/s | 0.5 (0.5 - 0.5) | >= 0.4 | yes |" in before
     assert bench.main(["--only", "name", "--rounds", "1"]) == 0
     after = (tmp_path / "RESULTS.md").read_text()
-    assert "| title | 30 steps/s | theirs | 120 steps/s | 0.25 (0.25 - 0.25) | >= 0.4 | no |" in after
+    assert (
+        "| title | 30 steps/s | theirs | 120 steps/s | 0.25 (0.25 - 0.25) | >= 0.4 | no |" in after
+    )
     assert "theirs | 60 steps/s" not in after
     assert after.splitlines()[-1] == before.splitlines()[-1], "the other row is as it was"
 
@@ -56,8 +64,12 @@ def test_lines_are_those_with_code() -> None:
     assert len(size.code_lines(SOURCE)) == 1 + 3, "LIMIT, the three lines of TEXT"
 
 
-@pytest.mark.parametrize(("damage", "happened"), [(flip_bits, {"refused", "read as it was"}), (cut_end, {"refused"})])
-def test_a_damaged_checkpoint_is_refused_or_read_as_it_was(damage: Damage, happened: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "happened"), [(flip_bits, {"refused", "read as it was"}), (cut_end, {"refused"})]
+)
+def test_a_damaged_checkpoint_is_refused_or_read_as_it_was(
+    damage: Damage, happened: set[str], tmp_path: Path
+) -> None:
     outcomes = try_row("bits", FaultRow("", 50, Checkpoint(damage)), 50, 0, tmp_path)
     assert {outcome.happened for outcome in outcomes} == happened
     assert not any(outcome.fault for outcome in outcomes)
@@ -76,7 +88,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", fuzz.FILES)
-def test_a_damaged_file_is_used_or_refused_in_one_line(name: str, whole: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_is_used_or_refused_in_one_line(
+    name: str, whole: Path, tmp_path: Path
+) -> None:
     outcomes = fuzz.try_all(name, fuzz.DamagedFile(whole, name), 2, 1, tmp_path)
     assert set(outcomes) <= {"ran", "one line", "left out by name"}, sorted(tmp_path.iterdir())
 
@@ -90,7 +104,10 @@ def test_equal_means_the_same_bits() -> None:
     assert difference(np.array(0.0), np.array(-0.0)) == "0.0 here, -0.0 there; 1 of 1"
     assert difference(values, values.astype(np.float64)) == "float32 here, float64 there"
     assert difference(values, values[:1]) == "shape [2, 2] here, [1, 2] there"
-    assert difference(np.array(["", "0.1"]), np.array(["", "0.100"])) == "0.1 here, 0.100 there; 1 of 2"
+    assert (
+        difference(np.array(["", "0.1"]), np.array(["", "0.100"]))
+        == "0.1 here, 0.100 there; 1 of 2"
+    )
 
 
 def test_a_run_is_read_whole_but_for_times_and_the_machine(tmp_path: Path) -> None:
@@ -105,5 +122,7 @@ def test_a_run_is_read_whole_but_for_times_and_the_machine(tmp_path: Path) -> No
 def test_speeds_are_those_of_equal_parts_of_the_time(tmp_path: Path) -> None:
     points = [(0, 0), (3, 900), (4, 1000), (6, 1200), (9, 1500), (12, 1650)]
     file = tmp_path / "metrics.csv"
-    file.write_text("wall_seconds,step\n" + "".join(f"{second},{step}\n" for second, step in points))
+    file.write_text(
+        "wall_seconds,step\n" + "".join(f"{second},{step}\n" for second, step in points)
+    )
     assert soak.speeds(file, 3, skip=0.25).tolist() == [100, 100, 50]

@@ -1,4 +1,5 @@
-"""Callbacks: what they are told on every backend, what they may do, their state and their errors."""
+"""Callbacks: what they are told on every backend, what they may do, their state and their
+errors."""
 
 from __future__ import annotations
 
@@ -72,7 +73,10 @@ def notes(folder: Path) -> dict[str, list[list[Any]]]:
 
 def named(name: str, **settings: Any) -> dict[str, Any]:
     """The setting of one callback of this file."""
-    return {"callbacks": [{"_target_": f"{__name__}.{name}", **settings}], "plugins": ["scripted", __name__]}
+    return {
+        "callbacks": [{"_target_": f"{__name__}.{name}", **settings}],
+        "plugins": ["scripted", __name__],
+    }
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
@@ -85,7 +89,9 @@ def test_every_moment_is_told_on_every_backend(backend: str, tmp_path: Path) -> 
         name for _, names in found["point"] for name in names
     }
     assert found["evaluation"][-1][0] == done.summary["steps"]
-    assert ["latest.ckpt", True] in found["checkpoint"] and ["best.ckpt", True] in found["checkpoint"]
+    assert ["latest.ckpt", True] in found["checkpoint"] and ["best.ckpt", True] in found[
+        "checkpoint"
+    ]
     assert found["end"] == [["total_steps", done.summary["steps"]]]
 
 
@@ -118,7 +124,9 @@ class Acting(Callback):
             case "evaluate":
                 run.evaluate()
             case "module":
-                weights = np.concatenate([each.detach().ravel() for each in run.module().parameters()])
+                weights = np.concatenate(
+                    [each.detach().ravel() for each in run.module().parameters()]
+                )
                 (run.folder / "sum").write_text(str(float(weights.sum())))
             case "multipliers":
                 run.set_multipliers(learning_rate=0.0)
@@ -164,7 +172,9 @@ def test_it_may_read_the_present_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Path) -> None:
     """A factor of 0: nothing is learned any more, also after a resumption."""
-    whole = config(backend=backend, workers=2, **named("Acting", deed="multipliers"), total_steps=1600)
+    whole = config(
+        backend=backend, workers=2, **named("Acting", deed="multipliers"), total_steps=1600
+    )
     train_config(whole, tmp_path)
     state = latest(tmp_path)["store"]
     assert state["multipliers"].tolist() == [0, 1]
@@ -182,9 +192,15 @@ def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Pat
         ("between steps", "'float' object cannot be interpreted as an integer"),
     ],
 )
-def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(deed: str, words: str, tmp_path: Path) -> None:
+def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(
+    deed: str, words: str, tmp_path: Path
+) -> None:
     assert act(tmp_path, deed).summary["stop_reason"] == "total_steps"
-    told = [line for line in (tmp_path / "train.log").read_text().splitlines() if "Acting.on_tick" in line]
+    told = [
+        line
+        for line in (tmp_path / "train.log").read_text().splitlines()
+        if "Acting.on_tick" in line
+    ]
     assert len(told) == 1 and words in told[0] and "test_callbacks.py:" in told[0]
     assert "mine" not in (tmp_path / "metrics.csv").read_text()
 
@@ -240,12 +256,16 @@ def test_its_errors_keep_no_run_from_being_saved(moment: str, tmp_path: Path) ->
     assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
     assert (tmp_path / "checkpoints" / "best.ckpt").exists() == (moment != "on_point")
     found = notes(tmp_path)
-    assert found["end"] == [["failed", done.summary["steps"]]] and len(found[moment.removeprefix("on_")]) > 0
+    assert (
+        found["end"] == [["failed", done.summary["steps"]]]
+        and len(found[moment.removeprefix("on_")]) > 0
+    )
 
 
 @dataclass(kw_only=True)
 class Ending(Noting):
-    """Asks for an evaluation once all workers have ended, and interrupts twice in a moment, or once then."""
+    """Asks for an evaluation once all workers have ended, and interrupts twice in a moment, or once
+    then."""
 
     interrupts: str | None = None
 
@@ -267,11 +287,14 @@ class Ending(Noting):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize(("rule", "limit", "reason"), [("max_episodes", 20, "interrupted"), ("max_seconds", 0.2, None)])
+@pytest.mark.parametrize(
+    ("rule", "limit", "reason"), [("max_episodes", 20, "interrupted"), ("max_seconds", 0.2, None)]
+)
 def test_a_run_whose_last_evaluation_is_interrupted_is_to_be_continued(
     rule: str, limit: float, reason: str | None, tmp_path: Path
 ) -> None:
-    """It would count as finished. But seconds are those of a session: they would begin anew, time and again."""
+    """It would count as finished. But seconds are those of a session: they would begin anew, time
+    and again."""
     settings: dict[str, Any] = {"total_steps": 10**9, f"stop__{rule}": limit, "eval__every": 10**9}
     done = train(tmp_path, **settings, **named("Ending", interrupts="trained"))
     assert (done.summary["stop_reason"], done.summary["best_eval_return"]) == (reason or rule, None)
@@ -296,7 +319,12 @@ def test_the_last_evaluation_is_made_once(tmp_path: Path) -> None:
 def test_ctrl_c_twice_breaks_in_only_once_the_run_is_saved(moment: str, tmp_path: Path) -> None:
     ended = pytest.raises(KeyboardInterrupt) if moment == "end" else nullcontext()
     with ended:
-        train(tmp_path, checkpoint__every=10**9, eval__every=None, **named("Ending", interrupts=moment))
+        train(
+            tmp_path,
+            checkpoint__every=10**9,
+            eval__every=None,
+            **named("Ending", interrupts=moment),
+        )
     assert (tmp_path / "summary.json").exists() and "end" in notes(tmp_path)
 
 
@@ -328,7 +356,9 @@ def test_its_state_is_in_checkpoints_and_a_resumed_run_counts_on(tmp_path: Path)
     assert latest(tmp_path)["callbacks"]["Counting"]["count"] > first
 
 
-@pytest.mark.parametrize("unfit", [object(), "x" * 2**24], ids=["an object", "more than can be read"])
+@pytest.mark.parametrize(
+    "unfit", [object(), "x" * 2**24], ids=["an object", "more than can be read"]
+)
 def test_a_state_that_a_checkpoint_cannot_hold_is_left_out_with_a_warning(
     unfit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,10 +396,17 @@ def test_one_that_cannot_be_made_is_refused_whatever_it_raises(name: str) -> Non
 
 
 def test_a_rule_that_can_never_end_a_run_is_told(tmp_path: Path) -> None:
-    target = {"_target_": "a3c_exp.callbacks.MetricTarget", "metric": "rollout/sucess_rate", "value": 1.0}
+    target = {
+        "_target_": "a3c_exp.callbacks.MetricTarget",
+        "metric": "rollout/sucess_rate",
+        "value": 1.0,
+    }
     train(tmp_path, callbacks=[{"_target_": "a3c_exp.callbacks.NoImprovement"}, target])
     log = (tmp_path / "train.log").read_text()
-    assert "NoImprovement never ends this run" in log and "no point of a curve rollout/sucess_rate" in log
+    assert (
+        "NoImprovement never ends this run" in log
+        and "no point of a curve rollout/sucess_rate" in log
+    )
 
 
 def test_runs_share_no_callback(tmp_path: Path) -> None:
@@ -386,7 +423,9 @@ class Placed(Callback):
     place: Path = Path()
 
 
-def test_settings_that_a_file_cannot_hold_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_that_a_file_cannot_hold_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     a3c_exp.train(config(), tmp_path / "run", callbacks=[Placed(place=tmp_path)])
     assert "config.yaml has no settings of callback Placed" in caplog.text
 
@@ -397,7 +436,9 @@ class Locked(Callback):
 
 
 @pytest.mark.parametrize("given", [[Counting], Counting(), [Locked()]])
-def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(given: Any, tmp_path: Path) -> None:
+def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(
+    given: Any, tmp_path: Path
+) -> None:
     refused(lambda: a3c_exp.train(config(), tmp_path / "run", callbacks=given), "callbacks")
     assert not (tmp_path / "run").exists()
 
@@ -406,7 +447,9 @@ def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(given: 
 
 
 def test_an_option_is_named_or_written_out(here: Path) -> None:
-    given = ["callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:3}]"]
+    given = [
+        "callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:3}]"
+    ]
     first, second = load_experiment(a3c_exp.compose([*QUICK, *given])).callbacks
     assert isinstance(first, NoImprovement) and first.evaluations == 5
     assert type(second).__name__ == "MetricTarget"
@@ -429,8 +472,16 @@ def test_a_target_is_not_reached_by_the_first_episodes_to_end() -> None:
     ("given", "key", "value"),
     [
         ("callbacks=[no_such]", "callbacks", "no_such"),
-        ("callbacks=[no_improvement,no_improvement]", "callbacks", ["NoImprovement", "NoImprovement"]),
-        ("callbacks=[{_target_:a3c_exp.callbacks.NoImprovement,evaluations:0}]", "callbacks[0].evaluations", 0),
+        (
+            "callbacks=[no_improvement,no_improvement]",
+            "callbacks",
+            ["NoImprovement", "NoImprovement"],
+        ),
+        (
+            "callbacks=[{_target_:a3c_exp.callbacks.NoImprovement,evaluations:0}]",
+            "callbacks[0].evaluations",
+            0,
+        ),
         ("callbacks=[metric_target]", "callbacks[0].metric", None),
         ("callbacks=3", "callbacks", 3),
     ],
@@ -439,11 +490,22 @@ def test_bad_input_is_one_line(given: str, key: str, value: object, here: Path) 
     refused(lambda: load_experiment(a3c_exp.compose([*QUICK, given])), key, value)
 
 
-def test_a_folders_callbacks_count_only_if_they_are_named_again(here: Path, refuses: Callable[..., str]) -> None:
-    """Those of this package that write below the folder excepted. Whoever evaluates the policy needs none of them."""
+def test_a_folders_callbacks_count_only_if_they_are_named_again(
+    here: Path, refuses: Callable[..., str]
+) -> None:
+    """Those of this package that write below the folder excepted. Whoever evaluates the policy
+    needs none of them."""
     mine = f"{{_target_:{__name__}.Acting,deed:log}}"
     assert (
-        program.main([*QUICK, f"plugins=[{__name__}]", f"callbacks=[no_improvement,{mine}]", "hydra.run.dir=run"]) == 0
+        program.main(
+            [
+                *QUICK,
+                f"plugins=[{__name__}]",
+                f"callbacks=[no_improvement,{mine}]",
+                "hydra.run.dir=run",
+            ]
+        )
+        == 0
     )
     resume = ["resume=run", "total_steps=128"]
     refuses(resume, "callbacks[1]._target_", f"{__name__}.Acting")
@@ -470,6 +532,21 @@ def test_a_run_that_a_callback_has_ended_goes_on_without_it(here: Path) -> None:
 def test_no_improvement_ends_a_run_after_so_many_evaluations(tmp_path: Path) -> None:
     """A policy that does not learn is never better."""
     rule = {"_target_": "a3c_exp.callbacks.NoImprovement", "evaluations": 3}
-    done = train(tmp_path, callbacks=[rule], eval__every=40, total_steps=10**6, optimizer__learning_rate=1e-12)
+    done = train(
+        tmp_path,
+        callbacks=[rule],
+        eval__every=40,
+        total_steps=10**6,
+        optimizer__learning_rate=1e-12,
+    )
     assert done.summary["stop_reason"] == "no_improvement"
-    assert len([point for point in read_points(tmp_path / "metrics.csv") if "eval/mean_reward" in point]) == 4
+    assert (
+        len(
+            [
+                point
+                for point in read_points(tmp_path / "metrics.csv")
+                if "eval/mean_reward" in point
+            ]
+        )
+        == 4
+    )

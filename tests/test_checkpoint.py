@@ -28,10 +28,14 @@ from a3c_exp.run import checkpoint, files
 from a3c_exp.run.files import Appender, FolderLockedError, exclusive_folder, write_text
 
 
-def test_a_checkpoint_has_the_same_bytes_each_time_and_its_arrays_can_be_written_to(tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_same_bytes_each_time_and_its_arrays_can_be_written_to(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "two.partial").write_bytes(b"x" * 10_000)  # of a process that was killed
     for name in ("one", "two"):
-        checkpoint.save(tmp_path / name, {"store": {"parameters": np.arange(50, dtype=np.float32), "steps": 7}})
+        checkpoint.save(
+            tmp_path / name, {"store": {"parameters": np.arange(50, dtype=np.float32), "steps": 7}}
+        )
     loaded = checkpoint.load(tmp_path / "one")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["one", "two"]
@@ -42,7 +46,15 @@ def test_a_checkpoint_has_the_same_bytes_each_time_and_its_arrays_can_be_written
 
 names = st.text("ab.Ü 0", min_size=1, max_size=3)
 plain = st.integers(-(2**128), 2**128) | st.floats() | st.booleans() | st.none() | names
-dtypes: list[Any] = [np.float32, np.float64, np.int64, np.uint64, np.uint8, np.bool_, np.dtype("<U5")]
+dtypes: list[Any] = [
+    np.float32,
+    np.float64,
+    np.int64,
+    np.uint64,
+    np.uint8,
+    np.bool_,
+    np.dtype("<U5"),
+]
 arrays: st.SearchStrategy[Any] = hnp.arrays(
     st.sampled_from(dtypes),
     hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
@@ -117,7 +129,11 @@ def test_a_checkpoint_of_another_version_says_so(tmp_path: Path, version: int) -
 
 
 def test_a_header_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    states = ([1], {"__array__": 3}, *({"x": {"__array__": name}} for name in (["a"], "missing.npy", "state.json")))
+    states = (
+        [1],
+        {"__array__": 3},
+        *({"x": {"__array__": name}} for name in (["a"], "missing.npy", "state.json")),
+    )
     headers = [{"version": checkpoint.VERSION, "state": state} for state in states]
     for header in ("", "[" * 100_000, "7", {"version": checkpoint.VERSION}, *headers):
         assert "is no checkpoint" in refusal(archive(tmp_path / "c", header))
@@ -144,7 +160,10 @@ def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None
 
 def test_a_checkpoint_cut_off_anywhere_or_with_a_changed_byte_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "c"
-    small = {"parameters": np.arange(4, dtype=np.float32), "statistics": {"steps": 12, "returns": np.ones(2)}}
+    small = {
+        "parameters": np.arange(4, dtype=np.float32),
+        "statistics": {"steps": 12, "returns": np.ones(2)},
+    }
     checkpoint.save(path, small)
     whole = path.read_bytes()
     for length in [*range(0, len(whole), 11), len(whole) - 1]:
@@ -157,7 +176,8 @@ def test_a_checkpoint_cut_off_anywhere_or_with_a_changed_byte_is_noticed(tmp_pat
             assert same(checkpoint.load(path), small), f"byte {place} changed unseen"
         except ConfigError:
             noticed += 1
-    assert noticed > len(whole) // 6  # the rest are dates and the like, which the archive keeps and nobody reads
+    # the rest are dates and the like, which the archive keeps and nobody reads
+    assert noticed > len(whole) // 6
 
 
 def test_a_checkpoint_whose_plain_values_are_too_many_is_refused_unread(
@@ -172,11 +192,15 @@ def test_a_checkpoint_whose_plain_values_are_too_many_is_refused_unread(
 # -- being cut short -------------------------------------------------------------------------------
 
 
-def test_a_process_killed_at_any_line_while_it_saves_leaves_the_old_checkpoint_or_the_new_one(tmp_path: Path) -> None:
+def test_a_process_killed_at_any_line_while_it_saves_leaves_the_old_checkpoint_or_the_new_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "latest.ckpt"
     checkpoint.save(path, {"steps": 1})
     new = {"parameters": np.ones(1000, np.float32), "steps": 2}
-    folder, line, kept = str(Path(checkpoint.__file__).parent), 1, 0
+    folder = str(Path(checkpoint.__file__).parent)
+    line = 1
+    kept = 0
     while killed_at_line(line, folder, lambda: checkpoint.save(path, new)):
         state = checkpoint.load(path)
         kept += "parameters" not in state
@@ -193,7 +217,10 @@ def test_a_process_killed_at_any_line_while_it_saves_leaves_the_old_checkpoint_o
 
 def test_a_summary_is_strict_json(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    files.write_json(path, {"steps": np.int64(3), "mean": math.nan, "worst": -np.inf, "list": (1, np.float32(0.5))})
+    files.write_json(
+        path,
+        {"steps": np.int64(3), "mean": math.nan, "worst": -np.inf, "list": (1, np.float32(0.5))},
+    )
     text = path.read_text()
     expected = {"steps": 3, "mean": None, "worst": None, "list": [1, 0.5]}
     assert json.loads(text, parse_constant=pytest.fail) == expected
@@ -205,7 +232,9 @@ def test_a_summary_is_strict_json(tmp_path: Path) -> None:
 
 
 @LINUX
-def test_a_file_is_on_disk_before_it_takes_the_old_ones_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_on_disk_before_it_takes_the_old_ones_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And its folder is afterwards. A power cut comes at any moment, and cannot be made."""
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
@@ -224,8 +253,11 @@ def test_a_file_is_on_disk_before_it_takes_the_old_ones_name(tmp_path: Path, mon
     assert calls == ["note.txt.partial", "replace", tmp_path.name]
 
 
-def test_what_does_not_fit_leaves_nothing_of_itself_behind_and_is_written_later(tmp_path: Path) -> None:
-    """The limit on the size of files stands in for a full disk: a write beyond it stops half-way, the next fails."""
+def test_what_does_not_fit_leaves_nothing_of_itself_behind_and_is_written_later(
+    tmp_path: Path,
+) -> None:
+    """The limit on the size of files stands in for a full disk: a write beyond it stops half-way,
+    the next fails."""
     write_text(tmp_path / "note.txt", "old")
     appender = Appender(tmp_path / "log")
     appender.add(b"whole\n" * 10)
@@ -260,10 +292,16 @@ def test_a_fork_of_a_killed_process_holds_no_lock(tmp_path: Path) -> None:
         "    print(child, flush=True)\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True)
+    killed = subprocess.run(
+        [sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True
+    )
     child = int(killed.stdout)
     try:
-        with exclusive_folder(tmp_path), pytest.raises(FolderLockedError), exclusive_folder(tmp_path):
+        with (
+            exclusive_folder(tmp_path),
+            pytest.raises(FolderLockedError),
+            exclusive_folder(tmp_path),
+        ):
             pass
     finally:
         os.kill(child, signal.SIGKILL)

@@ -87,7 +87,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("command", "key", "value"), BAD, ids=[command[:50] for command, _, _ in BAD])
+@pytest.mark.parametrize(
+    ("command", "key", "value"), BAD, ids=[command[:50] for command, _, _ in BAD]
+)
 def test_bad_input_is_one_line_and_writes_nothing(
     command: str, key: str, value: object, here: Path, refuses: Refuses
 ) -> None:
@@ -121,7 +123,10 @@ def test_what_a_saved_run_cannot_change_is_refused(
 
 @pytest.mark.parametrize(
     ("key", "value", "option"),
-    [("returns", "n_step_missing", "returns=n_step_zero"), ("critic_returns", "max_terms", "critic_returns=n_step")],
+    [
+        ("returns", "n_step_missing", "returns=n_step_zero"),
+        ("critic_returns", "max_terms", "critic_returns=n_step"),
+    ],
 )
 def test_words_of_other_programs_are_answered_by_the_option(
     key: str, value: str, option: str, here: Path, refuses: Refuses
@@ -132,26 +137,46 @@ def test_words_of_other_programs_are_answered_by_the_option(
 def test_an_option_of_ones_own_has_a_name_of_its_own(here: Path, refuses: Refuses) -> None:
     (here / "mine" / "returns").mkdir(parents=True)
     (here / "mine" / "returns" / "gae.yaml").write_text("lambda_: 0.5")
-    assert "returns/gae.yaml" in refuses(["--config-dir", "mine", "returns=gae"], "--config-dir", "mine")
+    assert "returns/gae.yaml" in refuses(
+        ["--config-dir", "mine", "returns=gae"], "--config-dir", "mine"
+    )
 
 
 def test_a_damaged_file_is_named_with_its_line(here: Path, refuses: Refuses) -> None:
     (here / "mine" / "returns").mkdir(parents=True)
-    (here / "mine" / "returns" / "mine.yaml").write_text("_target_: a3c_exp.returns.GAE\nlambda_: [1,\n")
-    assert "returns/mine.yaml, line 3" in refuses(["--config-dir", "mine", "returns=mine"], "returns", "mine")
+    (here / "mine" / "returns" / "mine.yaml").write_text(
+        "_target_: a3c_exp.returns.GAE\nlambda_: [1,\n"
+    )
+    assert "returns/mine.yaml, line 3" in refuses(
+        ["--config-dir", "mine", "returns=mine"], "returns", "mine"
+    )
 
 
 def test_the_full_names_in_hints_are_those_of_settings() -> None:
     hints = [hint.partition(" with ") for hint in ELSEWHERE.values()]
-    known = {chosen: dict(flatten(compose(chosen.split()))) for chosen in {each[2] for each in hints}}
+    known = {
+        chosen: dict(flatten(compose(chosen.split()))) for chosen in {each[2] for each in hints}
+    }
     for full, _, chosen in hints:
         assert full in known[chosen] or not re.fullmatch(r"[a-z_.]+", full), full
 
 
 @pytest.mark.parametrize(
-    "word", ["name", "output_dir", "logger", "wandb", "verbose", "render_mode", "n_timesteps", "tensorboard_log"]
+    "word",
+    [
+        "name",
+        "output_dir",
+        "logger",
+        "wandb",
+        "verbose",
+        "render_mode",
+        "n_timesteps",
+        "tensorboard_log",
+    ],
 )
-def test_a_word_of_another_library_is_answered_with_ours(word: str, here: Path, refuses: Refuses) -> None:
+def test_a_word_of_another_library_is_answered_with_ours(
+    word: str, here: Path, refuses: Refuses
+) -> None:
     assert "here it is" in refuses([f"{word}=1"], word, 1)
 
 
@@ -165,7 +190,10 @@ def test_an_optional_choice_may_be_null() -> None:
     for away in ("critic_returns=null", "~critic_returns"):
         assert compose([*chosen, away])["critic_returns"] is None
     with hydra_session() as hydra:
-        assert sweep(parse(["critic_returns=gae,null"], hydra)) == [["critic_returns=gae"], ["critic_returns=null"]]
+        assert sweep(parse(["critic_returns=gae,null"], hydra)) == [
+            ["critic_returns=gae"],
+            ["critic_returns=null"],
+        ]
 
 
 def test_a_setting_of_a_free_mapping_needs_no_plus() -> None:
@@ -175,7 +203,12 @@ def test_a_setting_of_a_free_mapping_needs_no_plus() -> None:
 
 
 def test_what_hydra_records_is_what_was_typed() -> None:
-    typed = ["returns={_target_:a3c_exp.returns.NStep,n:3}", "gamma=0.5", "env=lunar", "+env.kwargs.gravity=-5.0"]
+    typed = [
+        "returns={_target_:a3c_exp.returns.NStep,n:3}",
+        "gamma=0.5",
+        "env=lunar",
+        "+env.kwargs.gravity=-5.0",
+    ]
     with hydra_session() as hydra:
         node = compose_node(hydra, [*typed, "hydra.run.dir=run"])
         jobs = sweep(parse(["returns=n_step,n_step_zero", "optimizer.learning_rate=1e-3,1e-2"]))
@@ -186,7 +219,9 @@ def test_what_hydra_records_is_what_was_typed() -> None:
 # Flags that print and run nothing.
 
 
-def test_help_explains_every_choice_and_every_setting(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_every_choice_and_every_setting(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert program.main(["--help"]) == 0
     text = capfd.readouterr().out
     groups = [path.name for path in conf_folder().iterdir() if path.is_dir()]
@@ -199,7 +234,9 @@ def test_help_explains_every_choice_and_every_setting(here: Path, capfd: pytest.
     assert list(here.iterdir()) == []
 
 
-def test_cfg_job_prints_the_composed_configuration(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_cfg_job_prints_the_composed_configuration(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert program.main(["--cfg", "job", "env=lunar", "gamma=0.5"]) == 0
     printed = yaml.safe_load(capfd.readouterr().out)
     assert (printed["gamma"], printed["env"]["id"]) == (0.5, "LunarLander-v3")
@@ -222,13 +259,17 @@ def test_a_folder_says_what_its_run_is(here: Path) -> None:
 def test_runs_that_begin_in_one_moment_each_have_a_folder(here: Path) -> None:
     with ThreadPoolExecutor(20) as pool:
         made = list(pool.map(make_new, [here / "outputs" / "run"] * 20))
-    assert sorted(path.name for path in made) == sorted(["run", *(f"run_{number}" for number in range(2, 21))])
+    assert sorted(path.name for path in made) == sorted(
+        ["run", *(f"run_{number}" for number in range(2, 21))]
+    )
     (here / "dangling").symlink_to("nowhere")
     with pytest.raises(FolderError):
         make_new(here / "dangling" / "run")
 
 
-def test_a_sweep_goes_on_without_the_run_that_it_started_from(here: Path, finished: Path, in_process: None) -> None:
+def test_a_sweep_goes_on_without_the_run_that_it_started_from(
+    here: Path, finished: Path, in_process: None
+) -> None:
     shutil.copytree(finished, here / "start")
     command = [*QUICK, "env=acrobot", "sweep=one", "init_from=start", "seed=1"]
     command.append("hydra.sweep.subdir=run_${hydra.job.num}")
@@ -242,17 +283,28 @@ def test_a_sweep_goes_on_without_the_run_that_it_started_from(here: Path, finish
 
 def test_a_run_is_resumed_with_a_backend_of_the_users_own(here: Path) -> None:
     (here / "my_conf" / "backend").mkdir(parents=True)
-    (here / "my_conf" / "backend" / "mine.yaml").write_text((conf_folder() / "backend" / "threads.yaml").read_text())
+    (here / "my_conf" / "backend" / "mine.yaml").write_text(
+        (conf_folder() / "backend" / "threads.yaml").read_text()
+    )
     assert program.main([*QUICK, "hydra.run.dir=run"]) == 0
-    assert program.main(["--config-dir", "my_conf", "resume=run", "total_steps=128", "backend=mine"]) == 0
+    assert (
+        program.main(["--config-dir", "my_conf", "resume=run", "total_steps=128", "backend=mine"])
+        == 0
+    )
     assert summary(here / "run")["steps"] >= 128
 
 
-@pytest.mark.parametrize("change", ["backend=processes", "total_steps=1e6", "backend=serial total_steps=1e6"])
-def test_a_copy_with_another_backend_or_length_chooses_its_points_again(change: str, here: Path) -> None:
+@pytest.mark.parametrize(
+    "change", ["backend=processes", "total_steps=1e6", "backend=serial total_steps=1e6"]
+)
+def test_a_copy_with_another_backend_or_length_chooses_its_points_again(
+    change: str, here: Path
+) -> None:
     saved, _ = load_final(compose([*QUICK, "total_steps=1000"]))
     (here / "run.yaml").write_text(config_text(saved))
-    changed = saved_plan("from", "run.yaml", read_arguments(["from=run.yaml", *change.split()])).config
+    changed = saved_plan(
+        "from", "run.yaml", read_arguments(["from=run.yaml", *change.split()])
+    ).config
     assert (saved["log"], changed["log"]) == ({"every": 4}, {"every": "auto"})
 
 
@@ -272,10 +324,14 @@ def test_a_setting_that_is_typed_before_its_component_counts(here: Path) -> None
         ("network@network.encoder=cnn network=lstm", "network.encoder", "a3c_exp.networks.Cnn"),
     ],
 )
-def test_an_option_goes_where_it_is_put_and_nowhere_else(words: str, place: str, target: str, here: Path) -> None:
+def test_an_option_goes_where_it_is_put_and_nowhere_else(
+    words: str, place: str, target: str, here: Path
+) -> None:
     saved, _ = load_final(compose(QUICK))
     (here / "run.yaml").write_text(config_text(saved))
-    changed = saved_plan("from", "run.yaml", read_arguments(["from=run.yaml", *words.split()])).config
+    changed = saved_plan(
+        "from", "run.yaml", read_arguments(["from=run.yaml", *words.split()])
+    ).config
     assert OmegaConf.select(OmegaConf.create(dict(changed)), place)["_target_"] == target
     others = {"returns", "schedule", "network", "optimizer"} - {place.partition(".")[0]}
     assert {key: changed[key] for key in others} == {key: saved[key] for key in others}
@@ -288,7 +344,9 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     assert program.main([f"from={finished}", *changes]) == 0
     [folder] = (here / "outputs").iterdir()
     assert folder.name.startswith("acrobot_a3c_s5_")
-    before, after = (yaml.safe_load((run / "config.yaml").read_text()) for run in (finished, folder))
+    before, after = (
+        yaml.safe_load((run / "config.yaml").read_text()) for run in (finished, folder)
+    )
     expected = before | {
         "seed": 5,
         "returns": {"_target_": "a3c_exp.returns.NStep", "n": 7},
@@ -298,7 +356,10 @@ def test_a_saved_configuration_runs_again(finished: Path, here: Path) -> None:
     assert after == expected
     assert after["critic_returns"]["_target_"] == "a3c_exp.returns.GAE"
     assert summary(folder)["steps"] == 64
-    assert program.main([f"from={finished}", "hydra.run.dir=sgd${seed}", "seed=4", "optimizer=sgd"]) == 0
+    assert (
+        program.main([f"from={finished}", "hydra.run.dir=sgd${seed}", "seed=4", "optimizer=sgd"])
+        == 0
+    )
     places = here / "sgd4" / "config.yaml", conf_folder() / "optimizer" / "sgd.yaml"
     sgd, option = (yaml.safe_load(place.read_text()) for place in places)
     assert sgd["optimizer"] == option, "nothing of the default environment"

@@ -1,4 +1,5 @@
-"""Components on the command line: chosen by name, written out, in place of a preset's, or of the user's own."""
+"""Components on the command line: chosen by name, written out, in place of a preset's, or of the
+user's own."""
 
 from __future__ import annotations
 
@@ -29,15 +30,24 @@ def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str)
     ("command", "gone", "stays"),
     [
         ("experiment=threads_n_step_zero returns=gae", "returns.n", "optimizer.betas"),
-        ("experiment=pong algorithm=a3c", "algorithm.epochs", "algorithm.entropy_coefficient.start"),
+        (
+            "experiment=pong algorithm=a3c",
+            "algorithm.epochs",
+            "algorithm.entropy_coefficient.start",
+        ),
         ("experiment=pong env=lunar network=mlp", "env.height", "algorithm.epochs"),
-        ("experiment=lstm_cartpole network@network.encoder=mlp", "network.no_such_setting", "network.hidden_size"),
+        (
+            "experiment=lstm_cartpole network@network.encoder=mlp",
+            "network.no_such_setting",
+            "network.hidden_size",
+        ),
     ],
 )
 def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes(
     command: str, gone: str, stays: str
 ) -> None:
-    preset, chosen = compose(command.split()[:1]), compose(command.split())
+    preset = compose(command.split()[:1])
+    chosen = compose(command.split())
     load_experiment(chosen)
     assert gone not in dict(flatten(chosen))
     assert dict(flatten(chosen))[stays] == dict(flatten(preset))[stays]
@@ -50,7 +60,9 @@ def test_a_component_takes_the_place_of_a_presets_and_what_it_does_not_know_goes
         ("experiment=mine optimizer.param_groups={}", "network.initial_std"),
     ],
 )
-def test_so_does_one_of_torch_and_one_that_an_experiment_chooses(command: str, gone: str, here: Path) -> None:
+def test_so_does_one_of_torch_and_one_that_an_experiment_chooses(
+    command: str, gone: str, here: Path
+) -> None:
     files = {
         "optimizer/torch_adam.yaml": "_target_: torch.optim.AdamW\nlr: 1.0e-3\n",
         "network/own.yaml": "_target_: user_modules.Gru\nwidth: 8\n",
@@ -70,11 +82,19 @@ def test_an_empty_mapping_takes_the_place_of_another() -> None:
     assert (chosen["optimizer"]["param_groups"], chosen["env"]["kwargs"]) == ({}, {})
 
 
-def test_a_setting_that_no_component_knows_is_refused(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Only settings that the replaced component knows are dropped, neither typed nor mistyped ones."""
+def test_a_setting_that_no_component_knows_is_refused(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Only settings that the replaced component knows are dropped, neither typed nor mistyped
+    ones."""
     files = {
-        "env/mine.yaml": "# @package _global_\ndefaults: [gym, override /network: mlp]\nenv: {id: A-v0, sale: 1}\n",
-        "experiment/mine.yaml": "# @package _global_\ndefaults: [override /algorithm: ppo]\nalgorithm: {epoch: 3}\n",
+        "env/mine.yaml": (
+            "# @package _global_\ndefaults: [gym, override /network: mlp]\nenv: {id: A-v0, sale: "
+            "1}\n"
+        ),
+        "experiment/mine.yaml": (
+            "# @package _global_\ndefaults: [override /algorithm: ppo]\nalgorithm: {epoch: 3}\n"
+        ),
     }
     for name, text in files.items():
         (here / "dir" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -92,20 +112,35 @@ def test_a_setting_that_no_component_knows_is_refused(here: Path, capfd: pytest.
 def test_a_component_that_is_written_out_has_no_settings_of_a_preset() -> None:
     sgd = "{_target_:a3c_exp.optimizers.SGD,learning_rate:0.1}"
     chosen = compose(["env=lunar", f"optimizer={sgd}", "+optimizer.momentum=0.5"])
-    assert chosen["optimizer"] == {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.1, "momentum": 0.5}
+    assert chosen["optimizer"] == {
+        "_target_": "a3c_exp.optimizers.SGD",
+        "learning_rate": 0.1,
+        "momentum": 0.5,
+    }
 
 
 @pytest.mark.parametrize(
     ("command", "group", "expected"),
     [
-        ("schedule={_target_:a3c_exp.schedules.Constant,value:0.5},linear", "schedule", ["Constant", "Linear"]),
-        ("experiment=threads_n_step_zero rollout_length=5 returns=glob(n_step*)", "returns", ["NStep", "NStepZero"]),
+        (
+            "schedule={_target_:a3c_exp.schedules.Constant,value:0.5},linear",
+            "schedule",
+            ["Constant", "Linear"],
+        ),
+        (
+            "experiment=threads_n_step_zero rollout_length=5 returns=glob(n_step*)",
+            "returns",
+            ["NStep", "NStepZero"],
+        ),
     ],
 )
 def test_a_sweep_over_components(command: str, group: str, expected: list[str]) -> None:
     """By name and written out, over all options of a name, and in place of a preset's."""
     with hydra_session() as hydra:
-        jobs = [to_container(node) for node in compose_jobs(hydra, sweep(parse([*QUICK, *command.split()], hydra)))]
+        jobs = [
+            to_container(node)
+            for node in compose_jobs(hydra, sweep(parse([*QUICK, *command.split()], hydra)))
+        ]
     assert [job[group]["_target_"].rpartition(".")[2] for job in jobs] == expected
 
 

@@ -1,4 +1,5 @@
-"""The files of conf/: every option composes and runs, presets have the settings of their sources."""
+"""The files of conf/: every option composes and runs, presets have the settings of their
+sources."""
 
 from __future__ import annotations
 
@@ -25,20 +26,39 @@ from a3c_exp.returns import GAE
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = {f"{path.parent.name}={path.stem}" for path in conf_folder().glob("*/*.yaml")}
-OPTIONS -= {option for option in OPTIONS if option.startswith("callback=")}  # these are in tests/test_callbacks.py
+# these are in tests/test_callbacks.py
+OPTIONS -= {option for option in OPTIONS if option.startswith("callback=")}
 ENVS = sorted(option for option in OPTIONS if option.startswith("env="))
 PRESETS = sorted(option for option in OPTIONS if option.startswith("experiment="))
 CORNERS = "plugins=[scripted] env=gym env.id=scripted:Corners-v0 env.kwargs.size=84"
 # Options of the other groups, several in a run.
 TOGETHER = [
-    "algorithm=a3c returns=discounted critic_returns=discounted optimizer=adam network=mlp backend=serial",
-    "returns=vtrace critic_returns=vtrace optimizer=rmsprop schedule=constant network=lstm backend=threads",
-    f"algorithm=ppo algorithm.minibatch_size=8 returns=gae critic_returns=n_step network=cnn {CORNERS}",
-    f"returns=gae_095 critic_returns=gae optimizer=sgd network=cnn_nature backend=processes {CORNERS}",
-    f"returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala backend=ga3c {CORNERS}",
+    (
+        "algorithm=a3c returns=discounted critic_returns=discounted optimizer=adam "
+        "network=mlp backend=serial"
+    ),
+    (
+        "returns=vtrace critic_returns=vtrace optimizer=rmsprop schedule=constant "
+        "network=lstm backend=threads"
+    ),
+    (
+        "algorithm=ppo algorithm.minibatch_size=8 returns=gae critic_returns=n_step "
+        f"network=cnn {CORNERS}"
+    ),
+    (
+        "returns=gae_095 critic_returns=gae optimizer=sgd network=cnn_nature "
+        f"backend=processes {CORNERS}"
+    ),
+    (
+        "returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala "
+        f"backend=ga3c {CORNERS}"
+    ),
     "network=dict env=gym env.id=Blackjack-v1",
     f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
-    *(f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1" for name in ("one_step_q", "n_step_q", "sarsa")),
+    *(
+        f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1"
+        for name in ("one_step_q", "n_step_q", "sarsa")
+    ),
 ]
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
@@ -58,7 +78,8 @@ def composed(*words: str) -> Any:
     return yaml.safe_load(_composed(*words))
 
 
-# Of several files that differ in numbers alone, or of one that trains in another test, the experiment is made.
+# Of several files that differ in numbers alone, or of one that trains in another test, the
+# experiment is made.
 ALIKE = re.compile(
     r"env=(acrobot|bipedal|breakout|lunar|lunar_continuous|mountaincar|mountaincar_continuous|pendulum|pong)|experiment=("
     r"a3c_paper_\w+|cartpole_parameter_server|cartpole_threads_zero|dppo_cluster_\w+|fast_lunar|ga3c_pong|n_step_q(_lunar)?"
@@ -82,12 +103,15 @@ def test_every_option_is_among_those_that_are_tried() -> None:
 @pytest.mark.parametrize("words", TOGETHER, ids=range(len(TOGETHER)))
 def test_options_train_a_few_steps(words: str, tmp_path: Path) -> None:
     config = compose(words.split()) | SMALL
-    train_a_few_steps(config if "backend" in words else config | {"backend": SERIAL}, tmp_path / "run")
+    train_a_few_steps(
+        config if "backend" in words else config | {"backend": SERIAL}, tmp_path / "run"
+    )
 
 
 @pytest.mark.parametrize("option", [*ENVS, *PRESETS])
 def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: Path) -> None:
-    """Presets with the workers and rollouts that they ask for, but for Atari games, which take too long for that."""
+    """Presets with the workers and rollouts that they ask for, but for Atari games, which take too
+    long for that."""
     config = composed(option, *NEEDS.get(option, []))
     for start, (package, extra) in PACKAGES.items():
         if str(config["env"].get("id")).startswith(start):
@@ -95,7 +119,8 @@ def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: 
     atari = config["env"]["_target_"] == "a3c_exp.envs.Atari"
     if atari:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-        config["env"]["normalize_observations"] = [128, 64]  # to measure them takes seconds, and has tests of its own
+        # to measure them takes seconds, and has tests of its own
+        config["env"]["normalize_observations"] = [128, 64]
     if "mujoco" in option:
         pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
     if atari or option in ENVS:
@@ -106,7 +131,8 @@ def test_every_environment_and_preset_trains_a_few_steps(option: str, tmp_path: 
         load_experiment(config)
         return
     train_a_few_steps(config, tmp_path / "run")
-    if option in ENVS and not atari:  # a run's folder needs no `plugins`, though its environment is of another package
+    # a run's folder needs no `plugins`, though its environment is of another package
+    if option in ENVS and not atari:
         load_run(tmp_path / "run")
 
 
@@ -128,27 +154,38 @@ def test_every_setting_of_the_whole_run_is_in_the_main_file() -> None:
 
 def test_an_environment_sets_what_it_needs_and_the_command_line_has_the_last_word() -> None:
     assert compose(["env=cartpole"])["reward_threshold"] == 475.0
-    assert compose(["env=cartpole", "reward_threshold=450"])["stop"]["mean_return"] == 450, "it stops there"
+    assert compose(["env=cartpole", "reward_threshold=450"])["stop"]["mean_return"] == 450, (
+        "it stops there"
+    )
     changed = compose(["env=cartpole", "stop.mean_return=490"])
     assert (changed["reward_threshold"], changed["stop"]["mean_return"]) == (475, 490)
 
 
 def test_an_experiment_has_the_last_word_before_the_command_line() -> None:
     config = compose(["experiment=paper", "env=lunar"])
-    assert (config["env"]["id"], config["envs_per_worker"], config["rollout_length"]) == ("LunarLander-v3", 1, 20)
+    assert (config["env"]["id"], config["envs_per_worker"], config["rollout_length"]) == (
+        "LunarLander-v3",
+        1,
+        20,
+    )
     assert compose(["experiment=paper", "rollout_length=5"])["rollout_length"] == 5
 
 
 def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
     assert compose(["env=pong"])["network"]["_target_"] == "a3c_exp.networks.Cnn"
-    assert compose(["env=pong", "network=cnn_impala"])["network"]["_target_"] == "a3c_exp.networks.Impala"
+    assert (
+        compose(["env=pong", "network=cnn_impala"])["network"]["_target_"]
+        == "a3c_exp.networks.Impala"
+    )
     paper = compose(["experiment=a3c_paper_atari", "env=breakout"])
     assert (paper["env"]["game"], paper["env"]["terminal_on_life_loss"]) == ("breakout", True)
     assert paper["network"]["init"] == "default"
 
 
 # What a preset learns is in results/, with the whole configuration of its runs.
-RECORDS = {path.stem.removeprefix("preset_"): path for path in (ROOT / "results").glob("preset_*.yaml")}
+RECORDS = {
+    path.stem.removeprefix("preset_"): path for path in (ROOT / "results").glob("preset_*.yaml")
+}
 SHORTER = {"a3c_paper_atari_5000000", "ga3c_pong_15_5000000", "universe_pong_15_10000000"}
 """Records of runs with fewer steps, and perhaps a lower threshold, than their presets."""
 MAY_DIFFER = {"env.normalize_observations", "total_steps", "reward_threshold", "stop.mean_return"}
@@ -191,7 +228,12 @@ GA3C = """
 def test_ga3c_can_be_set_as_it_was_published() -> None:
     """By the command at the head of its preset."""
     text = (conf_folder() / "experiment" / "ga3c_pong.yaml").read_text(encoding="utf-8")
-    published = [word for line in text.splitlines() if line.startswith("#   ") for word in line[1:].split()]
+    published = [
+        word for line in text.splitlines() if line.startswith("#   ") for word in line[1:].split()
+    ]
     found = dict(flatten(compose(published)))
-    settings = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in GA3C.split())}
+    settings = {
+        key: yaml.safe_load(value)
+        for key, _, value in (word.partition("=") for word in GA3C.split())
+    }
     assert {key: found[key] for key in settings} == settings

@@ -31,7 +31,8 @@ def default() -> dict[str, Any]:
 
 
 def changed(config: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    """A copy of a configuration, with settings by their keys: `changed(config, **{"env.id": "Acrobot-v1"})`."""
+    """A copy of a configuration, with settings by their keys:
+    `changed(config, **{"env.id": "Acrobot-v1"})`."""
     config = deepcopy(config)
     for key, value in settings.items():
         put(config, key, value)
@@ -40,12 +41,16 @@ def changed(config: dict[str, Any], **settings: Any) -> dict[str, Any]:
 
 def test_a_coefficient_may_be_a_schedule(default: dict[str, Any]) -> None:
     schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.02, "end": 0.0}
-    algorithm: Any = load_experiment(changed(default, **{"algorithm.entropy_coefficient": schedule})).algorithm
+    algorithm: Any = load_experiment(
+        changed(default, **{"algorithm.entropy_coefficient": schedule})
+    ).algorithm
     assert algorithm.entropy_coefficient == Linear(start=0.02, end=0.0)
 
 
 def test_the_smallest_numbers_are_taken(default: dict[str, Any]) -> None:
-    least: dict[str, Any] = dict.fromkeys(("total_steps", "workers", "envs_per_worker", "rollout_length", "quorum"), 1)
+    least: dict[str, Any] = dict.fromkeys(
+        ("total_steps", "workers", "envs_per_worker", "rollout_length", "quorum"), 1
+    )
     settings = least | {"update": "sync", "seed": 0, "record_episodes": 0}
     assert load_experiment(changed(default, **settings)).total_steps == 1
 
@@ -66,7 +71,11 @@ def test_the_smallest_numbers_are_taken(default: dict[str, Any]) -> None:
         ({"optimizer.param_groups": {"nose": {}}}, "optimizer.param_groups", "nose"),
         ({"network.distribution": "cauchy"}, "network.distribution", "cauchy"),
         ({"network.distribution": "beta"}, "network.distribution", "beta"),
-        ({"network": {"_target_": "a3c_exp.networks.Lstm", "distribution": "beta"}}, "network.distribution", "beta"),
+        (
+            {"network": {"_target_": "a3c_exp.networks.Lstm", "distribution": "beta"}},
+            "network.distribution",
+            "beta",
+        ),
         ({"env.normalize_rewards": "centred"}, "env.normalize_rewards", "centred"),
         ({"env.id": "CartPol-v1"}, "env.id", "CartPol-v1"),
         ({"init_from": "nowhere"}, "init_from", str(Path("nowhere").absolute())),
@@ -90,20 +99,27 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_epsilon_needs_discrete_actions(default: dict[str, Any]) -> None:
-    load_experiment(default | {"epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.4, "end": 0.1}})
+    load_experiment(
+        default | {"epsilon": {"_target_": "a3c_exp.schedules.Linear", "start": 0.4, "end": 0.1}}
+    )
     refused(lambda: load_experiment(compose(["env=pendulum", "epsilon=0.1"])), "epsilon", 0.1)
 
 
-def test_each_configuration_of_a_sweep_has_its_evaluations_environment_checked(default: dict[str, Any]) -> None:
+def test_each_configuration_of_a_sweep_has_its_evaluations_environment_checked(
+    default: dict[str, Any],
+) -> None:
     made: Made = []
     load_final(changed(default, **{"eval.env": {"max_episode_steps": 100}}), made=made)
     other = changed(default, **{"eval.env": {"id": "Acrobot-v1"}})
     refused(lambda: load_final(other, made=made), "eval.env")
 
 
-def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, default: dict[str, Any]) -> None:
+def test_a_start_from_a_run_of_another_network_is_refused(
+    tmp_path: Path, default: dict[str, Any]
+) -> None:
     run = a3c_exp.train([*QUICK, "network.hidden_sizes=[8]"], tmp_path / "run")
-    start = {"init_from": str(run.folder), "network.hidden_sizes": (8,)}  # as a program may write it
+    # as a program may write it
+    start = {"init_from": str(run.folder), "network.hidden_sizes": (8,)}
     same = changed(default, **start)
     load_experiment(changed(same, **{"network.init": "glorot"}))  # its parameters are not drawn
     for key, value, hint in (
@@ -115,7 +131,11 @@ def test_a_start_from_a_run_of_another_network_is_refused(tmp_path: Path, defaul
         other = changed(same, **{key: value})
         assert hint in refused(lambda other=other: load_experiment(other), "init_from")  # type: ignore[misc]
     shared = {"env.normalize_observations": "shared"}
-    start = {"init_from": str(a3c_exp.train([*QUICK, "env.normalize_observations=shared"], tmp_path / "shared").folder)}
+    start = {
+        "init_from": str(
+            a3c_exp.train([*QUICK, "env.normalize_observations=shared"], tmp_path / "shared").folder
+        )
+    }
     load_experiment(changed(default, **start, **shared))
     other = changed(default, **start, **{"env.normalize_observations": True})
     assert "env.normalize_observations=true" in refused(lambda: load_experiment(other), "init_from")
@@ -142,12 +162,27 @@ def test_a_network_too_large_for_the_memory_is_refused(default: dict[str, Any]) 
             "backend.training_batch=21",
             "backend: training_batch=21 ",
         ),
-        ("env=pendulum", "env.normalize_rewards=true", "env.wrappers=[NormalizeReward]", "env: NormalizeReward "),
+        (
+            "env=pendulum",
+            "env.normalize_rewards=true",
+            "env.wrappers=[NormalizeReward]",
+            "env: NormalizeReward ",
+        ),
         ("update=sync", "seed=1", "optimizer.staleness_power=1", "optimizer.staleness_power: "),
         ("optimizer_state=per_worker", "optimizer=adam", "optimizer=sgd", "optimizer_state: "),
         ("reward_threshold=null", "stop.worker_return=5", "stop.window=20", "stop.window: "),
-        ("env=lunar_continuous", "seed=1", "network.distribution=beta", "algorithm.entropy_coefficient: "),
-        ("env=pong network=lstm network@network.encoder=cnn", "seed=1", "optimizer=rmsprop", "optimizer: RMSProp "),
+        (
+            "env=lunar_continuous",
+            "seed=1",
+            "network.distribution=beta",
+            "algorithm.entropy_coefficient: ",
+        ),
+        (
+            "env=pong network=lstm network@network.encoder=cnn",
+            "seed=1",
+            "optimizer=rmsprop",
+            "optimizer: RMSProp ",
+        ),
     ],
 )
 def test_what_runs_but_is_probably_not_meant_is_warned_about(
@@ -163,14 +198,19 @@ def test_what_runs_but_is_probably_not_meant_is_warned_about(
 # A run's folder is not trusted.
 
 
-def test_a_configuration_reads_back_as_it_was_written(tmp_path: Path, default: dict[str, Any]) -> None:
+def test_a_configuration_reads_back_as_it_was_written(
+    tmp_path: Path, default: dict[str, Any]
+) -> None:
     kwargs = {"word": "true", "number": 1e-5, "large": 1e7, "nothing": None}
-    config = changed(default, **{"init_from": "1e5", "env.kwargs": kwargs})  # texts that look like something else
+    # texts that look like something else
+    config = changed(default, **{"init_from": "1e5", "env.kwargs": kwargs})
     (tmp_path / "config.yaml").write_text(config_text(config))
     assert read_config(tmp_path) == config
 
 
-@pytest.mark.parametrize("text", ["a: [", "- a list", "a: !!python/object/apply:os.system ['true']", "\x00", ""])
+@pytest.mark.parametrize(
+    "text", ["a: [", "- a list", "a: !!python/object/apply:os.system ['true']", "\x00", ""]
+)
 def test_a_damaged_configuration_is_refused_and_runs_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert "is damaged" in refused(lambda: read_config(tmp_path), "folder", str(tmp_path))

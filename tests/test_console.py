@@ -34,8 +34,10 @@ class Screen(io.StringIO):
         return True
 
     def rows(self) -> list[str]:
-        """What one sees: a carriage return goes back to the start of the row, ESC [ K clears the rest of it."""
-        rows, column = [""], 0
+        """What one sees: a carriage return goes back to the start of the row, ESC [ K clears the
+        rest of it."""
+        rows = [""]
+        column = 0
         for piece in re.findall(r"\x1b\[K|[\r\n]|[^\r\n\x1b]+", self.getvalue()):
             if piece == "\x1b[K":
                 rows[-1] = rows[-1][:column]
@@ -63,13 +65,17 @@ class Shown:
         self.now = 100.0
         self.statistics = RunStatistics(clock=lambda: self.now)
         handler = LiveLineHandler(self.screen if stream is None else stream)
-        experiment = SimpleNamespace(total_steps=1_000_000, stop=SimpleNamespace(max_seconds=max_seconds))
+        experiment = SimpleNamespace(
+            total_steps=1_000_000, stop=SimpleNamespace(max_seconds=max_seconds)
+        )
         run = SimpleNamespace(statistics=self.statistics, experiment=experiment, best_return=None)
         self.run = cast(Any, run)
         self.progress = ProgressLine(self.run, handler)
         self.progress.update()
 
-    def pass_by(self, seconds: float, count: int, returns: tuple[float, ...] = (), best: float | None = None) -> None:
+    def pass_by(
+        self, seconds: float, count: int, returns: tuple[float, ...] = (), best: float | None = None
+    ) -> None:
         """Steps that take some seconds."""
         self.now += seconds
         ends = np.full(len(returns), self.statistics.steps)
@@ -84,7 +90,9 @@ def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left() 
     assert shown.screen.rows() == ["0 / 1M steps | 0/s | return -"]
     for _ in range(5):
         shown.pass_by(1, 50_000, (10.0, 20.0), best=123.4)
-    assert shown.screen.rows() == ["250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"]
+    assert shown.screen.rows() == [
+        "250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"
+    ]
     shown.now += 1
     shown.run.best_return = None
     shown.progress.update("evaluation")
@@ -98,8 +106,12 @@ def test_the_speed_is_that_of_the_last_seconds_not_of_the_whole_run() -> None:
     assert "| 100/s |" in shown.screen.rows()[-1]
 
 
-@pytest.mark.parametrize(("max_seconds", "left"), [(None, "1:30 left"), (25, "0:15 left"), (5, "0:00 left")])
-def test_the_time_left_is_until_the_first_of_the_runs_ends(max_seconds: float | None, left: str) -> None:
+@pytest.mark.parametrize(
+    ("max_seconds", "left"), [(None, "1:30 left"), (25, "0:15 left"), (5, "0:00 left")]
+)
+def test_the_time_left_is_until_the_first_of_the_runs_ends(
+    max_seconds: float | None, left: str
+) -> None:
     shown = Shown(max_seconds=max_seconds)
     for _ in range(10):
         shown.pass_by(1, 10_000)
@@ -112,7 +124,9 @@ def test_amounts_and_durations_are_read_at_a_glance() -> None:
     assert [duration(seconds) for seconds in (6.2, 59.5, 3723)] == ["0:07", "1:00", "1:02:03"]
 
 
-def test_on_a_terminal_the_line_is_written_over_below_the_log_and_goes_at_the_end(tmp_path: Path) -> None:
+def test_on_a_terminal_the_line_is_written_over_below_the_log_and_goes_at_the_end(
+    tmp_path: Path,
+) -> None:
     screen = Screen()
     with run_log(tmp_path / "train.log", screen) as terminal:
         terminal.show("10 steps")
@@ -134,7 +148,9 @@ def test_the_live_line_is_cut_to_the_terminals_width() -> None:
         terminal.show("0123456789" * 10)
         assert os.read(ours, 1000) == b"\r" + b"0123456789" * 2 + b"012345678\x1b[K"
         terminal.show("12345678 | 12345678 | 123456789")
-        assert os.read(ours, 1000) == b"\r12345678 | 12345678\x1b[K", "whole parts, where there are some"
+        assert os.read(ours, 1000) == b"\r12345678 | 12345678\x1b[K", (
+            "whole parts, where there are some"
+        )
         terminal.clear()
         assert os.read(ours, 1000) == b"\r\x1b[K"
     os.close(ours)
@@ -166,12 +182,17 @@ def test_in_a_log_there_is_a_plain_line_with_its_time_now_and_then(tmp_path: Pat
             shown.pass_by(0.5, 5000)
         shown.progress.close(True)
     lines = (tmp_path / "train.log").read_text().splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \d+k / 1M steps[^\x1b]*$", line) for line in lines)
+    assert all(
+        re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO \d+k / 1M steps[^\x1b]*$", line)
+        for line in lines
+    )
     assert [line.split()[3] for line in lines] == ["100k", "200k"]
     assert [line.split(" /")[0] for line in stream.getvalue().splitlines()] == ["100k", "200k"]
 
 
-def test_warnings_of_libraries_are_in_the_log_and_deprecations_in_the_file_alone(tmp_path: Path) -> None:
+def test_warnings_of_libraries_are_in_the_log_and_deprecations_in_the_file_alone(
+    tmp_path: Path,
+) -> None:
     stream = io.StringIO()
     for message in ("odd", "really"):  # the second run goes on in the same file
         with warnings.catch_warnings(), run_log(tmp_path / "train.log", stream):
@@ -185,11 +206,23 @@ def test_warnings_of_libraries_are_in_the_log_and_deprecations_in_the_file_alone
 
 
 def test_nothing_is_left_set_when_the_log_ends_however_it_ends(tmp_path: Path) -> None:
-    before = (list(log.handlers), log.level, log.propagate, warnings.showwarning, list(logging.root.handlers))
+    before = (
+        list(log.handlers),
+        log.level,
+        log.propagate,
+        warnings.showwarning,
+        list(logging.root.handlers),
+    )
     with pytest.raises(KeyboardInterrupt), run_log(tmp_path / "train.log", Screen()) as terminal:
         terminal.show("half way")
         raise KeyboardInterrupt
-    assert before == (list(log.handlers), log.level, log.propagate, warnings.showwarning, list(logging.root.handlers))
+    assert before == (
+        list(log.handlers),
+        log.level,
+        log.propagate,
+        warnings.showwarning,
+        list(logging.root.handlers),
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -225,7 +258,8 @@ def test_a_program_need_not_have_whole_standard_streams(
 
 
 def test_nobody_waits_for_a_stream_that_takes_nothing(tmp_path: Path) -> None:
-    """A pipe that nobody reads, a terminal after Ctrl-S: lines are lost there, and train.log has them."""
+    """A pipe that nobody reads, a terminal after Ctrl-S: lines are lost there, and train.log has
+    them."""
     reader, writer = os.pipe()
     size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     with open(writer, "w") as stream, run_log(tmp_path / "train.log", stream):
@@ -238,7 +272,9 @@ def test_nobody_waits_for_a_stream_that_takes_nothing(tmp_path: Path) -> None:
     assert "lost" in (tmp_path / "train.log").read_text()
 
 
-def test_a_sweeps_run_may_have_a_percent_sign_in_its_label(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweeps_run_may_have_a_percent_sign_in_its_label(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     stream = io.StringIO()
     record = logging.LogRecord("a3c_exp", logging.WARNING, "", 0, "told", None, None)
     LiveLineHandler(stream, "fmt=a%s: ").handle(record)

@@ -46,7 +46,8 @@ def test_each_point_is_a_row_at_once_and_a_new_name_a_column(path: Path) -> None
     table.log({"step": 150, "wall_seconds": 0.375, "eval, of 10": math.inf, "loss": math.nan})
     table.log({"step": 200, "wall_seconds": 0.5, "rollout/ep_rew_mean": 2})
     assert path.read_text() == (
-        'step,wall_seconds,rollout/ep_rew_mean,"eval, of 10",loss\n100,0.25,1.5,,\n150,0.375,,inf,nan\n200,0.5,2,,\n'
+        'step,wall_seconds,rollout/ep_rew_mean,"eval, '
+        'of 10",loss\n100,0.25,1.5,,\n150,0.375,,inf,nan\n200,0.5,2,,\n'
     )
     _, point, _ = read_points(path)
     assert point["eval, of 10"] == math.inf and math.isnan(point["loss"])
@@ -54,12 +55,18 @@ def test_each_point_is_a_row_at_once_and_a_new_name_a_column(path: Path) -> None
 
 
 def test_a_resumed_run_goes_on_without_what_came_after_its_checkpoint(path: Path) -> None:
-    """Of a kept point that is younger than the checkpoint, an evaluation's, the time is the checkpoint's."""
-    path.write_text("step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n300,3.0,300,\n90,185.5,,7.0\n400,4.0,4")
+    """Of a kept point that is younger than the checkpoint, an evaluation's, the time is the
+    checkpoint's."""
+    path.write_text(
+        "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n300,3.0,300,\n90,185.5,,7.0\n400,4.0,4"
+    )
     table = resume(path, 200, 2.12349)
     table.log({"step": 250, "wall_seconds": 2.5, "n": 250})
     table.close()
-    assert path.read_text() == "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n90,2.123,,7.0\n250,2.5,250,\n"
+    assert (
+        path.read_text()
+        == "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n90,2.123,,7.0\n250,2.5,250,\n"
+    )
 
 
 DAMAGE = ["1,0.5,2,3\n", "1\n", "2,x,1\n", "2,,1\n", f"2,1,{'9' * 200_000}\n"]
@@ -86,9 +93,12 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
 def test_what_a_full_disk_did_not_take_is_written_with_the_next_point_or_at_the_end(
     names: list[str], is_last: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, full = PointsTable(path, []), Mock(side_effect=OSError("the disk is full"))
+    table = PointsTable(path, [])
+    full = Mock(side_effect=OSError("the disk is full"))
     points: list[dict[str, float]] = [{"step": 0, "wall_seconds": 0, "a": 0}]
-    points += [{"step": step, "wall_seconds": step, name: step} for step, name in enumerate(names, 1)]
+    points += [
+        {"step": step, "wall_seconds": step, name: step} for step, name in enumerate(names, 1)
+    ]
     points += [{"step": 3, "wall_seconds": 3, "a": 3}]
     table.log(points[0])
     with monkeypatch.context() as patch:
@@ -133,8 +143,13 @@ def test_a_resumed_runs_curve_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_dashboards_show_the_configuration_and_its_hyperparameters(tmp_path: Path) -> None:
-    """TensorBoard keeps the first record of how a session ended, so one that may be resumed leaves none."""
-    config = {"seed": 3, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "critic_returns": None}
+    """TensorBoard keeps the first record of how a session ended, so one that may be resumed leaves
+    none."""
+    config = {
+        "seed": 3,
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5},
+        "critic_returns": None,
+    }
     events = EventFile(tmp_path, start=0)
     events.write(summary=header(config))
     written = read(tmp_path)
@@ -142,7 +157,10 @@ def test_the_dashboards_show_the_configuration_and_its_hyperparameters(tmp_path:
     assert shown == textwrap.indent(config_text(config).rstrip(), "    ")
     data = written.SummaryMetadata(hparams_metadata.SESSION_START_INFO_TAG).plugin_data.content
     start = hparams_metadata.parse_session_start_info_plugin_data(data)
-    assert (start.hparams["returns"].string_value, start.hparams["returns.n"].number_value) == ("NStep", 5)
+    assert (start.hparams["returns"].string_value, start.hparams["returns.n"].number_value) == (
+        "NStep",
+        5,
+    )
     assert hparams_metadata.SESSION_END_INFO_TAG not in written.Tags()["tensors"]
     events.success()
     events.close()
@@ -150,7 +168,11 @@ def test_the_dashboards_show_the_configuration_and_its_hyperparameters(tmp_path:
 
 
 def test_hyperparameters_are_flat_columns_and_what_is_null_has_none() -> None:
-    network = {"_target_": "a3c_exp.networks.Lstm", "encoder": {"_target_": "my.Mlp", "sizes": [64, 64]}, "kwargs": {}}
+    network = {
+        "_target_": "a3c_exp.networks.Lstm",
+        "encoder": {"_target_": "my.Mlp", "sizes": [64, 64]},
+        "kwargs": {},
+    }
     returns = {"_target_": "a3c_exp.returns.NStep", "n": None}
     assert hparams({"lock": False, "returns": returns, "network": network}) == {
         "lock": False,
@@ -164,8 +186,11 @@ def test_hyperparameters_are_flat_columns_and_what_is_null_has_none() -> None:
 def test_files_are_read_in_order_although_the_clock_is_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed run's session within the same second, on another machine, or after the clock has been set right."""
-    names, now = ["events.out.tfevents.1800000000.400000.host.9"], 1_800_000_000.5  # the first one's form is of before
+    """A resumed run's session within the same second, on another machine, or after the clock has
+    been set right."""
+    # the first one's form is of before
+    names = ["events.out.tfevents.1800000000.400000.host.9"]
+    now = 1_800_000_000.5
     (tmp_path / names[0]).touch()
     for seconds in (now, now, now - 86_400, now - 3600, now + 60):
         monkeypatch.setattr("time.time", lambda seconds=seconds: seconds)
@@ -177,7 +202,8 @@ def test_files_are_read_in_order_although_the_clock_is_put_back(
 
 
 def test_the_name_of_a_file_is_that_of_other_writers(tmp_path: Path) -> None:
-    """W&B's reader takes the part after `tfevents` for whole seconds and the next ones for the host's name."""
+    """W&B's reader takes the part after `tfevents` for whole seconds and the next ones for the
+    host's name."""
     events = EventFile(tmp_path, start=0)
     events.close()
     theirs = EventFileWriter(str(tmp_path / "theirs"))
@@ -211,7 +237,9 @@ class TestARun:
         assert {row["worker"] for row in rows} == {"0", "1"}
         assert {row["length"] for row in rows} == {"3"}
         latest = sorted(rows, key=lambda row: int(row["step"]))[-100:]
-        assert np.mean([float(row["return"]) for row in latest]) == pytest.approx(done.summary["mean_return_100"])
+        assert np.mean([float(row["return"]) for row in latest]) == pytest.approx(
+            done.summary["mean_return_100"]
+        )
         seconds = [float(row["seconds"]) for row in rows]
         assert 0 <= seconds[0] <= seconds[-1] <= done.summary["training_seconds"]
 
@@ -223,7 +251,8 @@ class TestARun:
         table = tmp_path / "episodes.csv"
         before = rows_of(table)
         with table.open("a") as file:
-            file.write("100000,0,1,3,9.000\n200000,0,1,")  # after the checkpoint, and cut off by a kill
+            # after the checkpoint, and cut off by a kill
+            file.write("100000,0,1,3,9.000\n200000,0,1,")
         train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
         after = rows_of(table)
         assert after[: len(before)] == before
@@ -232,7 +261,9 @@ class TestARun:
 
 
 class TestEpisodeLog:
-    def test_has_a_limit_which_is_told_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_has_a_limit_which_is_told_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         path = tmp_path / "episodes.csv"
         written = episode_table(tmp_path, most=3)
         written.on_episodes(told(12.5), 3, episodes(10, value=-123.4567890123))
@@ -245,7 +276,8 @@ class TestEpisodeLog:
         assert "record_episodes" in message
 
     def test_forgets_what_the_run_learned_of_after_its_checkpoint(self, tmp_path: Path) -> None:
-        """An episode of a rollout that was under way may have ended at an earlier step than that of the checkpoint."""
+        """An episode of a rollout that was under way may have ended at an earlier step than that of
+        the checkpoint."""
         path = tmp_path / "episodes.csv"
         written = episode_table(tmp_path)
         written.on_episodes(told(1.0004), 0, episodes(10, 30))
@@ -254,8 +286,11 @@ class TestEpisodeLog:
         episode_table(tmp_path, episodes=2).close(True)
         assert [row["step"] for row in rows_of(path)] == ["10", "30"]
 
-    def test_a_file_of_another_program_is_set_aside(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        path, content = tmp_path / "episodes.csv", "a,b\r1,2\r"
+    def test_a_file_of_another_program_is_set_aside(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = tmp_path / "episodes.csv"
+        content = "a,b\r1,2\r"
         path.write_text(content, newline="")
         with caplog.at_level(logging.WARNING, "a3c_exp"):
             episode_table(tmp_path, episodes=3).close(True)

@@ -70,12 +70,15 @@ def test_what_is_not_finite_in_a_rollout_is_named(name: str, value: float, text:
     (event,) = learn_once(make_worker(), name, value)
     assert event.explanation is not None and event.metrics == {}
     assert text in event.explanation
-    assert ("learning rate" in event.explanation) == text.startswith("Not finite"), "data come first"
+    assert ("learning rate" in event.explanation) == text.startswith("Not finite"), (
+        "data come first"
+    )
 
 
 @pytest.mark.parametrize("limit", [None, 0.5])
 def test_a_gradient_without_a_square_is_refused_unless_it_is_clipped(limit: float | None) -> None:
-    """Its square, infinite in the optimizer's state, would hold its parameters where they are for ever."""
+    """Its square, infinite in the optimizer's state, would hold its parameters where they are for
+    ever."""
     (event,) = learn_once(make_worker(optimizer=sgd(1e-3, limit)), "rewards", 1e22)
     assert event.counts.get("rejected", 0) == (limit is None)
     assert limit or (event.explanation is not None and "rewards are too large" in event.explanation)
@@ -84,7 +87,11 @@ def test_a_gradient_without_a_square_is_refused_unless_it_is_clipped(limit: floa
 def test_rows_that_are_no_transitions_are_not_blamed() -> None:
     worker = make_worker()
     batch = worker._learner._batch(worker._actor.collect(worker._learner.pull()))
-    rewards, values, mask = batch.rewards.copy(), batch.values.copy(), np.ones(batch.shape, np.float32)
+    rewards, values, mask = (
+        batch.rewards.copy(),
+        batch.values.copy(),
+        np.ones(batch.shape, np.float32),
+    )
     rewards[0, 0], mask[0, 0], values[1, 1] = np.nan, 0, np.inf
     spoiled = replace(batch, rewards=rewards, values=values, mask=mask)
     assert explain_divergence(worker._network, spoiled).startswith("Not finite: values")
@@ -92,20 +99,32 @@ def test_rows_that_are_no_transitions_are_not_blamed() -> None:
 
 @pytest.mark.parametrize(
     ("network", "name", "part"),
-    [(None, "value.bias", "critic"), (LSTM, "core.recurrent", "encoder"), (GRU, "module.cell.bias_hh", "network")],
+    [
+        (None, "value.bias", "critic"),
+        (LSTM, "core.recurrent", "encoder"),
+        (GRU, "module.cell.bias_hh", "network"),
+    ],
 )
-def test_parameters_that_are_not_finite_already_are_named_by_their_group(network: Any, name: str, part: str) -> None:
+def test_parameters_that_are_not_finite_already_are_named_by_their_group(
+    network: Any, name: str, part: str
+) -> None:
     worker = make_worker() if network is None else make_worker(network=network)
     batch = worker._learner._batch(worker._actor.collect(worker._learner.pull()))
     with torch.no_grad():
         dict(worker._network.named_parameters())[name].view(-1)[0] = np.inf
-    assert explain_divergence(worker._network, batch).startswith(f"Not finite: parameters of {part} (largest inf).")
+    assert explain_divergence(worker._network, batch).startswith(
+        f"Not finite: parameters of {part} (largest inf)."
+    )
 
 
 def test_a_learning_rate_far_too_high_is_blamed_with_the_worker_and_the_step() -> None:
     events = (step for step in make_worker(optimizer=sgd(1e30)).run() if isinstance(step, Event))
     text = next(event for event in events if event.counts.get("rejected", 0)).explanation
-    assert text is not None and text.startswith("worker 0, step 16:") and "Not finite: gradient of" in text
+    assert (
+        text is not None
+        and text.startswith("worker 0, step 16:")
+        and "Not finite: gradient of" in text
+    )
     assert "learning rate" in text and "environment" not in text
 
 
@@ -117,7 +136,8 @@ def test_ppo_explains_the_minibatch_at_hand() -> None:
 
 
 def test_of_refused_gradients_in_one_event_the_first_is_explained() -> None:
-    worker, spoil = make_worker(), ("rewards", np.nan)
+    worker = make_worker()
+    spoil = ("rewards", np.nan)
     events = [event for each in ((), spoil) for event in learn_once(worker, *each)]
     assert [event.explanation is None for event in events] == [True, False]
     first = events[0]
@@ -128,7 +148,12 @@ def test_of_refused_gradients_in_one_event_the_first_is_explained() -> None:
 
 def test_a_run_logs_one_for_all_its_workers(tmp_path: Path) -> None:
     """In rounds all workers diverge together."""
-    settings: dict[str, Any] = {"workers": 3, "update": "sync", "plugins": PLUGINS, "total_steps": 10**9}
+    settings: dict[str, Any] = {
+        "workers": 3,
+        "update": "sync",
+        "plugins": PLUGINS,
+        "total_steps": 10**9,
+    }
     done = train(tmp_path, PAYING, **settings)
     assert done.summary["rejected_updates"] > 20, "more than those of one worker"
     log = (tmp_path / "train.log").read_text()

@@ -1,7 +1,8 @@
-"""The documents are true: every command and every piece of code in them runs, in a small form; every table is complete.
+"""The documents are true: every command and every piece of code in them runs, in a small form;
+every table is complete.
 
-The recipes of docs/extend*.md are followed as a user follows them: in a copy of examples/, a package and YAML files of
-one's own, called from the command line, with no change to this package.
+The recipes of docs/extend*.md are followed as a user follows them: in a copy of examples/, a
+package and YAML files of one's own, called from the command line, with no change to this package.
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ SMALL = ["total_steps=64", "workers=2", "envs_per_worker=2", "rollout_length=8",
 ATARI = {"env=atari", "env=pong", "experiment=pong"}
 # Images take milliseconds each, and a game's emulator most of a second to start.
 IMAGES = ATARI | {"network=cnn", "network=pixels"}
-SMALL_IMAGES = ["total_steps=16", "workers=1", "envs_per_worker=1", "env.normalize_observations=[128,64]"]
+SMALL_IMAGES = [
+    "total_steps=16",
+    "workers=1",
+    "envs_per_worker=1",
+    "env.normalize_observations=[128,64]",
+]
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -91,7 +97,17 @@ def small(arguments: list[str]) -> list[str]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small run with evaluations."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    assert main([*small([f"hydra.run.dir={folder}"]), "total_steps=200", "eval.every=100", "eval.episodes=1"]) == 0
+    assert (
+        main(
+            [
+                *small([f"hydra.run.dir={folder}"]),
+                "total_steps=200",
+                "eval.every=100",
+                "eval.episodes=1",
+            ]
+        )
+        == 0
+    )
     return folder
 
 
@@ -107,8 +123,9 @@ def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def train(arguments: list[str], here: Path) -> None:
-    """Commands that inform, or name a run, are run. Of the others, and of the first run of a sweep, the environment and
-    the network are made: that every choice trains is tested with the configurations, and sweeps by themselves."""
+    """Commands that inform, or name a run, are run. Of the others, and of the first run of a sweep,
+    the environment and the network are made: that every choice trains is tested with the
+    configurations, and sweeps by themselves."""
     if ATARI & set(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     if {"env=mujoco", "experiment=ppo_mujoco"} & set(arguments):
@@ -120,20 +137,31 @@ def train(arguments: list[str], here: Path) -> None:
     informs = bool({"--help", "--cfg"} & keys)
     if informs or {"resume", "from", "init_from", "existing"} & keys:
         assert main(arguments if informs else small(arguments)) == 0
-        new = [path.parent for path in (here / "outputs").rglob("summary.json") if path.parent.name != "run"]
+        new = [
+            path.parent
+            for path in (here / "outputs").rglob("summary.json")
+            if path.parent.name != "run"
+        ]
         assert len(new) == (0 if informs or "resume" in keys else 1)
         assert all(summary(folder)["stop_reason"] == "total_steps" for folder in new)
     else:
         given = "env.normalize_observations" in keys or not IMAGES & {*arguments}
-        known = [] if given else ["env.normalize_observations=[128,64]"]  # to measure images takes seconds
+        # to measure images takes seconds
+        known = [] if given else ["env.normalize_observations=[128,64]"]
         load_experiment(a3c_exp.compose([*first_run(arguments), *known]))
 
 
 def first_run(arguments: list[str]) -> list[str]:
     """The settings of a run, or of the first run of a sweep."""
-    settings = [word for word in arguments if not word.startswith(("-m", "jobs=", "search=", "sweep="))]
+    settings = [
+        word for word in arguments if not word.startswith(("-m", "jobs=", "search=", "sweep="))
+    ]
     settings = [re.sub(r"(?:loguniform|range)\(([^,]*),.*\)", r"\1", word) for word in settings]
-    return [re.sub(r",(?![^\[]*\]).*", "", word) for word in settings] if settings != arguments else arguments
+    return (
+        [re.sub(r",(?![^\[]*\]).*", "", word) for word in settings]
+        if settings != arguments
+        else arguments
+    )
 
 
 def evaluates(arguments: list[str], here: Path) -> None:
@@ -154,8 +182,12 @@ def reports(arguments: list[str], here: Path) -> None:
     assert report.main(arguments) == 0
     written = [path.name for path in (here / "outputs/report").iterdir()]
     patterns = [pattern for row in rows("compare", "Files of a report") for pattern in code(row[0])]
-    assert [name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)] == []
-    assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in written)] == []
+    assert [
+        name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)
+    ] == []
+    assert [
+        pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in written)
+    ] == []
 
 
 def makes(arguments: list[str], here: Path) -> None:
@@ -163,22 +195,30 @@ def makes(arguments: list[str], here: Path) -> None:
         pytest.skip("make is not installed")
     # Not the settings of a make that may be running these tests.
     foreign = ("MAKE", "MFLAGS", "ARGS", "ENV")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(foreign)
+    }
     call = ["make", "-n", f"PYTHON={sys.executable}", *arguments]
     done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     settings = [shlex.split(word.partition("=")[2]) for word in arguments if "=" in word]
     assert [word for words in settings for word in words if word not in done.stdout] == []
     if arguments[0] == "train":
-        load_experiment(a3c_exp.compose([word for words in settings for word in words]), check=False)
+        load_experiment(
+            a3c_exp.compose([word for words in settings for word in words]), check=False
+        )
 
 
 def installs(arguments: list[str], here: Path) -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     assert arguments[:3] == ["-c", "constraints.txt", "-e"]
     text = "\n".join(DOCUMENTS.values())
     named = re.findall(r"pip install .*?-e '\.\[([\w,]+)\]'|\(extra `?(\w+)", text)
-    assert {name for pair in named for names in pair for name in names.split(",") if name} <= set(extras)
+    assert {name for pair in named for names in pair for name in names.split(",") if name} <= set(
+        extras
+    )
     assert {code(row[0])[0] for row in rows("install", "Install")} == set(extras)
 
 
@@ -201,9 +241,14 @@ def run_shown(words: list[str], here: Path) -> None:
     words = [word.replace("<run>", "run").replace("/<sweep>", "") for word in words]
     if words[:2] == ["python", "-m"] and words[2].startswith(("bench.", "study")):
         shown = io.StringIO()
-        with redirect_stdout(shown), pytest.raises(SystemExit):  # that it runs is tested by its own tests
-            importlib.import_module(words[2] if "." in words[2] else f"{words[2]}.__main__").main(["--help"])
-        assert [word for word in words[3:] if word.startswith("--") and word not in shown.getvalue()] == []
+        # that it runs is tested by its own tests
+        with redirect_stdout(shown), pytest.raises(SystemExit):
+            importlib.import_module(words[2] if "." in words[2] else f"{words[2]}.__main__").main(
+                ["--help"]
+            )
+        assert [
+            word for word in words[3:] if word.startswith("--") and word not in shown.getvalue()
+        ] == []
         return None
     starts = [kind for kind in HOW if words[: len(kind.split())] == kind.split()]
     assert starts, f"no kind of command that is tested here: {shlex.join(words)}"
@@ -215,20 +260,34 @@ def distinct(*names: str) -> list[list[str]]:
     return [list(words) for words in dict.fromkeys(found)]
 
 
-# Commands of cluster*.md need a cluster, those of RESULTS.md and tuning*.md hours, those of recipes examples/, those of
-# environments.md other packages. Each kind has a test.
+# Commands of cluster*.md need a cluster, those of RESULTS.md and tuning*.md hours, those of recipes
+# examples/, those of environments.md other packages. Each kind has a test.
 EXTENDING = [name for name in DOCUMENTS if name.startswith("extend") or name == "research.md"]
-LATER = ("cluster.md", "cluster_setup.md", "RESULTS.md", "tuning.md", "tuning_images.md", "environments.md", *EXTENDING)
+LATER = (
+    "cluster.md",
+    "cluster_setup.md",
+    "RESULTS.md",
+    "tuning.md",
+    "tuning_images.md",
+    "environments.md",
+    *EXTENDING,
+)
 
 
-@pytest.mark.parametrize("words", distinct(*(name for name in DOCUMENTS if name not in LATER)), ids=shlex.join)
+@pytest.mark.parametrize(
+    "words", distinct(*(name for name in DOCUMENTS if name not in LATER)), ids=shlex.join
+)
 def test_a_command_runs(words: list[str], here: Path) -> None:
     run_shown(words, here)
 
 
 def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
     """Those of RESULTS.md are of entries of the study, which have been run."""
-    shown = [words for words in distinct("tuning.md", "tuning_images.md") if words[:3] == ["python", "-m", "a3c_exp"]]
+    shown = [
+        words
+        for words in distinct("tuning.md", "tuning_images.md")
+        if words[:3] == ["python", "-m", "a3c_exp"]
+    ]
     jobs = [[*first_run(["-m", *words[3:]]), "seed=1"] for words in shown]
     with hydra_session() as hydra:
         for node in compose_jobs(hydra, jobs):
@@ -239,7 +298,11 @@ def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
 def test_commands_for_environments_of_other_packages_have_settings_that_exist() -> None:
     """They are made where the package is installed."""
     tried = [shlex.split(code(row[1])[0]) for row in rows("environments", "What was tried")]
-    shown = [words[3:] for words in distinct("environments.md") if words[:3] == ["python", "-m", "a3c_exp"]]
+    shown = [
+        words[3:]
+        for words in distinct("environments.md")
+        if words[:3] == ["python", "-m", "a3c_exp"]
+    ]
     assert ["env=gym", *tried[0]] in shown and len(tried) >= 9
     for words in shown:
         composed = a3c_exp.compose([word for word in words if not word.startswith("plugins=")])
@@ -266,21 +329,35 @@ def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:
     assert f"\nray=={cluster['rayVersion']}\n" in (ROOT / "constraints.txt").read_text()
 
 
-@pytest.mark.parametrize(("code", "then"), [(0, ""), (75, "scontrol requeue 7"), (143, "sleep 600"), (137, "")])
-def test_a_task_of_the_job_array_trains_its_run_and_is_queued_again(code: int, then: str, tmp_path: Path) -> None:
-    """By the script after a time limit, by Slurm after a preemption, if the script waits for that."""
+@pytest.mark.parametrize(
+    ("code", "then"), [(0, ""), (75, "scontrol requeue 7"), (143, "sleep 600"), (137, "")]
+)
+def test_a_task_of_the_job_array_trains_its_run_and_is_queued_again(
+    code: int, then: str, tmp_path: Path
+) -> None:
+    """By the script after a time limit, by Slurm after a preemption, if the script waits for
+    that."""
     (tmp_path / "a3c").mkdir()
     for name in ("srun", "scontrol", "sleep"):
-        (tmp_path / name).write_text(f'#!/bin/bash\necho {name} "$@"\n{f"exit {code}" if name == "srun" else ""}\n')
+        (tmp_path / name).write_text(
+            f'#!/bin/bash\necho {name} "$@"\n{f"exit {code}" if name == "srun" else ""}\n'
+        )
         (tmp_path / name).chmod(0o755)
     [script] = blocks(DOCUMENTS["batch.md"], "bash")
-    slurm = {"SLURM_ARRAY_TASK_ID": "28", "SLURM_JOB_ID": "7", "SCRATCH": "/scratch", "HOME": str(tmp_path)}
+    slurm = {
+        "SLURM_ARRAY_TASK_ID": "28",
+        "SLURM_JOB_ID": "7",
+        "SCRATCH": "/scratch",
+        "HOME": str(tmp_path),
+    }
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], env=slurm | path, capture_output=True, text=True)
     step, *others = done.stdout.splitlines()
     assert (done.returncode, " ".join(others), done.stderr) == (code, then, "")
     words = step.partition("python -m a3c_exp ")[2].split()
-    composed = a3c_exp.compose([word for word in words if not word.startswith(("hydra.", "existing="))])
+    composed = a3c_exp.compose(
+        [word for word in words if not word.startswith(("hydra.", "existing="))]
+    )
     assert (composed["seed"], composed["optimizer"]["learning_rate"]) == (3, 3e-3)
     assert words[-2:] == ["hydra.run.dir=/scratch/lunar/rate-3e-3_seed-3", "existing=resume"]
 
@@ -294,7 +371,9 @@ def small_python(block: str) -> str:
     return re.sub(r"a3c_exp\.(train|compose)\(\[", rf"a3c_exp.\1([{settings}, ", block)
 
 
-[EXPORTED_SCRIPT] = [block for block in blocks(DOCUMENTS["onnx.md"], "python") if "onnxruntime" in block]
+[EXPORTED_SCRIPT] = [
+    block for block in blocks(DOCUMENTS["onnx.md"], "python") if "onnxruntime" in block
+]
 OTHERS = [name for name in DOCUMENTS if name not in ("CONTRIBUTING.md", *EXTENDING)]
 SCRIPTS = dict.fromkeys(script for name in OTHERS for script in blocks(DOCUMENTS[name], "python"))
 del SCRIPTS[EXPORTED_SCRIPT]
@@ -313,9 +392,13 @@ def test_scripts_run(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_the_notebook_trains_compares_and_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_trains_compares_and_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its cells, in their order, in a place like docs/ beside examples/."""
-    pyplot = pytest.importorskip("matplotlib.pyplot", reason="plots the curves: pip install -e '.[report]'")
+    pyplot = pytest.importorskip(
+        "matplotlib.pyplot", reason="plots the curves: pip install -e '.[report]'"
+    )
     pyplot.switch_backend("agg")
     cells = json.loads((ROOT / "docs/first_run.ipynb").read_text(encoding="utf-8"))["cells"]
     (tmp_path / "docs").mkdir()
@@ -345,13 +428,22 @@ def options(group: str) -> set[str]:
 
 def defaults(document: str, heading: str) -> dict[str, Any]:
     """The settings of a table with their defaults."""
-    return {code(row[0])[0]: yaml.safe_load(code(row[1])[0]) for row in rows(document, heading) if code(row[0])}
+    return {
+        code(row[0])[0]: yaml.safe_load(code(row[1])[0])
+        for row in rows(document, heading)
+        if code(row[0])
+    }
 
 
 def test_the_table_of_groups_has_every_group_with_its_default() -> None:
     config = yaml.safe_load((CONF / "config.yaml").read_text())
     chosen = [entry for entry in config["defaults"] if isinstance(entry, dict)]
-    groups = {name: value for entry in chosen for name, value in entry.items() if not name.startswith("override")}
+    groups = {
+        name: value
+        for entry in chosen
+        for name, value in entry.items()
+        if not name.startswith("override")
+    }
     assert defaults("settings", "How a configuration is composed") == groups
     assert sorted([*groups, "callback"]) == GROUPS
 
@@ -366,29 +458,42 @@ def components() -> Iterator[tuple[Path, str, str]]:
             yield path, f"{path.parent.name}.", target
 
 
-# What docs/options.md says in words: of the whole run the groups, of every callback, and of a network's parts.
+# What docs/options.md says in words: of the whole run the groups, of every callback, and of a
+# network's parts.
 IN_WORDS = {*GROUPS, "callback.on_error", "network.encoder"}
 
 
-@pytest.mark.parametrize(("path", "prefix", "target"), list(components()), ids=lambda value: getattr(value, "stem", ""))
-def test_the_tables_of_the_site_have_every_setting_of_the_schema(path: Path, prefix: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "prefix", "target"), list(components()), ids=lambda value: getattr(value, "stem", "")
+)
+def test_the_tables_of_the_site_have_every_setting_of_the_schema(
+    path: Path, prefix: str, target: str
+) -> None:
     head, found = settings.read(path)
     meanings = {each.key: each.meaning for each in found}
     wanted = {prefix + name for name in settings_of(target)} - IN_WORDS
     wanted = {key for key in wanted if not key.startswith("network.critic_")}
     assert head
-    assert [key for key in wanted if not any(f"{name}.".startswith(f"{key}.") for name in meanings)] == []
+    assert [
+        key for key in wanted if not any(f"{name}.".startswith(f"{key}.") for name in meanings)
+    ] == []
     assert [key for key in wanted & meanings.keys() if not meanings[key]] == []
 
 
 def test_tables_of_choices_have_every_one_once() -> None:
-    assert sorted(name for row in rows("settings", "Presets") for name in code(row[0])) == sorted(options("experiment"))
-    assert sorted(code(row[0])[0] for row in rows("backends", "Which one")) == sorted(options("backend"))
+    assert sorted(name for row in rows("settings", "Presets") for name in code(row[0])) == sorted(
+        options("experiment")
+    )
+    assert sorted(code(row[0])[0] for row in rows("backends", "Which one")) == sorted(
+        options("backend")
+    )
 
 
 def test_the_table_of_stop_reasons_has_every_failure() -> None:
     assert [code(row[0])[0] for row in rows("failures", "Stop reasons")] == list(FAILED)
-    assert set(FAILED) <= set(code(next(row for row in rows("exit_codes", "Codes") if row[0] == "1")[1]))
+    assert set(FAILED) <= set(
+        code(next(row for row in rows("exit_codes", "Codes") if row[0] == "1")[1])
+    )
 
 
 def test_the_table_of_atari_names_settings_that_exist() -> None:
@@ -415,7 +520,10 @@ def test_the_map_of_the_design_has_every_module() -> None:
     modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
     without_code = {name for name in modules if name.endswith("/__init__.py") and name not in named}
     assert sorted(named) == sorted(modules - without_code)
-    assert all(not re.search(r"^(class|def) ", (package / name).read_text(), re.MULTILINE) for name in without_code)
+    assert all(
+        not re.search(r"^(class|def) ", (package / name).read_text(), re.MULTILINE)
+        for name in without_code
+    )
 
 
 def test_the_answers_and_the_diagrams_of_the_design_name_places_that_exist() -> None:
@@ -428,10 +536,18 @@ def test_the_answers_and_the_diagrams_of_the_design_name_places_that_exist() -> 
         text = "".join((package / name).read_text() for name in files)
         names = [part for name in code(places) if name not in files for part in name.split(".")]
         assert files, question
-        assert [name for name in names if not re.search(rf"(def|class) {name}\b", text)] == [], question
-    drawn = {name for diagram in blocks(DESIGN, "mermaid") for name in re.findall(r"[\w/]+\.py", diagram)}
+        assert [name for name in names if not re.search(rf"(def|class) {name}\b", text)] == [], (
+            question
+        )
+    drawn = {
+        name for diagram in blocks(DESIGN, "mermaid") for name in re.findall(r"[\w/]+\.py", diagram)
+    }
     assert drawn
-    assert [name for name in drawn if not any((package / at / name).is_file() for at in ("", "backends/ga3c"))] == []
+    assert [
+        name
+        for name in drawn
+        if not any((package / at / name).is_file() for at in ("", "backends/ga3c"))
+    ] == []
 
 
 # Figures.
@@ -444,9 +560,13 @@ def figures(text: str) -> set[str]:
 
 def test_figures_are_those_of_the_results() -> None:
     sections = re.split(r"^## ", README, flags=re.MULTILINE)
-    shown = "".join(part for part in sections if part.startswith(("Results", "Beside other systems")))
+    shown = "".join(
+        part for part in sections if part.startswith(("Results", "Beside other systems"))
+    )
     found = figures(re.sub(r"```.*?```", "", shown, flags=re.DOTALL))
-    known = figures(DOCUMENTS["RESULTS.md"]) | figures((ROOT / "bench/RESULTS.md").read_text(encoding="utf-8"))
+    known = figures(DOCUMENTS["RESULTS.md"]) | figures(
+        (ROOT / "bench/RESULTS.md").read_text(encoding="utf-8")
+    )
     assert found
     assert found <= known | {"200,000"}, "but for the zoo's steps: study/peers.py"
 
@@ -473,7 +593,11 @@ def named_blocks(document: str) -> dict[str, str]:
 
 SHOWN = {name: text for page in EXTENDING for name, text in named_blocks(DOCUMENTS[page]).items()}
 EXAMPLES = ROOT / "examples"
-FILES = {str(path.relative_to(EXAMPLES)): path for kind in ("py", "yaml") for path in EXAMPLES.rglob(f"*.{kind}")}
+FILES = {
+    str(path.relative_to(EXAMPLES)): path
+    for kind in ("py", "yaml")
+    for path in EXAMPLES.rglob(f"*.{kind}")
+}
 RECIPES = [words[3:] for words in distinct(*EXTENDING) if words[:3] == ["python", "-m", "a3c_exp"]]
 
 
@@ -491,7 +615,8 @@ def test_code_that_a_page_shows_is_that_of_the_examples() -> None:
 
 @pytest.fixture
 def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The project as the current folder, on the module path as `python -m` has it there, without earlier outputs."""
+    """The project as the current folder, on the module path as `python -m` has it there, without
+    earlier outputs."""
     monkeypatch.chdir(project)
     monkeypatch.syspath_prepend(project)
     shutil.rmtree(project / "outputs", ignore_errors=True)
@@ -551,7 +676,9 @@ def test_the_contents_lead_to_every_document() -> None:
     links = re.findall(r"\]\(([^)#\s]+)\)", INDEX)
     reached = {(ROOT / "docs" / link).resolve() for link in links if "://" not in link}
     fronts = (ROOT / "README.md", ROOT / "docs/index.md")
-    assert [path.name for path in PATHS if path not in fronts and path.resolve() not in reached] == []
+    assert [
+        path.name for path in PATHS if path not in fronts and path.resolve() not in reached
+    ] == []
     assert "(docs/index.md)" in README
 
 
@@ -559,7 +686,18 @@ def test_the_contents_lead_to_every_document() -> None:
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for name in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(name, reason="the site: pip install -e '.[docs]'")
-    call = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", ".", str(tmp_path / "site")]
+    call = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-c",
+        "docs",
+        ".",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "lock-free" in (tmp_path / "site/docs/paper.html").read_text(encoding="utf-8")

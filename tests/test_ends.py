@@ -22,9 +22,13 @@ from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 
-GAMMA, BONUS = 0.5, -10.0
+GAMMA = 0.5
+BONUS = -10.0
 START = Snapshot(0, 0, None)
-ENDS: dict[str, Any] = {"lengths": (3, 4, 2, 5), "ends": ("truncated", "terminated", "both", "truncated")}
+ENDS: dict[str, Any] = {
+    "lengths": (3, 4, 2, 5),
+    "ends": ("truncated", "terminated", "both", "truncated"),
+}
 MODES = ["NextStep", "SameStep", "Disabled"]
 KINDS = ["python", *MODES]
 
@@ -42,15 +46,19 @@ def make_batch(kind: str, count: int, **kwargs: Any) -> EnvBatch:
     return VectorEnvBatch(vector(count, autoreset_mode=kind, **kwargs), range(count))
 
 
-def make_actor(kind: str = "python", count: int = 2, length: Any = 11, *, ends: Any = ENDS, **settings: Any) -> Actor:
+def make_actor(
+    kind: str = "python", count: int = 2, length: Any = 11, *, ends: Any = ENDS, **settings: Any
+) -> Actor:
     policy = FixedPolicy(lambda step: step % 2, value)
     rng = np.random.default_rng(0)
-    batch, shaping = make_batch(kind, count, **ends), Gym(id=SCRIPTED, **settings)
+    batch = make_batch(kind, count, **ends)
+    shaping = Gym(id=SCRIPTED, **settings)
     return Actor(batch, policy, rng, shaping, rollout_length=length, gamma=GAMMA)
 
 
 def raw_rewards(rollout: Rollout) -> Array:
-    """The environments' own rewards, which observations and actions identify; 0 in rows that are no transitions."""
+    """The environments' own rewards, which observations and actions identify; 0 in rows that are no
+    transitions."""
     _, episode, step, _ = np.moveaxis(rollout.observations, -1, 0)
     rewards: Array = (100.0 * episode + step + 1 + rollout.actions / 8) * rollout.valid
     return rewards
@@ -59,7 +67,8 @@ def raw_rewards(rollout: Rollout) -> Array:
 @pytest.mark.parametrize("kind", KINDS)
 class TestATimeLimitAsADeath:
     def test_is_terminated_with_the_value_0_after_it(self, kind: str) -> None:
-        plain, changed = make_actor(kind).collect(START), make_actor(kind, time_limit_is_terminal=True).collect(START)
+        plain = make_actor(kind).collect(START)
+        changed = make_actor(kind, time_limit_is_terminal=True).collect(START)
         alone = plain.truncated & ~plain.terminated
         assert alone.any() and (plain.next_values[alone] != 0).all()
         np.testing.assert_array_equal(changed.terminated, plain.terminated | plain.truncated)
@@ -90,19 +99,27 @@ class TestATimeLimitAsADeath:
             assert (rollout.rewards == 40).any(), "clipped"
 
     def test_leaves_the_reports_of_episodes_as_they_are(self, kind: str) -> None:
-        changed: dict[str, Any] = {"time_limit_is_terminal": True, "terminal_reward": BONUS, "reward_scale": 3.0}
+        changed: dict[str, Any] = {
+            "time_limit_is_terminal": True,
+            "terminal_reward": BONUS,
+            "reward_scale": 3.0,
+        }
         found = []
         for settings in ({}, changed):
             actor = make_actor(kind, **settings)
             episodes = [actor.collect(START).episodes for _ in range(3)]
-            found.append([(e.returns.tolist(), e.lengths.tolist(), e.end_steps.tolist()) for e in episodes])
+            found.append(
+                [(e.returns.tolist(), e.lengths.tolist(), e.end_steps.tolist()) for e in episodes]
+            )
         assert found[0] == found[1] and found[0][0][0]
 
 
 def test_a_row_that_is_no_transition_has_no_terminal_reward() -> None:
     """Whatever an environment flags it with."""
     settings = Gym(id=SCRIPTED, reward_scale=2.0, terminal_reward=BONUS)
-    rewards, flags, valid = np.array([[1, 2, 0]], np.float32), np.array([[False, True, True]]), [[True, True, False]]
+    rewards = np.array([[1, 2, 0]], np.float32)
+    flags = np.array([[False, True, True]])
+    valid = [[True, True, False]]
     shaped = shaped_rewards(settings, rewards, flags, np.array(valid), 0.0)
     np.testing.assert_array_equal(shaped, [[2, -16, 0]])
     np.testing.assert_array_equal(rewards, [[1, 2, 0]])
@@ -112,7 +129,8 @@ def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() 
     row = np.zeros(stats_width((4,), False, True))
     start = START._replace(normalizer=Normalizer.from_row(row, NormalizedObservations(), True))
     rollout = make_actor(count=1, ends={"lengths": (2,)}, terminal_reward=BONUS).collect(start)
-    first, last = Scripted.reward(0, 1, 1), Scripted.reward(0, 2, 0) + BONUS
+    first = Scripted.reward(0, 1, 1)
+    last = Scripted.reward(0, 2, 0) + BONUS
     sums = np.array([first, last + GAMMA * first])
     assert rollout.stats is not None
     np.testing.assert_allclose(rollout.stats[-3:], [2, sums.mean(), 2 * sums.var()])
@@ -120,8 +138,14 @@ def test_the_terminal_reward_is_in_the_deviation_by_which_rewards_are_divided() 
 
 def test_a_worker_has_both_settings() -> None:
     settings: dict[str, Any] = {"env__time_limit_is_terminal": True, "env__terminal_reward": BONUS}
-    settings |= {"env__kwargs": {"lengths": [3], "ends": ["truncated"]}, "rollout_length": 8, "envs_per_worker": 2}
+    settings |= {
+        "env__kwargs": {"lengths": [3], "ends": ["truncated"]},
+        "rollout_length": 8,
+        "envs_per_worker": 2,
+    }
     _, (worker,) = make_workers(config(SCRIPTED, **settings))
     rollout = worker._actor.collect(START)
     assert rollout.terminated.any() and not rollout.truncated.any()
-    np.testing.assert_allclose(rollout.rewards - raw_rewards(rollout), BONUS * rollout.terminated, atol=1e-4)
+    np.testing.assert_allclose(
+        rollout.rewards - raw_rewards(rollout), BONUS * rollout.terminated, atol=1e-4
+    )

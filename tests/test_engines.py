@@ -15,32 +15,56 @@ import a3c_exp
 from a3c_exp.envs import EnvBatch, Gym
 from a3c_exp.errors import ConfigError
 
-IDS = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3"]
+IDS = [
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "Pendulum-v1",
+    "LunarLander-v3",
+    "LunarLanderContinuous-v3",
+]
 IDS += ["BipedalWalker-v3", "MountainCarContinuous-v0", "Hopper-v5"]
-needs_envpool = pytest.mark.skipif(find_spec("envpool") is None, reason="pip install 'a3c-exp[envpool]'")
+needs_envpool = pytest.mark.skipif(
+    find_spec("envpool") is None, reason="pip install 'a3c-exp[envpool]'"
+)
 
 
 def play(batch: EnvBatch, steps: int) -> list[Any]:
     rng = np.random.default_rng(0)
     batch.action_space.seed(int(rng.integers(2**31)))
     batch.reset()
-    return [batch.step(np.stack([batch.action_space.sample() for _ in range(batch.count)])) for _ in range(steps)]
+    return [
+        batch.step(np.stack([batch.action_space.sample() for _ in range(batch.count)]))
+        for _ in range(steps)
+    ]
 
 
 def test_a_function_of_a_plugin_makes_the_environments(tmp_path: Path) -> None:
-    """`scripted:engine` makes gymnasium's CartPole: the run is that of `env=cartpole env.vectorized=true`."""
-    same = ["backend=serial", "workers=1", "total_steps=2000", "eval.every=null", "env=cartpole", "plugins=[scripted]"]
+    """`scripted:engine` makes gymnasium's CartPole: the run is that of
+    `env=cartpole env.vectorized=true`."""
+    same = [
+        "backend=serial",
+        "workers=1",
+        "total_steps=2000",
+        "eval.every=null",
+        "env=cartpole",
+        "plugins=[scripted]",
+    ]
     runs = [
         a3c_exp.train([*same, setting], tmp_path / setting)
         for setting in ("env.engine=scripted:engine", "env.vectorized=true")
     ]
-    own, gymnasiums = (a3c_exp.load(run.folder, ["scripted"], ["env.engine"]).network.state_dict() for run in runs)
+    own, gymnasiums = (
+        a3c_exp.load(run.folder, ["scripted"], ["env.engine"]).network.state_dict() for run in runs
+    )
     assert all((own[name] == gymnasiums[name]).all() for name in gymnasiums)
 
 
 @pytest.mark.skipif(find_spec("envpool") is not None, reason="EnvPool is there")
 def test_without_envpool_the_extra_is_named() -> None:
-    assert "envpool" in refused(lambda: Gym(id="CartPole-v1", engine="envpool").make(1, [0]), "engine")
+    assert "envpool" in refused(
+        lambda: Gym(id="CartPole-v1", engine="envpool").make(1, [0]), "engine"
+    )
 
 
 @needs_envpool
@@ -49,20 +73,24 @@ def test_envpool_is_the_environment_that_gymnasium_has(name: str) -> None:
     """Its spaces, time limit and ends; its random numbers are others."""
     if name == "Hopper-v5":
         pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
-    batch, own = Gym(id=name, engine="envpool").make(3, [1, 2, 3]), gymnasium.make(name)
+    batch = Gym(id=name, engine="envpool").make(3, [1, 2, 3])
+    own = gymnasium.make(name)
     assert batch.observation_space.shape == own.observation_space.shape
     # EnvPool's robots take float64: only the type differs.
     assert str(batch.action_space).replace("float64", "float32") == str(own.action_space)
     limit = own.spec.max_episode_steps if own.spec else None
     assert limit is not None
-    began, lengths = np.zeros(3, int), []
+    began = np.zeros(3, int)
+    lengths = []
     for tick, step in enumerate(play(batch, 3 * limit), start=1):
         assert not (step.reward[~step.valid].any() or step.terminated[~step.valid].any())
         began[~step.valid] = tick
         for index in np.flatnonzero(step.episode_over):
             lengths.append(tick - began[index])
             assert step.truncated[index] == (lengths[-1] == limit) or step.terminated[index]
-            assert np.array_equal(step.final_obs[index], step.obs[index]), "the next row starts the episode"
+            assert np.array_equal(step.final_obs[index], step.obs[index]), (
+                "the next row starts the episode"
+            )
     assert lengths and max(lengths) <= limit
     shorter = Gym(id=name, engine="envpool", max_episode_steps=5).make(2, [1, 2])
     assert [bool(step.truncated.all()) for step in play(shorter, 5)] == [False] * 4 + [True]
@@ -70,7 +98,14 @@ def test_envpool_is_the_environment_that_gymnasium_has(name: str) -> None:
 
 @needs_envpool
 def test_envpool_repeats_a_run_by_its_seed_and_plays_evaluations(tmp_path: Path) -> None:
-    settings = ["env=acrobot", "env.engine=envpool", "backend=serial", "workers=1", "total_steps=4000", "plugins=[]"]
+    settings = [
+        "env=acrobot",
+        "env.engine=envpool",
+        "backend=serial",
+        "workers=1",
+        "total_steps=4000",
+        "plugins=[]",
+    ]
     runs = [a3c_exp.train(settings, tmp_path / name) for name in ("a", "b")]
     one, other = (a3c_exp.load(run.folder).network.state_dict() for run in runs)
     assert all((one[name] == other[name]).all() for name in one)

@@ -1,4 +1,5 @@
-"""Environments that raise, return what cannot be used, or hang: the error says why, and the worker is replaced."""
+"""Environments that raise, return what cannot be used, or hang: the error says why, and the worker
+is replaced."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ class TestAStepThatGoesWrong:
         first, *more = str(failed.value).splitlines()
         assert first.startswith("environment 1 (Misbehaving-v0) ") and TEXTS[fault] in first
         raised = fault in ("raise", "exit")
-        assert ("faulty.py:" in first) == bool(more) == raised, "an exception has its place and its traceback"
+        assert ("faulty.py:" in first) == bool(more) == raised, (
+            "an exception has its place and its traceback"
+        )
         assert failed.value.reason == "env_errors"
 
     def test_leaves_a_batch_that_begins_again_with_a_reset(self, fault: str) -> None:
@@ -84,7 +87,9 @@ class TestAStepThatGoesWrong:
 
 
 def test_an_observation_in_a_native_vector_is_named_with_its_environment() -> None:
-    with pytest.raises(EnvError, match=r"environment 1 \(Misbehaving-v0\) returned .* nan at \[2\] at step 4"):
+    with pytest.raises(
+        EnvError, match=r"environment 1 \(Misbehaving-v0\) returned .* nan at \[2\] at step 4"
+    ):
         play(vector_of("nan observation", at=[4]), 4)
 
 
@@ -101,10 +106,18 @@ class TestObservations:
         ("space", "observation", "text"),
         [
             (Discrete(5, start=3), 8, "an observation of int64 that is not in Discrete"),
-            (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 0.5), "an observation of float64 that is not in Box"),
+            (
+                Box(0, 255, (6, 6), np.uint8),
+                np.full((6, 6), 0.5),
+                "an observation of float64 that is not in Box",
+            ),
             (Box(0, 255, (6, 6), np.uint8), np.full((6, 6), 256), "that is not in Box"),
             (Box(-1, 1, (2,)), np.array([0.0, 1e39]), "that is not in Box"),
-            (Box(-1, 1, (2,), np.float16), np.array([np.inf, 1], np.float16), "an observation with inf at"),
+            (
+                Box(-1, 1, (2,), np.float16),
+                np.array([np.inf, 1], np.float16),
+                "an observation with inf at",
+            ),
             (Box(-1, 1, (2,)), [[0.0], [1.0, 2.0]], "no array"),
             (Box(-1, 1, ()), np.nan, "an observation with nan at"),
         ],
@@ -130,15 +143,23 @@ class TestEpisodesWithoutAnEnd:
         assert not any(step.truncated.any() for step in play(batch_of("", guard=None), 50))
 
     def test_are_told_once_in_the_log(self, tmp_path: Path) -> None:
-        settings: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "env__max_steps_guard": 10, "total_steps": 320}
+        settings: dict[str, Any] = {
+            "env__kwargs": {"lengths": [0]},
+            "env__max_steps_guard": 10,
+            "total_steps": 320,
+        }
         train(tmp_path, "scripted:Scripted-v0", **settings)
         assert (tmp_path / "train.log").read_text().count("env.max_steps_guard") == 1
 
 
 SPOILED_STEPS = {
-    "a reward that is nan": lambda step: step._replace(reward=step.reward + np.array([0, np.nan], np.float32)),
+    "a reward that is nan": lambda step: step._replace(
+        reward=step.reward + np.array([0, np.nan], np.float32)
+    ),
     "an observation that is": lambda step: step._replace(obs=step.obs + np.inf),
-    "an observation that is nan": lambda step: step._replace(truncated=~step.truncated, final_obs=step.obs + np.nan),
+    "an observation that is nan": lambda step: step._replace(
+        truncated=~step.truncated, final_obs=step.obs + np.nan
+    ),
     "a Step whose terminated": lambda step: step._replace(terminated=step.terminated.astype(int)),
 }
 
@@ -153,7 +174,9 @@ def test_a_batch_of_a_users_own_may_not_give_what_a_rollout_cannot_hold(text: st
         actor.collect(Snapshot(0, 0, None), 0.0)
 
 
-def test_environments_of_a_worker_whose_first_reset_fails_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_of_a_worker_whose_first_reset_fails_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They may have started programs of their own."""
     closed: list[object] = []
     monkeypatch.setattr(SyncEnvBatch, "close", lambda batch: closed.append(batch))
@@ -190,7 +213,9 @@ class TestEnvironmentsAreClosed:
         assert not Leased.open
 
     def test_if_a_wrapper_does_not_fit(self) -> None:
-        refused(lambda: Gym(id="Leased-v0", wrappers=("FilterObservation",)).make(1, [0]), "wrappers")
+        refused(
+            lambda: Gym(id="Leased-v0", wrappers=("FilterObservation",)).make(1, [0]), "wrappers"
+        )
         assert not Leased.open
 
     def test_also_after_one_that_could_not_be(self) -> None:
@@ -202,7 +227,9 @@ class TestEnvironmentsAreClosed:
 
 class TestAnEvaluation:
     def test_begins_again_after_an_error(self, caplog: pytest.LogCaptureFixture) -> None:
-        env = Gym(id=NAME, kwargs={"fault": "nan reward", "at": [2, 7], "lengths": [3]}).make(2, [0, 1])
+        env = Gym(id=NAME, kwargs={"fault": "nan reward", "at": [2, 7], "lengths": [3]}).make(
+            2, [0, 1]
+        )
         with caplog.at_level(logging.WARNING):
             episodes = evaluate_policy(Still(), env, 6)  # type: ignore[arg-type]
         assert episodes.lengths.tolist() == [3] * 6 and np.isfinite(episodes.returns).all()
@@ -236,11 +263,27 @@ class TestAnEvaluation:
             evaluate_policy(Still(), env, 1)  # type: ignore[arg-type]
 
 
-def test_a_run_whose_environments_go_wrong_again_and_again_trains_to_its_end_and_is_reproduced(tmp_path: Path) -> None:
-    """At each 40th step of theirs: many times as often as they may in a row. Nothing that is written is NaN."""
-    normalized = {"env__normalize_observations": True, "env__normalize_rewards": True, "env__reward_scale": 0.01}
-    faults = {"env__kwargs": {"fault": "nan observation", "every": 40, "lengths": [4, 7]}, "plugins": ["faulty"]}
-    settings: dict[str, Any] = {"workers": 2, "backend__max_restarts": 3, "total_steps": 1600, **normalized, **faults}
+def test_a_run_whose_environments_go_wrong_again_and_again_trains_to_its_end_and_is_reproduced(
+    tmp_path: Path,
+) -> None:
+    """At each 40th step of theirs: many times as often as they may in a row. Nothing that is
+    written is NaN."""
+    normalized = {
+        "env__normalize_observations": True,
+        "env__normalize_rewards": True,
+        "env__reward_scale": 0.01,
+    }
+    faults = {
+        "env__kwargs": {"fault": "nan observation", "every": 40, "lengths": [4, 7]},
+        "plugins": ["faulty"],
+    }
+    settings: dict[str, Any] = {
+        "workers": 2,
+        "backend__max_restarts": 3,
+        "total_steps": 1600,
+        **normalized,
+        **faults,
+    }
     stores = []
     for folder in (tmp_path / "one", tmp_path / "other"):
         summary = train(folder, NAME, **settings).summary
@@ -248,7 +291,10 @@ def test_a_run_whose_environments_go_wrong_again_and_again_trains_to_its_end_and
         assert summary["env_errors"] == summary["restarts"] >= 6
         assert summary["rejected_updates"] == 0
         stores.append(latest(folder)["store"])
-        assert all(np.isfinite(stores[-1][name]).all() for name in ("parameters", "optimizer_state", "stats"))
+        assert all(
+            np.isfinite(stores[-1][name]).all()
+            for name in ("parameters", "optimizer_state", "stats")
+        )
         assert stores[-1]["steps"] == summary["steps"] >= 1600
         assert "(Misbehaving-v0) r" in (folder / "train.log").read_text()
         assert "async/env_errors" in (folder / "metrics.csv").read_text()
@@ -261,7 +307,8 @@ class TestClose:
             def close(self) -> None:
                 released.wait()
 
-        released, began = threading.Event(), time.monotonic()
+        released = threading.Event()
+        began = time.monotonic()
         with caplog.at_level(logging.WARNING):
             close_within(Stuck(), 0.05)
         assert time.monotonic() - began < 30
@@ -282,7 +329,9 @@ class TestClose:
         assert len(closed) == 2
 
     @pytest.mark.parametrize("error", [RuntimeError("no display"), SystemExit(1)])
-    def test_that_raises_is_logged(self, error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    def test_that_raises_is_logged(
+        self, error: BaseException, caplog: pytest.LogCaptureFixture
+    ) -> None:
         class Torn:
             def close(self) -> None:
                 raise error

@@ -49,8 +49,10 @@ class Server(Bandit):
 
 
 def test_copies_have_ports_and_names_of_their_own(register: Register, tmp_path: Path) -> None:
-    """Of workers and of an evaluation, though all have one setting. They are registered here: workers know them."""
-    name, kwargs = register("Server-v0", Server), {"at": {"port": "{port}"}, "folders": [f"{tmp_path}/copy-{{copy}}"]}
+    """Of workers and of an evaluation, though all have one setting. They are registered here:
+    workers know them."""
+    name = register("Server-v0", Server)
+    kwargs = {"at": {"port": "{port}"}, "folders": [f"{tmp_path}/copy-{{copy}}"]}
     done = train(tmp_path / "run", name, "processes", env__kwargs=kwargs, workers=2, eval__every=80)
     assert done.summary["stop_reason"] == "total_steps"
     assert len(list(tmp_path.glob("copy-*"))) >= 2 * 4 + 1
@@ -64,7 +66,9 @@ def test_copies_have_ports_and_names_of_their_own(register: Register, tmp_path: 
         ("CarRacing-v3", {"wrapper": "ResizeObservation", "shape": [42, 42]}),
     ],
 )
-def test_a_wrapper_gets_arrays_where_it_asks_for_them_and_tuples_elsewhere(env: str, wrapper: dict[str, Any]) -> None:
+def test_a_wrapper_gets_arrays_where_it_asks_for_them_and_tuples_elsewhere(
+    env: str, wrapper: dict[str, Any]
+) -> None:
     pytest.importorskip("cv2", reason="pictures: pip install 'a3c-exp[images]'")
     batch = Gym(id=env, wrappers=(wrapper,)).make(1, [0])
     assert batch.observation_space.shape == (42, 42, 3) or float(batch.action_space.high[0]) == 0.5  # type: ignore[attr-defined]
@@ -136,10 +140,15 @@ class Warns(Bandit):
 
 
 def test_what_gymnasium_warns_of_is_not_repeated_by_every_worker(
-    register: Register, tmp_path: Path, recwarn: pytest.WarningsRecorder, capfd: pytest.CaptureFixture[str]
+    register: Register,
+    tmp_path: Path,
+    recwarn: pytest.WarningsRecorder,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     train(tmp_path / "run", register("Warns-v0", Warns), "processes", workers=2, total_steps=64)
-    assert any(f"made in {os.getpid()}" in str(each.message) for each in recwarn), "of the first one, in this process"
+    assert any(f"made in {os.getpid()}" in str(each.message) for each in recwarn), (
+        "of the first one, in this process"
+    )
     assert "made in" not in capfd.readouterr().err, "where workers would write"
 
 
@@ -249,9 +258,16 @@ def test_a_reader_who_has_read_enough_is_no_error(tmp_path: Path) -> None:
 
 
 @LINUX
-def test_a_process_of_a_sweep_that_leaves_early_has_failed(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_process_of_a_sweep_that_leaves_early_has_failed(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """With exit code 0, as an environment may end it."""
-    vanishing = ["env=gym", "env.id=faulty:Faulty-v0", "plugins=[faulty]", "env.kwargs={fault: vanish, at: 20}"]
+    vanishing = [
+        "env=gym",
+        "env.id=faulty:Faulty-v0",
+        "plugins=[faulty]",
+        "env.kwargs={fault: vanish, at: 20}",
+    ]
     assert program.main([*QUICK, *vanishing, "sweep=sweep"]) == 1
     assert "its process ended before the run did" in capfd.readouterr().err
 
@@ -261,7 +277,14 @@ def test_a_worker_has_all_that_plugins_register(backend: str, tmp_path: Path) ->
     """Not its own environment alone, whose specification it is given."""
     wrapper = {"wrapper": "user_modules:Another", "name": "Scripted-v0"}
     plugins = ["user_modules", "scripted"]
-    done = train(tmp_path, "CartPole-v1", backend=backend, plugins=plugins, env__wrappers=[wrapper], total_steps=100)
+    done = train(
+        tmp_path,
+        "CartPole-v1",
+        backend=backend,
+        plugins=plugins,
+        env__wrappers=[wrapper],
+        total_steps=100,
+    )
     assert done.summary["episodes"] > 0
 
 
@@ -297,8 +320,14 @@ def test_evaluations_may_have_other_arguments(tmp_path: Path) -> None:
 
 
 def test_arguments_of_evaluations_that_are_not_given_are_those_of_training() -> None:
-    given = ["env=gym", "env.id=FrozenLake-v1", "env.kwargs={is_slippery: false, success_rate: 0.9}"]
-    env: Any = load_experiment(a3c_exp.compose([*given, "eval.env.kwargs.success_rate=0.5"])).eval_env
+    given = [
+        "env=gym",
+        "env.id=FrozenLake-v1",
+        "env.kwargs={is_slippery: false, success_rate: 0.9}",
+    ]
+    env: Any = load_experiment(
+        a3c_exp.compose([*given, "eval.env.kwargs.success_rate=0.5"])
+    ).eval_env
     assert env.kwargs == {"is_slippery": False, "success_rate": 0.5}
 
 

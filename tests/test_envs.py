@@ -17,12 +17,17 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.envs import EnvBatch, Gym, Step, SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.spaces import decoder
 
-SCRIPT: dict[str, Any] = {"lengths": [3, 1, 4], "ends": ["terminated", "truncated", "both"], "actions": 5}
+SCRIPT: dict[str, Any] = {
+    "lengths": [3, 1, 4],
+    "ends": ["terminated", "truncated", "both"],
+    "actions": 5,
+}
 SEEDS = [4, 11, 6]
 
 
 Transition = tuple[Any, ...]
-"""One step of one environment in plain numbers: the observation, the action, the reward, the next observation, ends."""
+"""One step of one environment in plain numbers: the observation, the action, the reward, the next
+observation, ends."""
 
 
 def policy(obs: Array) -> Array:
@@ -38,7 +43,9 @@ def true_transitions(seed: int, count: int) -> list[Transition]:
     while len(transitions) < count:
         action = int(policy(obs[None])[0])
         following, reward, terminated, truncated, _ = env.step(action)
-        transitions.append((obs.tolist(), action, reward, following.tolist(), terminated, truncated))
+        transitions.append(
+            (obs.tolist(), action, reward, following.tolist(), terminated, truncated)
+        )
         obs = env.reset()[0] if terminated or truncated else following
     return transitions
 
@@ -56,7 +63,15 @@ def collected_transitions(
         following = np.where(ended.reshape(-1, *[1] * (obs.ndim - 1)), step.final_obs, step.obs)
         for k in np.flatnonzero(step.valid):
             ends = bool(step.terminated[k]), bool(step.truncated[k])
-            found[k].append((obs[k].tolist(), int(actions[k]), float(step.reward[k]), following[k].tolist(), *ends))
+            found[k].append(
+                (
+                    obs[k].tolist(),
+                    int(actions[k]),
+                    float(step.reward[k]),
+                    following[k].tolist(),
+                    *ends,
+                )
+            )
         obs = step.obs
     return found
 
@@ -67,7 +82,9 @@ def scripted_batch(kind: str, **kwargs: Any) -> EnvBatch:
         return Gym(id="scripted:Scripted-v0", kwargs=SCRIPT | kwargs).make(len(SEEDS), SEEDS)
     mode, _, dense = kind.partition(" ")
     how = {"autoreset_mode": mode, "dense": bool(dense)}
-    return Gym(id="scripted:Scripted-v0", vectorized=True, kwargs=SCRIPT | how | kwargs).make(len(SEEDS), SEEDS)
+    return Gym(id="scripted:Scripted-v0", vectorized=True, kwargs=SCRIPT | how | kwargs).make(
+        len(SEEDS), SEEDS
+    )
 
 
 KINDS = ["sync", "NextStep", "SameStep", "SameStep dense", "Disabled"]
@@ -80,7 +97,9 @@ class TestEveryBatchMeansTheSame:
             assert len(found) >= 25
             assert found == true_transitions(seed, len(found))
 
-    def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_again(self, kind: str) -> None:
+    def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_again(
+        self, kind: str
+    ) -> None:
         batch = scripted_batch(kind)
         obs = batch.reset()
         kept: list[tuple[Array, Array]] = []
@@ -90,7 +109,14 @@ class TestEveryBatchMeansTheSame:
             arrays = arrays_of(step)
             assert step.life_lost is None
             assert [array.shape for array in arrays] == [(3, 4), (3,), (3,), (3,), (3, 4), (3,)]
-            assert [array.dtype for array in arrays] == [np.float32, np.float32, bool, bool, np.float32, bool]
+            assert [array.dtype for array in arrays] == [
+                np.float32,
+                np.float32,
+                bool,
+                bool,
+                np.float32,
+                bool,
+            ]
             kept += [(array, array.copy()) for array in arrays]
         for array, before in kept:
             np.testing.assert_array_equal(array, before)
@@ -118,10 +144,15 @@ class TestSyncEnvBatch:
     @pytest.mark.parametrize("limit", [1, 3])
     def test_the_time_limit_means_what_gymnasiums_wrapper_means(self, limit: int) -> None:
         class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
-            """An outermost wrapper that changes nothing, so that gymnasium's own TimeLimit is stepped."""
+            """An outermost wrapper that changes nothing, so that gymnasium's own TimeLimit is
+            stepped."""
 
         def wrapped() -> gymnasium.Env[Any, Any]:
-            return Seen(gymnasium.make("Scripted-v0", max_episode_steps=limit, disable_env_checker=True, **SCRIPT))
+            return Seen(
+                gymnasium.make(
+                    "Scripted-v0", max_episode_steps=limit, disable_env_checker=True, **SCRIPT
+                )
+            )
 
         environment = Gym(id="scripted:Scripted-v0", kwargs=SCRIPT, max_episode_steps=limit)
         ours = environment.make(3, SEEDS)
@@ -129,7 +160,9 @@ class TestSyncEnvBatch:
         np.testing.assert_array_equal(ours.reset(), theirs.reset())
         for _ in range(30):
             actions = np.zeros(3, np.int64)
-            for one, other in zip(arrays_of(ours.step(actions)), arrays_of(theirs.step(actions)), strict=True):
+            for one, other in zip(
+                arrays_of(ours.step(actions)), arrays_of(theirs.step(actions)), strict=True
+            ):
                 np.testing.assert_array_equal(one, other)
 
     def test_a_wrapper_that_counts_steps_itself_is_not_bypassed(self) -> None:
@@ -145,7 +178,20 @@ class TestSyncEnvBatch:
         SyncEnvBatch([env], [0])
         ours = env.action_space
         assert ours is not theirs and ours == theirs and repr(ours) == repr(theirs)
-        for action in (0, 1, -1, 2, 1 << 40, True, 1.0, np.int64(1), np.uint8(2), np.array(0), np.array([0]), "0"):
+        for action in (
+            0,
+            1,
+            -1,
+            2,
+            1 << 40,
+            True,
+            1.0,
+            np.int64(1),
+            np.uint8(2),
+            np.array(0),
+            np.array([0]),
+            "0",
+        ):
             assert (action in ours) is (action in theirs)
 
 
@@ -198,28 +244,39 @@ ACTIONS: list[tuple[Space[Any], Array, list[Any]]] = [
 
 
 class TestSpaces:
-    @pytest.mark.parametrize(("space", "observation", "expected"), OBSERVATIONS, ids=lambda value: str(value)[:40])
+    @pytest.mark.parametrize(
+        ("space", "observation", "expected"), OBSERVATIONS, ids=lambda value: str(value)[:40]
+    )
     def test_a_policy_receives_an_array_of_float32(
         self, space: Space[Any], observation: Any, expected: list[Any]
     ) -> None:
         def env() -> Echo:
             return Echo(space, Discrete(2), observation)
 
-        for batch in (SyncEnvBatch([env(), env()], [0, 0]), VectorEnvBatch(SyncVectorEnv([env, env]), [0, 0])):
+        for batch in (
+            SyncEnvBatch([env(), env()], [0, 0]),
+            VectorEnvBatch(SyncVectorEnv([env, env]), [0, 0]),
+        ):
             obs = batch.reset()
             assert obs.tolist() == [expected, expected]
             assert obs.dtype == batch.observation_space.dtype == np.float32
             assert batch.observation_space.contains(obs[0])
             assert batch.step(np.array([0, 1])).obs.tolist() == [expected, expected]
 
-    @pytest.mark.parametrize(("space", "actions", "received"), ACTIONS, ids=lambda value: str(value)[:40])
+    @pytest.mark.parametrize(
+        ("space", "actions", "received"), ACTIONS, ids=lambda value: str(value)[:40]
+    )
     def test_an_environment_receives_actions_of_its_own_space(
         self, space: Space[Any], actions: Array, received: list[Any]
     ) -> None:
         policy_space, _ = decoder(space)
         assert policy_space.contains(actions[0])
-        env, native = Echo(Discrete(2), space, 0), Echo(Discrete(2), space, 0)
-        for batch in (SyncEnvBatch([env], [0]), VectorEnvBatch(SyncVectorEnv([lambda: native]), [0])):
+        env = Echo(Discrete(2), space, 0)
+        native = Echo(Discrete(2), space, 0)
+        for batch in (
+            SyncEnvBatch([env], [0]),
+            VectorEnvBatch(SyncVectorEnv([lambda: native]), [0]),
+        ):
             assert batch.action_space == policy_space
             batch.reset()
             batch.step(actions)
@@ -229,8 +286,11 @@ class TestSpaces:
         assert (action.dtype, action.shape) == (sample.dtype, sample.shape)
 
     @pytest.mark.parametrize("shape", [(2,), (2, 1)])
-    def test_actions_keep_to_bounds_that_float32_does_not_represent(self, shape: tuple[int, ...]) -> None:
-        """0.1 in float32 is more than 0.1, and some environments assert that an action is in their space."""
+    def test_actions_keep_to_bounds_that_float32_does_not_represent(
+        self, shape: tuple[int, ...]
+    ) -> None:
+        """0.1 in float32 is more than 0.1, and some environments assert that an action is in their
+        space."""
         space = Box(-0.1, 0.1, shape, np.float64)
         _, decode = decoder(space)
         decoded = decode(np.array([[0.1, -0.1], [0.05, 0.0]], np.float32))

@@ -1,4 +1,5 @@
-"""Atari games: the transitions of their native vector environment, their scores, and error texts."""
+"""Atari games: the transitions of their native vector environment, their scores, and error
+texts."""
 
 from __future__ import annotations
 
@@ -31,10 +32,14 @@ def fire(obs: Array) -> Array:
 
 
 @pytest.mark.parametrize(("max_frames", "steps"), [(108_000, 300), (100, 60)])
-def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(max_frames: int, steps: int) -> None:
-    """That one shows the final observation of an episode as every other observation, and rows that only restart are
-    left out. Every episode has to be the same, end and final observation included."""
-    setting = replace(QUICK, max_frames=max_frames, repeat_action_probability=0.25)  # so that the two games differ
+def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
+    max_frames: int, steps: int
+) -> None:
+    """That one shows the final observation of an episode as every other observation, and rows that
+    only restart are left out. Every episode has to be the same, end and final observation
+    included."""
+    # so that the two games differ
+    setting = replace(QUICK, max_frames=max_frames, repeat_action_probability=0.25)
     late = ALE.AtariVectorEnv(
         "breakout",
         2,
@@ -48,31 +53,44 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
         max_num_frames_per_episode=max_frames,
         repeat_action_probability=0.25,
     )
-    theirs = VectorEnvBatch(late, SEEDS)  # before another is made: all of them share one record of the autoreset mode
+    # before another is made: all of them share one record of the autoreset mode
+    theirs = VectorEnvBatch(late, SEEDS)
     ours = setting.make(2, SEEDS)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
-    found, expected = collected_transitions(ours, steps, fire), collected_transitions(theirs, steps, fire)
+    found = collected_transitions(ours, steps, fire)
+    expected = collected_transitions(theirs, steps, fire)
     assert found[0] != found[1]
     for mine, other in zip(found, expected, strict=True):
         assert mine[: len(other)] == other
         assert sum(terminated or truncated for *_, terminated, truncated in other) >= 1
-        assert {truncated for *_, truncated in other} == ({False} if max_frames > 1000 else {False, True})
+        assert {truncated for *_, truncated in other} == (
+            {False} if max_frames > 1000 else {False, True}
+        )
     ours.close()
     theirs.close()
 
 
 class TestACrop:
     def test_of_the_whole_picture_changes_nothing(self) -> None:
-        """Not a point of any observation, with games that end in between and frames from before and after that."""
+        """Not a point of any observation, with games that end in between and frames from before and
+        after that."""
         small: dict[str, Any] = {"height": 42, "width": 36, "frame_stack": 3}
-        whole = Atari(game="space_invaders", noop_max=0, max_frames=100, repeat_action_probability=0.25, **small)
-        cropped, plain = replace(whole, crop=(0, 210, 0, 160)).make(2, SEEDS), whole.make(2, SEEDS)
+        whole = Atari(
+            game="space_invaders",
+            noop_max=0,
+            max_frames=100,
+            repeat_action_probability=0.25,
+            **small,
+        )
+        cropped = replace(whole, crop=(0, 210, 0, 160)).make(2, SEEDS)
+        plain = whole.make(2, SEEDS)
         assert cropped.observation_space == plain.observation_space
         assert cropped.action_space == plain.action_space
         picture = cropped.observation_space.sample()
         assert np.array_equal(cropped.encode([picture]), [picture]), "as a policy is given it"
-        found, expected = collected_transitions(cropped, 60, fire), collected_transitions(plain, 60, fire)
+        found = collected_transitions(cropped, 60, fire)
+        expected = collected_transitions(plain, 60, fire)
         assert found == expected
         assert sum(truncated for *_, truncated in found[0]) == 2
         cropped.close()
@@ -81,7 +99,9 @@ class TestACrop:
     def test_is_cut_before_it_is_scaled(self) -> None:
         """To half its height and width, so that a point is the mean of four."""
         screen = Atari(game="pong", height=210, width=160, frame_stack=2).make(2, SEEDS)
-        half = Atari(game="pong", height=80, width=60, frame_stack=2, crop=(34, 194, 20, 140)).make(2, SEEDS)
+        half = Atari(game="pong", height=80, width=60, frame_stack=2, crop=(34, 194, 20, 140)).make(
+            2, SEEDS
+        )
         screen.reset()
         half.reset()
         for action in (2, 3) * 5:
@@ -93,7 +113,9 @@ class TestACrop:
 
 
 def first_pictures(seeds: list[int]) -> Array:
-    batch = Atari(game="pong", height=20, width=20, repeat_action_probability=0.25).make(len(seeds), seeds)
+    batch = Atari(game="pong", height=20, width=20, repeat_action_probability=0.25).make(
+        len(seeds), seeds
+    )
     batch.reset()
     for _ in range(30):
         obs = batch.step(np.full(len(seeds), 2)).obs
@@ -102,7 +124,8 @@ def first_pictures(seeds: list[int]) -> Array:
 
 
 def test_each_game_has_its_own_seed() -> None:
-    together, again = first_pictures([3, 8]), first_pictures([8, 3])
+    together = first_pictures([3, 8])
+    again = first_pictures([8, 3])
     np.testing.assert_array_equal(together, again[::-1])
     assert (together[0] != together[1]).any()
 
@@ -110,7 +133,9 @@ def test_each_game_has_its_own_seed() -> None:
 def make_actor(game: Atari, length: Any) -> Actor:
     """An actor that always fires."""
     firing = FixedPolicy(lambda step: 1)
-    return Actor(game.make(1, [0]), firing, np.random.default_rng(0), game, rollout_length=length, gamma=0.99)
+    return Actor(
+        game.make(1, [0]), firing, np.random.default_rng(0), game, rollout_length=length, gamma=0.99
+    )
 
 
 def test_scores_are_those_of_the_game_and_only_training_clips() -> None:
@@ -123,11 +148,13 @@ def test_scores_are_those_of_the_game_and_only_training_clips() -> None:
 
 
 def test_a_lost_life_ends_the_learned_episode_and_not_the_game() -> None:
-    """Breakout has five lives: the learner sees four ends more, and games have the same scores and lengths."""
+    """Breakout has five lives: the learner sees four ends more, and games have the same scores and
+    lengths."""
     found = []
     for terminal_on_life_loss in (False, True):
         actor = make_actor(replace(QUICK, terminal_on_life_loss=terminal_on_life_loss), 2000)
-        ends, episodes = 0, Episodes()
+        ends = 0
+        episodes = Episodes()
         while not len(episodes):
             rollout = actor.collect(START)
             ends += int(rollout.terminated.sum())
@@ -156,15 +183,21 @@ class TestErrors:
         [
             ({"game": "pongg"}, "'pong'"),
             ({"game": "SpaceInvaders"}, "'space_invaders'"),
-            ({"game": "combat"}, "no such game"),  # for two players: the emulator would end the program
+            # for two players: the emulator would end the program
+            ({"game": "combat"}, "no such game"),
             ({"crop": (0, 211, 0, 160)}, "[0, 210, 0, 160]"),
-            *(({"crop": crop}, "[0, 210, 0, 160]") for crop in ((0, 9, 0, 161), (-1, 9, 0, 9), (9, 9, 0, 9))),
+            *(
+                ({"crop": crop}, "[0, 210, 0, 160]")
+                for crop in ((0, 9, 0, 161), (-1, 9, 0, 9), (9, 9, 0, 9))
+            ),
         ],
     )
     def test_what_cannot_be_made(self, settings: dict[str, Any], hint: str) -> None:
         [(key, value)] = settings.items()
         wanted: dict[str, Any] = {"game": "pong"} | settings
-        assert hint in refused(lambda: Atari(**wanted).make(1, [0]), key, list(value) if key == "crop" else value)
+        assert hint in refused(
+            lambda: Atari(**wanted).make(1, [0]), key, list(value) if key == "crop" else value
+        )
 
     def test_a_form_of_drawing_that_is_not_offered(self) -> None:
         assert "'human'" in refused(lambda: Atari(game="pong").make(1, [0], "human"), "game")

@@ -18,7 +18,10 @@ from a3c_exp.envs import Atari, EnvBatch, Gym, SyncEnvBatch
 
 class TestGym:
     def test_wrappers_go_on_by_name_the_innermost_first(self) -> None:
-        wrappers = ({"TimeAwareObservation": {"normalize_time": True}}, {"FrameStackObservation": {"stack_size": 3}})
+        wrappers = (
+            {"TimeAwareObservation": {"normalize_time": True}},
+            {"FrameStackObservation": {"stack_size": 3}},
+        )
         batch = Gym(id="CartPole-v1", wrappers=wrappers).make(1, [0])
         assert batch.observation_space.shape == (3, 5)
 
@@ -38,7 +41,11 @@ class TestGym:
     @pytest.mark.parametrize("mode", [None, "rgb_array"])
     def test_observations_may_be_what_is_drawn(self, mode: str | None) -> None:
         """Whether or not somebody watches besides."""
-        pictures = Gym(id="CartPole-v1", kwargs={"render_mode": "rgb_array"}, wrappers=("AddRenderObservation",))
+        pictures = Gym(
+            id="CartPole-v1",
+            kwargs={"render_mode": "rgb_array"},
+            wrappers=("AddRenderObservation",),
+        )
         batch = pictures.make(1, [0], mode)
         assert batch.reset().shape == (1, 400, 600, 3)
         assert batch.step(np.array([0])).obs.dtype == np.uint8
@@ -61,7 +68,9 @@ class TestGym:
         assert batch.step(np.zeros((2, 1), np.float32)).reward.shape == (2,)
 
 
-def made(environment: Gym, plugins: tuple[str, ...] = ("scripted",), render_mode: str | None = None) -> EnvBatch:
+def made(
+    environment: Gym, plugins: tuple[str, ...] = ("scripted",), render_mode: str | None = None
+) -> EnvBatch:
     environment.validate(plugins)
     return environment.make(1, [0], render_mode)
 
@@ -99,18 +108,28 @@ class TestErrors:
         assert hint in refused(lambda: made(Gym(**{"id": "CartPole-v1"} | settings)), key, value)
 
     def test_a_window_for_workers(self) -> None:
-        refused(lambda: Gym(id="CartPole-v1", kwargs={"render_mode": "human"}), "kwargs.render_mode", "human")
+        refused(
+            lambda: Gym(id="CartPole-v1", kwargs={"render_mode": "human"}),
+            "kwargs.render_mode",
+            "human",
+        )
 
     def test_a_module_that_the_user_has_not_allowed_is_not_imported(self) -> None:
         assert "plugins=[antigravity]" in refused(lambda: made(Gym(id="antigravity:Fly-v0")), "id")
         assert "antigravity" not in sys.modules
-        refused(lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",))), "wrappers", "os:system")
+        refused(
+            lambda: made(Gym(id="CartPole-v1", wrappers=("os:system",))), "wrappers", "os:system"
+        )
 
     def test_a_wrapper_of_another_package_than_the_environments_own(self) -> None:
         own = ("minigrid.wrappers:OneHotPartialObsWrapper",)
         Gym(id="MiniGrid-MemoryS7-v0", wrappers=own).validate([])
         refused(lambda: Gym(id="CartPole-v1", wrappers=own).validate([]), "wrappers", own[0])
-        refused(lambda: Gym(id="MiniGrid-MemoryS7-v0", wrappers=("os:system",)).validate([]), "wrappers", "os:system")
+        refused(
+            lambda: Gym(id="MiniGrid-MemoryS7-v0", wrappers=("os:system",)).validate([]),
+            "wrappers",
+            "os:system",
+        )
         refused(lambda: made(Gym(id="scripted_not:A-v0")), "id")
         refused(lambda: made(Gym(id="CartPole-v1", engine="os:system")), "engine", "os:system")
 
@@ -123,7 +142,9 @@ class TestErrors:
             ("Hopper-v5", "mujoco"),
         ],
     )
-    def test_the_package_of_an_extra_is_missing(self, name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_package_of_an_extra_is_missing(
+        self, name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert f"a3c-exp[{extra}]" in refused(lambda: made(Gym(id=name)), "id", name)
 
@@ -131,7 +152,9 @@ class TestErrors:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert "a3c-exp[atari]" in refused(lambda: Atari(game="pong").make(1, [0]), "game")
 
-    def test_the_vector_form_of_atari_is_a_component_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_vector_form_of_atari_is_a_component_of_its_own(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """gymnasium's way to it clips rewards without a word."""
         pong = replace(gymnasium.registry["Scripted-v0"], entry_point="ale_py.env:AtariEnv")
         monkeypatch.setitem(gymnasium.registry, "ALE/Pong-v5", replace(pong, id="ALE/Pong-v5"))
@@ -142,7 +165,9 @@ class TestErrors:
         """gymnasium's own message says how to install it."""
         monkeypatch.setitem(sys.modules, "cv2", None)
         wrapper = {"ResizeObservation": {"shape": [8, 8]}}
-        assert "pip install" in refused(lambda: made(Gym(id="scripted:Corners-v0", wrappers=(wrapper,))), "wrappers")
+        assert "pip install" in refused(
+            lambda: made(Gym(id="scripted:Corners-v0", wrappers=(wrapper,))), "wrappers"
+        )
 
     @pytest.mark.parametrize(
         ("observations", "actions", "hint"),
@@ -160,13 +185,19 @@ class TestErrors:
         name = register("Echo-v0", lambda: Echo(observations, actions, None))
         assert hint in refused(lambda: made(Gym(id=name)), "id")
 
-    @pytest.mark.parametrize(("name", "hint"), [("Scripted", "it offers rgb_array"), ("Bandit", "render_mode")])
+    @pytest.mark.parametrize(
+        ("name", "hint"), [("Scripted", "it offers rgb_array"), ("Bandit", "render_mode")]
+    )
     def test_a_way_of_drawing_that_it_does_not_have(self, name: str, hint: str) -> None:
-        assert hint in refused(lambda: made(Gym(id=f"scripted:{name}-v0"), render_mode="ansi"), "id")
+        assert hint in refused(
+            lambda: made(Gym(id=f"scripted:{name}-v0"), render_mode="ansi"), "id"
+        )
 
 
 @pytest.mark.parametrize(("settings", "warns"), [({"vectorized": True}, True), ({}, False)])
-def test_a_guard_that_a_native_vector_does_not_keep_is_warned_of(settings: dict[str, Any], warns: bool) -> None:
+def test_a_guard_that_a_native_vector_does_not_keep_is_warned_of(
+    settings: dict[str, Any], warns: bool
+) -> None:
     env = Gym(id="CartPole-v1", max_steps_guard=30, **settings)
     assert ("max_steps_guard" in (env.warning() or "")) == warns
     assert Gym(id="CartPole-v1", vectorized=True).warning() is None

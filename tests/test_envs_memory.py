@@ -1,4 +1,5 @@
-"""Environments that need a memory: their observations and rewards, and that a policy without one cannot solve them."""
+"""Environments that need a memory: their observations and rewards, and that a policy without one
+cannot solve them."""
 
 from __future__ import annotations
 
@@ -42,14 +43,20 @@ class TestRecall:
         env = Recall(symbols=3, delay=delay)
         seen, _ = env.reset(seed=0)
         lamp = int(seen.argmax())
-        rows, rewards, over = [seen], [], False
+        rows = [seen]
+        rewards = []
+        over = False
         while not over:
             last = len(rows) == delay + 2
-            seen, reward, over, truncated, _ = env.step(lamp if right or not last else (lamp + 1) % 3)
+            seen, reward, over, truncated, _ = env.step(
+                lamp if right or not last else (lamp + 1) % 3
+            )
             assert not truncated
             rows.append(seen)
             rewards.append(reward)
-        np.testing.assert_array_equal(rows[:-1], [np.eye(4)[lamp], *[np.zeros(4)] * delay, np.eye(4)[3]])
+        np.testing.assert_array_equal(
+            rows[:-1], [np.eye(4)[lamp], *[np.zeros(4)] * delay, np.eye(4)[3]]
+        )
         assert rewards == [0.0] * (delay + 1) + [float(right)]
 
 
@@ -58,16 +65,21 @@ class TestSelectObservation:
         whole = Gym(id="CartPole-v1").make(2, [0, 1])
         part = Gym(id="CartPole-v1", wrappers=({SELECT: {"indices": [2, 0]}},)).make(2, [0, 1])
         assert part.observation_space.shape == (2,)
-        np.testing.assert_array_equal(part.observation_space.high, whole.observation_space.high[[2, 0]])
+        np.testing.assert_array_equal(
+            part.observation_space.high, whole.observation_space.high[[2, 0]]
+        )
         np.testing.assert_array_equal(part.reset(), whole.reset()[:, [2, 0]])
         for _ in range(60):  # past the ends of episodes, final observations included
-            one, other = part.step(np.array([1, 0])), whole.step(np.array([1, 0]))
+            one = part.step(np.array([1, 0]))
+            other = whole.step(np.array([1, 0]))
             np.testing.assert_array_equal(one.obs, other.obs[:, [2, 0]])
             np.testing.assert_array_equal(one.final_obs, other.final_obs[:, [2, 0]])
 
     def test_refuses_numbers_that_do_not_exist(self) -> None:
         wrapper = {SELECT: {"indices": [4]}}
-        refused(lambda: Gym(id="CartPole-v1", wrappers=(wrapper,)).make(1, [0]), "wrappers", wrapper)
+        refused(
+            lambda: Gym(id="CartPole-v1", wrappers=(wrapper,)).make(1, [0]), "wrappers", wrapper
+        )
 
 
 def test_environments_of_this_package_need_no_permission() -> None:
@@ -78,15 +90,20 @@ def test_environments_of_this_package_need_no_permission() -> None:
 
 class TestLearning:
     def test_cells_learn_to_recall_and_the_trained_policy_does(self, tmp_path: Path) -> None:
-        """At random: 1/3. Evaluations during the run, of many environments, and the loaded policy both remember."""
-        done = train(tmp_path, RECALL, network=LSTM, env__kwargs={"symbols": 3, "delay": 3}, **LEARNING)
+        """At random: 1/3. Evaluations during the run, of many environments, and the loaded policy
+        both remember."""
+        done = train(
+            tmp_path, RECALL, network=LSTM, env__kwargs={"symbols": 3, "delay": 3}, **LEARNING
+        )
         assert done.summary["mean_return_100"] > 0.95
         assert done.summary["best_eval_return"] == 1
-        policy, env = a3c_exp.load(tmp_path), gymnasium.make("Recall-v0", symbols=3, delay=3)
+        policy = a3c_exp.load(tmp_path)
+        env = gymnasium.make("Recall-v0", symbols=3, delay=3)
         for seed in range(20):
             policy.reset()
             observation, _ = env.reset(seed=seed)
-            reward, over = 0.0, False
+            reward = 0.0
+            over = False
             while not over:
                 observation, reward, over, _, _ = env.step(policy.act(observation))  # type: ignore[assignment]
             assert reward == 1

@@ -32,7 +32,9 @@ from a3c_exp.run.policy import PlayedEpisodes, Recorder, evaluate_policy
 def corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned to walk right, in environments with discrete observations."""
     folder = tmp_path_factory.mktemp("corridor")
-    done = train(folder, CORRIDOR, envs_per_worker=8, total_steps=4000, eval__every=1000, rollout_length=8)
+    done = train(
+        folder, CORRIDOR, envs_per_worker=8, total_steps=4000, eval__every=1000, rollout_length=8
+    )
     assert done.summary["best_eval_return"] == pytest.approx(0.96)
     return folder
 
@@ -54,7 +56,8 @@ class TestThePolicyInAnotherProgram:
         policy = a3c_exp.load(corridor, plugins=["scripted"])
         env = gymnasium.make("Corridor-v0")
         observation, _ = env.reset(seed=0)
-        total, over = 0.0, False
+        total = 0.0
+        over = False
         while not over:
             action = policy.act(observation)
             assert type(action) is int
@@ -66,12 +69,18 @@ class TestThePolicyInAnotherProgram:
         train(tmp_path)
         backend = {"_target_": "a3c_exp.backends.ga3c.Ga3c", "device": "cuda"}
         whole = yaml.safe_load((tmp_path / "config.yaml").read_text())
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(whole | {"backend": backend, "init_from": "/gone"}))
+        (tmp_path / "config.yaml").write_text(
+            yaml.safe_dump(whole | {"backend": backend, "init_from": "/gone"})
+        )
         assert type(a3c_exp.load(tmp_path, plugins=["scripted"]).act(np.zeros(4))) is int
 
     def test_an_observation_of_another_shape_is_refused(self, tmp_path: Path) -> None:
         train(tmp_path, "Pendulum-v1")
-        for observation, word in (([0.0, 1.0], "(2,)"), ([[0.0]] * 3, "(3, 1)"), ([np.nan, 0.0, 0.0], "nan at [0]")):
+        for observation, word in (
+            ([0.0, 1.0], "(2,)"),
+            ([[0.0]] * 3, "(3, 1)"),
+            ([np.nan, 0.0, 0.0], "nan at [0]"),
+        ):
             with pytest.raises(ValueError, match=re.escape(word)):
                 a3c_exp.load(tmp_path).act(observation)
 
@@ -96,7 +105,12 @@ class TestThePolicyInAnotherProgram:
         ],
     )
     def test_takes_and_gives_what_the_environment_does(
-        self, observations: Space[Any], observation: Any, actions: Space[Any], register: Any, tmp_path: Path
+        self,
+        observations: Space[Any],
+        observation: Any,
+        actions: Space[Any],
+        register: Any,
+        tmp_path: Path,
     ) -> None:
         name = register("Echo-v0", lambda: Echo(observations, actions, observation))
         train(tmp_path, name, total_steps=16)
@@ -115,8 +129,11 @@ class TestThePolicyInAnotherProgram:
         policy.normalizer = None
         assert policy.act([0.3]) != with_it
 
-    def test_one_with_a_memory_remembers_an_episode_until_it_is_told_of_the_next(self, tmp_path: Path) -> None:
-        # Little is learned, so that no action is clipped to the bounds, where all of them would be alike.
+    def test_one_with_a_memory_remembers_an_episode_until_it_is_told_of_the_next(
+        self, tmp_path: Path
+    ) -> None:
+        # Little is learned, so that no action is clipped to the bounds, where all of them would be
+        # alike.
         network = {"_target_": "a3c_exp.networks.Lstm", "policy_gain": 0.3}
         train(tmp_path, TARGET, network=network, optimizer__learning_rate=1e-5)
         policy, fresh = (a3c_exp.load(tmp_path, plugins=["scripted"]) for _ in range(2))
@@ -132,7 +149,11 @@ class TestThePolicyInAnotherProgram:
         best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["parameters"]
         plugins = ["scripted"]
         assert not np.array_equal(best, latest(tmp_path)["store"]["parameters"])
-        for which, expected in ((None, best), ("best", best), ("latest", latest(tmp_path)["store"]["parameters"])):
+        for which, expected in (
+            (None, best),
+            ("best", best),
+            ("latest", latest(tmp_path)["store"]["parameters"]),
+        ):
             policy = evaluate.load_run(tmp_path, which, plugins).policy  # type: ignore[arg-type]
             np.testing.assert_array_equal(policy._network.vector, expected)
         (tmp_path / "checkpoints" / "best.ckpt").unlink()
@@ -146,7 +167,8 @@ class TestPlaying:
 
     @pytest.mark.parametrize("vectorized", [False, True])
     def test_counts_whole_episodes_and_their_own_rewards(self, vectorized: bool) -> None:
-        """Each environment plays its share: the first ten to finish would all be of the short kind."""
+        """Each environment plays its share: the first ten to finish would all be of the short
+        kind."""
         episodes = self.play(1, 3, vectorized, lengths=(2, 3))
         np.testing.assert_array_equal(episodes.lengths, [2, 3, 2])
         np.testing.assert_array_equal(episodes.returns, [1 + 2, 101 + 102 + 103, 201 + 202])
@@ -155,7 +177,8 @@ class TestPlaying:
         assert len(self.play(3, 7, vectorized, lengths=(2,))) == 7
 
     def test_a_lost_life_is_no_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Every step of this environment costs a life: its episodes of five steps are whole all the same."""
+        """Every step of this environment costs a life: its episodes of five steps are whole all the
+        same."""
         env = Gym(id=SCRIPTED, kwargs={"lengths": [5]}).make(2, [0, 0])
         step = env.step
 
@@ -174,7 +197,9 @@ class TestPlaying:
         class Ageing(Still):
             """Its state counts the steps that it remembers."""
 
-            def predict(self, observations: np.ndarray, state: Any, greedy: bool) -> tuple[np.ndarray, Any]:
+            def predict(
+                self, observations: np.ndarray, state: Any, greedy: bool
+            ) -> tuple[np.ndarray, Any]:
                 seen.append(0.0 if state is None else float(state[0, 0]))
                 return np.zeros(1, np.int64), np.full((1, 1), seen[-1] + 1, np.float32)
 
@@ -184,7 +209,8 @@ class TestPlaying:
         assert seen == [0, 1, 2, 3, 4] * 3
 
     def test_what_follows_a_cut_is_no_episode(self) -> None:
-        """Each of those that count begins with a reset, though other environments play on meanwhile."""
+        """Each of those that count begins with a reset, though other environments play on
+        meanwhile."""
         env = Gym(id=SCRIPTED, kwargs={"lengths": (6, 3)}).make(2, [0, 0])
         played = evaluate_policy(Still(), env, 6, max_steps=4)  # type: ignore[arg-type]
         assert sorted(played.lengths) == [3, 3, 4, 4, 4, 4] and played.cut == 4
@@ -202,7 +228,9 @@ class TestPlaying:
         assert played.cut == 1
         assert seen[4:] == [(0, 4), (1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (2, 10)]
 
-    def test_a_film_of_what_cannot_be_drawn_is_refused_before_it_is_played(self, tmp_path: Path) -> None:
+    def test_a_film_of_what_cannot_be_drawn_is_refused_before_it_is_played(
+        self, tmp_path: Path
+    ) -> None:
         pytest.importorskip("moviepy")
         blind = SimpleNamespace(render=lambda: None, reset=lambda: np.zeros((1, 1)), count=1)
         recorder = Recorder(tmp_path / "film.mp4")
@@ -210,18 +238,24 @@ class TestPlaying:
             evaluate_policy(Still(), blind, 1, on_step=recorder)  # type: ignore[arg-type]
 
     def test_what_is_reported(self) -> None:
-        played = PlayedEpisodes(np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64))
+        played = PlayedEpisodes(
+            np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)
+        )
         found = evaluate.statistics(played)
         assert found["mean return"] == "3 +- 6.52 (95 %)"  # 4.27 sqrt(7) / sqrt(3)
         assert (found["lowest"], found["highest"], found["mean length"]) == ("1", "6", "5")
 
 
 class TestTheCommandLine:
-    def test_a_seed_plays_the_same_episodes_again(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_seed_plays_the_same_episodes_again(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         train(tmp_path, TARGET)
         output = []
         for arguments in (["seed=1"], ["seed=1"], ["seed=2"], ["seed=1", "greedy=false"]):
-            assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]", *arguments]) == 0
+            assert (
+                evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]", *arguments]) == 0
+            )
             output.append(capsys.readouterr().out)
         assert output[0] == output[1]
         assert len(set(output)) == 3
@@ -291,10 +325,14 @@ class TestTheCommandLine:
             assert f"mean length: {length}\n" in out and "cut by max_steps: 3\n" in out
 
     @pytest.mark.parametrize("command", [evaluate, export])
-    def test_help_explains_every_option(self, command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_help_explains_every_option(
+        self, command: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert command.main(["somewhere", "--help"]) == 0
         output = capsys.readouterr().out
-        assert [name for name in command.Options.__dataclass_fields__ if f"{name}:" not in output] == []
+        assert [
+            name for name in command.Options.__dataclass_fields__ if f"{name}:" not in output
+        ] == []
 
 
 def test_a_sweep_has_a_row_for_each_run_that_can_be_played(
@@ -307,10 +345,16 @@ def test_a_sweep_has_a_row_for_each_run_that_can_be_played(
     assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]"]) == 1
     output = capsys.readouterr()
     head, line, *rows = output.out.splitlines()
-    assert head.startswith("| run | policy | steps | episodes | mean return |") and set(line) == set("| -")
+    assert head.startswith("| run | policy | steps | episodes | mean return |") and set(
+        line
+    ) == set("| -")
     assert [row.split(" | ")[0] for row in rows] == ["| 1_s1", "| 2_s2"]
     assert re.fullmatch(
-        r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \(95 %\) \| 0 \| 0\.96 \| 0\.96 \| \S+ \| 0 \| - \|", rows[0]
+        (
+            r".* \| best.ckpt \| [\d,]+ \| 3 \| 0\.96 \+- 0 \(95 %\) \| 0 \| 0\.96 \| "
+            r"0\.96 \| \S+ \| 0 \| - \|"
+        ),
+        rows[0],
     )
     assert "not evaluated" in output.err and str(tmp_path / "0_s0") in output.err
     assert output.err.count("\n") == 1

@@ -57,7 +57,9 @@ class TestWhatSettingsStoodFor:
         assert saved() == before | {"total_steps": 128}
 
     def test_is_another_setting_than_what_is_typed(self, refuses: Refuses) -> None:
-        line = refuses([*AUTO, "workers=2", "hydra.run.dir=run", "existing=resume"], "hydra.run.dir")
+        line = refuses(
+            [*AUTO, "workers=2", "hydra.run.dir=run", "existing=resume"], "hydra.run.dir"
+        )
         assert "workers=auto there, 2 here" in line
 
     def test_changes_where_a_resumed_run_is_given_another(self) -> None:
@@ -76,7 +78,9 @@ class TestWhatSettingsStoodFor:
         """Its config.yaml says auto, which is then what it is here."""
         before = saved()
         del before["typed"]
-        before["env"]["normalize_observations"] = before["workers"] = before["log"]["every"] = "auto"
+        before["env"]["normalize_observations"] = before["workers"] = before["log"]["every"] = (
+            "auto"
+        )
         Path("run/config.yaml").write_text(yaml.safe_dump(before))
         Path("run/summary.json").unlink()
         assert main([*AUTO, "hydra.run.dir=run", "existing=resume"]) == 0
@@ -86,12 +90,16 @@ class TestWhatSettingsStoodFor:
 class TestFinal:
     def test_leaves_nothing_to_find_out(self, here: Path, cores: Any) -> None:
         cores(3)
-        final, _ = load_final(compose(["env=gym", "env.id=CartPole-v1", "init_from=first"]), check=False)
+        final, _ = load_final(
+            compose(["env=gym", "env.id=CartPole-v1", "init_from=first"]), check=False
+        )
         assert final["workers"] == 3
         assert final["env"]["normalize_observations"] is False
         assert final["init_from"] == str(here / "first")
         assert final["log"] == {"every": None}
-        assert final["typed"] == dict.fromkeys(("workers", "env.normalize_observations", "log.every"), "auto")
+        assert final["typed"] == dict.fromkeys(
+            ("workers", "env.normalize_observations", "log.every"), "auto"
+        )
         cores(1)
         assert load_final(final, check=False)[0] == final
 
@@ -114,7 +122,9 @@ def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path)
     assert not list((here / "elsewhere").iterdir())
 
 
-def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that_takes_its_name(here: Path) -> None:
+def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that_takes_its_name(
+    here: Path,
+) -> None:
     endless = [*QUICK[:-2], "total_steps=1e9", "eval.every=null", "checkpoint.every=200"]
     tick = StopRules.on_tick
     other: dict[str, bytes] = {}
@@ -126,7 +136,10 @@ def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that
             other.update(content(Path("run")))
         tick(rules, run)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(a3c_exp.RunError, match="was renamed"):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(a3c_exp.RunError, match="was renamed"),
+    ):
         patch.setattr(StopRules, "on_tick", rename)
         a3c_exp.train(endless, "run")
     assert other == content(Path("run"))
@@ -136,7 +149,8 @@ def test_a_run_whose_folder_is_renamed_ends_and_writes_nothing_into_the_one_that
 
 def test_a_folder_that_cannot_be_looked_at_for_a_moment_is_not_lost(tmp_path: Path) -> None:
     """As on a shared file system. The next write tries again."""
-    output, written = RunOutput(tmp_path), Mock()
+    output = RunOutput(tmp_path)
+    written = Mock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "stat", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
         output.write("summary.json", written)
@@ -164,8 +178,12 @@ def test_a_run_of_an_earlier_version_with_fewer_settings_goes_on(here: Path) -> 
     assert main([*command, "env.info_keys=[a]"]) == 2
 
 
-@pytest.mark.parametrize(("existing", "has_gone"), [("restart", True), ("resume", True), ("resume", False)])
-def test_a_run_that_cannot_begin_anew_is_not_lost(existing: str, has_gone: bool, here: Path, refuses: Refuses) -> None:
+@pytest.mark.parametrize(
+    ("existing", "has_gone"), [("restart", True), ("resume", True), ("resume", False)]
+)
+def test_a_run_that_cannot_begin_anew_is_not_lost(
+    existing: str, has_gone: bool, here: Path, refuses: Refuses
+) -> None:
     """The one that it starts from has gone, or has another network now."""
     start = [*QUICK, "init_from=first", "hydra.run.dir=run"]
     assert main([*QUICK, "hydra.run.dir=first"]) == 0 == main(start)
@@ -174,7 +192,10 @@ def test_a_run_that_cannot_begin_anew_is_not_lost(existing: str, has_gone: bool,
     if has_gone:
         Path("first").rename("moved")
     else:
-        assert main([*QUICK, "network.hidden_sizes=[8]", "hydra.run.dir=first", "existing=restart"]) == 0
+        assert (
+            main([*QUICK, "network.hidden_sizes=[8]", "hydra.run.dir=first", "existing=restart"])
+            == 0
+        )
     before = content(here / "run")
     refuses([*start, f"existing={existing}"], "init_from")
     assert content(here / "run") == before

@@ -1,4 +1,5 @@
-"""The policy of a run as an ONNX file: it acts as the policy does, and one that does not is not written."""
+"""The policy of a run as an ONNX file: it acts as the policy does, and one that does not is not
+written."""
 
 from __future__ import annotations
 
@@ -29,12 +30,23 @@ PLUGINS = ["scripted", "user_modules"]
 ALLOWED = "plugins=[scripted,user_modules]"
 BFLOAT16 = onnx.TensorProto.BFLOAT16
 
-CNN: dict[str, Any] = {"_target_": "a3c_exp.networks.Cnn", "layers": [[8, 3, 2], [8, 3, 2]], "policy_gain": 1.0}
+CNN: dict[str, Any] = {
+    "_target_": "a3c_exp.networks.Cnn",
+    "layers": [[8, 3, 2], [8, 3, 2]],
+    "policy_gain": 1.0,
+}
 CNN |= {"features_dim": None, "padding": "same", "activation": "elu", "precision": "bfloat16"}
-LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 16, "policy_gain": 1.0, "distribution": "beta"}
+LSTM = {
+    "_target_": "a3c_exp.networks.Lstm",
+    "hidden_size": 16,
+    "policy_gain": 1.0,
+    "distribution": "beta",
+}
 
 PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
-UNEVEN = Box(np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32))
+UNEVEN = Box(
+    np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32)
+)
 
 
 class Wander(gymnasium.Env[Any, Any]):
@@ -59,11 +71,15 @@ def exported(folder: Path, *arguments: str) -> tuple[Any, Any]:
     """The model of a run's file, and a session of it."""
     assert export.main([str(folder), ALLOWED, "steps=100", *arguments]) == 0
     path = folder / "policy.onnx"
-    return onnx.load(path), onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return onnx.load(path), onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"]
+    )
 
 
 def run(session: Any, **inputs: Any) -> dict[str, np.ndarray]:
-    return dict(zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True))
+    return dict(
+        zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True)
+    )
 
 
 def load(folder: Path) -> Policy:
@@ -78,8 +94,12 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "one-hot, user's encoder, continuous": Case(Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}),
-    "pictures in bfloat16, several choices": Case(PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"),
+    "one-hot, user's encoder, continuous": Case(
+        Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}
+    ),
+    "pictures in bfloat16, several choices": Case(
+        PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"
+    ),
 }
 
 
@@ -87,24 +107,37 @@ CASES = {
 def test_the_file_takes_the_actions_of_the_policy(
     case: Case, register: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of an observation at a time, and of any number of them; `act` takes the environment's own observations."""
+    """Of an observation at a time, and of any number of them; `act` takes the environment's own
+    observations."""
     name = register("Wander-v0", lambda: Wander(case.observations, case.actions))
-    settings: dict[str, Any] = {"total_steps": 64, "plugins": PLUGINS, "env__normalize_observations": case.normalize}
+    settings: dict[str, Any] = {
+        "total_steps": 64,
+        "plugins": PLUGINS,
+        "env__normalize_observations": case.normalize,
+    }
     train(tmp_path, name, network=case.network, **settings)
     capfd.readouterr()
     model, session = exported(tmp_path)
     said = capfd.readouterr()
     assert said.err == ""
-    assert said.out.startswith(f"{tmp_path / 'policy.onnx'}: equal to the policy on 104 observations, largest ")
+    assert said.out.startswith(
+        f"{tmp_path / 'policy.onnx'}: equal to the policy on 104 observations, largest "
+    )
     assert said.out.count("\n") == 1
     assert BFLOAT16 not in {each.data_type for each in model.graph.initializer}
-    assert BFLOAT16 not in [each.i for node in model.graph.node for each in node.attribute if each.name == "to"]
+    assert BFLOAT16 not in [
+        each.i for node in model.graph.node for each in node.attribute if each.name == "to"
+    ]
 
     policy = load(tmp_path)
     policy.use_float32()
     case.observations.seed(1)
     seen = [case.observations.sample() for _ in range(7)]
-    rows = np.eye(5, dtype=np.float32)[seen] if isinstance(case.observations, Discrete) else np.stack(seen)
+    rows = (
+        np.eye(5, dtype=np.float32)[seen]
+        if isinstance(case.observations, Discrete)
+        else np.stack(seen)
+    )
     outputs = run(session, observation=rows)
     assert outputs.keys() == {"action", "value", "parameters"}
     for row, observation in enumerate(seen):
@@ -116,7 +149,10 @@ def test_the_file_takes_the_actions_of_the_policy(
 
 
 def test_a_memory_is_carried_from_step_to_step_of_normalized_vectors(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"env__normalize_observations": True, "optimizer__learning_rate": 1e-5}
+    settings: dict[str, Any] = {
+        "env__normalize_observations": True,
+        "optimizer__learning_rate": 1e-5,
+    }
     train(tmp_path, TARGET, network=LSTM, env__kwargs={"length": 5}, plugins=PLUGINS, **settings)
     _, session = exported(tmp_path)
     policy = load(tmp_path)
@@ -126,8 +162,12 @@ def test_a_memory_is_carried_from_step_to_step_of_normalized_vectors(tmp_path: P
         outputs = run(session, observation=np.array([[number]]), state=state)
         state = outputs["next_state"]
         actions.append(outputs["action"][0])
-        np.testing.assert_allclose(actions[-1], policy.act(np.array([number])), rtol=1e-5, atol=1e-5)
-    first = run(session, observation=np.array([[1.0]], np.float32), state=np.zeros_like(state))["action"][0]
+        np.testing.assert_allclose(
+            actions[-1], policy.act(np.array([number])), rtol=1e-5, atol=1e-5
+        )
+    first = run(session, observation=np.array([[1.0]], np.float32), state=np.zeros_like(state))[
+        "action"
+    ][0]
     assert np.abs(first - actions[-1]).max() > 1e-4, "the last number, with something remembered"
 
 
@@ -155,7 +195,9 @@ def test_the_file_says_where_it_comes_from(target: Path) -> None:
     assert said.pop("action_space").startswith("Box(")
     assert said.pop("env") == TARGET
     assert said == {"network": "Mlp", "run": "run", "checkpoint": "latest.ckpt", "steps": "160"}
-    assert str(Path(a3c_exp.__file__).parent).encode() not in model.SerializeToString(), "no paths of this machine"
+    assert str(Path(a3c_exp.__file__).parent).encode() not in model.SerializeToString(), (
+        "no paths of this machine"
+    )
 
 
 def test_another_file_is_written_in_its_place(cheap: Path, tmp_path: Path) -> None:
@@ -167,7 +209,8 @@ def test_another_file_is_written_in_its_place(cheap: Path, tmp_path: Path) -> No
 
 @pytest.fixture
 def fails(capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Checks that a file is not written: (folder, exit code, words of the only line, *arguments)."""
+    """Checks that a file is not written: (folder, exit code, words of the only line,
+    *arguments)."""
 
     def check(folder: Path, code: int, complaint: str, *more: str) -> None:
         before = content(folder)
@@ -182,7 +225,9 @@ def fails(capfd: pytest.CaptureFixture[str]) -> Callable[..., None]:
 
 
 class TestAFileThatIsNotWritten:
-    def test_one_with_other_weights(self, target: Path, fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_with_other_weights(
+        self, target: Path, fails: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = onnx.load(target / "policy.onnx")
         [tensor] = [each for each in model.graph.initializer if each.name.endswith("value.bias")]
         weights = onnx.numpy_helper.to_array(tensor) + np.float32(0.001)
@@ -190,7 +235,9 @@ class TestAFileThatIsNotWritten:
         monkeypatch.setattr(onnx_file, "make_model", lambda *_: model)
         fails(target, 1, "not written, since the file's ")
 
-    def test_one_for_which_the_disk_is_full(self, cheap: Path, fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_for_which_the_disk_is_full(
+        self, cheap: Path, fails: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
@@ -198,10 +245,18 @@ class TestAFileThatIsNotWritten:
         fails(cheap, 1, "cannot be written: OSError: [Errno 28] No space left on device")
 
     def test_one_of_a_network_that_no_graph_can_hold(self, tmp_path: Path, fails: Any) -> None:
-        train(tmp_path, TARGET, network={"_target_": "user_modules.Branches"}, total_steps=16, plugins=PLUGINS)
+        train(
+            tmp_path,
+            TARGET,
+            network={"_target_": "user_modules.Branches"},
+            total_steps=16,
+            plugins=PLUGINS,
+        )
         fails(tmp_path, 2, "network = 'Branches': cannot be exported to ONNX by torch ")
 
-    def test_one_for_which_a_package_is_missing(self, cheap: Path, fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_for_which_a_package_is_missing(
+        self, cheap: Path, fails: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setitem(sys.modules, "onnxscript", None)
         fails(cheap, 2, "needs onnxscript: pip install 'a3c-exp[onnx]'")
 
@@ -217,8 +272,15 @@ def float32(*numbers: Any) -> np.ndarray:
 
 class TestTheComparison:
     def test_a_difference_is_relative_to_the_largest_number_of_an_output_and_to_1(self) -> None:
-        assert onnx_file.difference("value", float32(50, 4e-4), float32(50, 0)) == pytest.approx(8e-6, rel=1e-3)
-        for output in (float32(50, 6e-4), float32(np.nan, 1), float32([50], [0]), np.array([50.0, 0])):
+        assert onnx_file.difference("value", float32(50, 4e-4), float32(50, 0)) == pytest.approx(
+            8e-6, rel=1e-3
+        )
+        for output in (
+            float32(50, 6e-4),
+            float32(np.nan, 1),
+            float32([50], [0]),
+            np.array([50.0, 0]),
+        ):
             with pytest.raises(RunError, match="value"):
                 onnx_file.difference("value", output, float32(50, 0))
         with pytest.raises(RunError, match=r"value differs by 2e-05"):
@@ -231,7 +293,8 @@ def test_a_policy_of_action_values_is_greedy_in_the_file_and_in_evaluations(tmp_
     algorithm = {"_target_": "a3c_exp.algorithms.OneStepQ", "target_every": 50}
     train(tmp_path, BANDIT, algorithm=algorithm, returns__n=1, epsilon=0.5, plugins=PLUGINS)
     _, session = exported(tmp_path)
-    policy, rows = load(tmp_path), np.eye(4, dtype=np.float32)
+    policy = load(tmp_path)
+    rows = np.eye(4, dtype=np.float32)
     outputs = run(session, observation=rows)
     best = outputs["parameters"][:, :4].argmax(-1)
     np.testing.assert_array_equal(outputs["action"], best)

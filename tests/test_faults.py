@@ -33,11 +33,24 @@ from a3c_exp.run.evaluations import Evaluations
 VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
 
 
-FAULTY: dict[str, Any] = {"plugins": ["faulty"], "workers": 2, "total_steps": 10**9, "backend__max_restarts": 0}
+FAULTY: dict[str, Any] = {
+    "plugins": ["faulty"],
+    "workers": 2,
+    "total_steps": 10**9,
+    "backend__max_restarts": 0,
+}
 
 
-def test_a_worker_that_fails_ends_the_run_with_the_reason_a_checkpoint_and_a_summary(tmp_path: Path) -> None:
-    done = train(tmp_path, "faulty:Faulty-v0", "threads", env__kwargs={"fault": "raise", "victim": VICTIM}, **FAULTY)
+def test_a_worker_that_fails_ends_the_run_with_the_reason_a_checkpoint_and_a_summary(
+    tmp_path: Path,
+) -> None:
+    done = train(
+        tmp_path,
+        "faulty:Faulty-v0",
+        "threads",
+        env__kwargs={"fault": "raise", "victim": VICTIM},
+        **FAULTY,
+    )
     error = done.summary["error"]
     assert error.startswith("worker 1: environment 0 (Faulty-v0) raised")
     assert "faulty.py" in error and error.endswith("RuntimeError: scripted to fail")
@@ -50,12 +63,16 @@ def test_a_worker_that_fails_ends_the_run_with_the_reason_a_checkpoint_and_a_sum
     wait_until(nobody_works)
 
 
-def test_a_worker_that_is_to_end_its_rollout_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_to_end_its_rollout_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stop rule asks workers to end after their rollout. One that hangs in it is killed."""
     note = tmp_path / "note"
     monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
     # The rule holds once the worker hangs.
-    monkeypatch.setattr(StopRules, "on_tick", lambda _, run: run.stop("mean_return") if note.exists() else None)
+    monkeypatch.setattr(
+        StopRules, "on_tick", lambda _, run: run.stop("mean_return") if note.exists() else None
+    )
     faulty = {"fault": "hang", "victim": VICTIM, "at": 50, "note": str(note)}
     living: list[object] = []
     monkeypatch.setattr(Evaluations, "evaluate_final", lambda _: living.append(worker_processes()))
@@ -71,14 +88,20 @@ def _rows(folder: Path) -> int:
 
 
 class Program:
-    """`python -m a3c_exp` as a user starts it, in a process group of its own. All its processes carry a mark."""
+    """`python -m a3c_exp` as a user starts it, in a process group of its own. All its processes
+    carry a mark."""
 
     def __init__(self, folder: Path, arguments: list[str], temporary: Path) -> None:
         self.folder = folder
         self.mark = f"A3C_EXP_TEST={folder}"
         environment = os.environ | {"A3C_EXP_TEST": str(folder), "TMPDIR": str(temporary)}
         self.process = subprocess.Popen(
-            arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+            arguments,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
         )
 
     def wait_for_training(self) -> None:
@@ -100,7 +123,8 @@ class Program:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """The folder of programs' temporary files. Their sockets' paths may have no more than 107 characters."""
+    """The folder of programs' temporary files. Their sockets' paths may have no more than 107
+    characters."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -113,7 +137,9 @@ def program(tmp_path: Path, temporary: Path) -> Iterator[Start]:
     started: list[Program] = []
 
     def start(backend: str, *overrides: str, env: str = BANDIT) -> Program:
-        arguments = command(tmp_path / "run", env, backend, "workers=2", "total_steps=1e12", *overrides)
+        arguments = command(
+            tmp_path / "run", env, backend, "workers=2", "total_steps=1e12", *overrides
+        )
         started.append(Program(tmp_path / "run", arguments, temporary))
         return started[-1]
 
@@ -124,8 +150,11 @@ def program(tmp_path: Path, temporary: Path) -> Iterator[Start]:
 
 @LINUX
 class TestSignals:
-    def test_one_asks_for_a_checkpoint_and_another_ends_the_run(self, program: Start, temporary: Path) -> None:
-        """The whole group gets it: workers and the fork server must not die of it. 75: for another try."""
+    def test_one_asks_for_a_checkpoint_and_another_ends_the_run(
+        self, program: Start, temporary: Path
+    ) -> None:
+        """The whole group gets it: workers and the fork server must not die of it. 75: for another
+        try."""
         running = program("ga3c", "checkpoint.every=null")
         running.wait_for_training()
         file = running.folder / "checkpoints" / "latest.ckpt"
@@ -146,20 +175,34 @@ class TestSignals:
     def test_a_second_ctrl_c_does_not_wait(self, program: Start, tmp_path: Path) -> None:
         """The only worker of a serial run is in a rollout that never ends."""
         note = tmp_path / "note"
-        hang = ["+env.kwargs.fault=hang", f"+env.kwargs.note={note}", "plugins=[faulty]", "workers=1"]
+        hang = [
+            "+env.kwargs.fault=hang",
+            f"+env.kwargs.note={note}",
+            "plugins=[faulty]",
+            "workers=1",
+        ]
         running = program("serial", *hang, env="faulty:Faulty-v0")
         wait_until(lambda: note.exists() or running.process.poll() is not None, 180)
         os.killpg(running.process.pid, signal.SIGINT)
         looks = note.stat().st_size
-        wait_until(lambda: note.stat().st_size > looks + 2)  # the worker goes on, so the signal has been handled
+        # the worker goes on, so the signal has been handled
+        wait_until(lambda: note.stat().st_size > looks + 2)
         os.killpg(running.process.pid, signal.SIGINT)
         code, output = running.end()
         assert code == 130, output
-        assert json.loads((running.folder / "summary.json").read_text())["stop_reason"] == "interrupted"
+        assert (
+            json.loads((running.folder / "summary.json").read_text())["stop_reason"]
+            == "interrupted"
+        )
 
-    @pytest.mark.parametrize(("backend", "moment"), [("processes", "starting"), ("ga3c", "training")])
-    def test_sigkill_leaves_nothing_behind(self, backend: str, moment: str, program: Start, temporary: Path) -> None:
-        """No process, none of an environment either, no shared memory, no socket, no temporary file."""
+    @pytest.mark.parametrize(
+        ("backend", "moment"), [("processes", "starting"), ("ga3c", "training")]
+    )
+    def test_sigkill_leaves_nothing_behind(
+        self, backend: str, moment: str, program: Start, temporary: Path
+    ) -> None:
+        """No process, none of an environment either, no shared memory, no socket, no temporary
+        file."""
         before = _shared_memory()
         notes = temporary.parent / f"{temporary.name}-notes"
         notes.mkdir()
@@ -170,21 +213,33 @@ class TestSignals:
             assert len(processes(running.mark)) >= 4, "itself, the server, two workers"
             wait_until(lambda: len([*notes.glob("*.pids")]) >= 8)
         else:
-            wait_until(lambda: len(processes(running.mark)) > 2)  # itself, the resource tracker, the server
+            # itself, the resource tracker, the server
+            wait_until(lambda: len(processes(running.mark)) > 2)
         running.process.kill()
         wait_until(lambda: not processes(running.mark), 60)
-        wait_until(lambda: _shared_memory() <= before)  # other tests that run now may have some of their own
+        # other tests that run now may have some of their own
+        wait_until(lambda: _shared_memory() <= before)
         assert list(temporary.rglob("*")) == []
         if moment == "training":
             assert latest(running.folder)["store"]["steps"] >= 100, "a whole checkpoint"
             closed = len([*notes.glob("*.closed")])
-            assert closed == len([*notes.glob("*.pids")]) >= 8, "each worker closes its environments"
+            assert closed == len([*notes.glob("*.pids")]) >= 8, (
+                "each worker closes its environments"
+            )
 
 
 @LINUX
-def test_a_worker_that_prints_into_a_pipe_that_nobody_reads_is_not_waited_for(program: Start) -> None:
+def test_a_worker_that_prints_into_a_pipe_that_nobody_reads_is_not_waited_for(
+    program: Start,
+) -> None:
     printing = ["+env.kwargs.fault=print", f"+env.kwargs.victim={VICTIM}", "plugins=[faulty]"]
-    running = program("processes", "stop.max_seconds=0.5", "checkpoint.every=1000", *printing, env="faulty:Faulty-v0")
+    running = program(
+        "processes",
+        "stop.max_seconds=0.5",
+        "checkpoint.every=1000",
+        *printing,
+        env="faulty:Faulty-v0",
+    )
     assert running.process.wait(60) == 0
     summary = json.loads((running.folder / "summary.json").read_text())
     assert summary["stop_reason"] == "max_seconds" and summary["training_seconds"] < 7
@@ -192,9 +247,12 @@ def test_a_worker_that_prints_into_a_pipe_that_nobody_reads_is_not_waited_for(pr
 
 
 @LINUX
-@pytest.mark.skipif(torch.__version__.startswith("2.4."), reason="torch 2.4 waits for threads that it cannot start")
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.4."), reason="torch 2.4 waits for threads that it cannot start"
+)
 def test_a_run_that_may_start_no_threads_and_processes_any_more_is_saved(tmp_path: Path) -> None:
-    """No worker can be replaced, and no evaluation be made. Root has no limit, but for one without its capabilities."""
+    """No worker can be replaced, and no evaluation be made. Root has no limit, but for one without
+    its capabilities."""
 
     def limit() -> None:
         if os.getuid() == 0:
@@ -202,14 +260,35 @@ def test_a_run_that_may_start_no_threads_and_processes_any_more_is_saved(tmp_pat
                 assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0  # PR_CAPBSET_DROP
             os.setresuid(65534, 0, 0)  # limits are those of the real user
 
-    settings: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "eval__every": 10**6, "backend__max_restarts": 3}
-    whole = config(backend="processes", callbacks=[{"_target_": "faulty.AtTheLimit"}], plugins=["faulty"], **settings)
-    script = f"from pathlib import Path; import runs; runs.train_config({whole}, Path({str(tmp_path)!r}))"
-    done = subprocess.run([sys.executable, "-c", script], preexec_fn=limit, capture_output=True, text=True, timeout=120)
+    settings: dict[str, Any] = {
+        "workers": 2,
+        "total_steps": 10**9,
+        "eval__every": 10**6,
+        "backend__max_restarts": 3,
+    }
+    whole = config(
+        backend="processes",
+        callbacks=[{"_target_": "faulty.AtTheLimit"}],
+        plugins=["faulty"],
+        **settings,
+    )
+    script = (
+        f"from pathlib import Path; import runs; runs.train_config({whole}, "
+        f"Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert "Traceback" not in done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["stop_reason"], summary["unwritten"]) == ("failed", [])
-    assert re.fullmatch(r"worker \d could not be started: RuntimeError: can't start new thread", summary["error"])
+    assert re.fullmatch(
+        r"worker \d could not be started: RuntimeError: can't start new thread", summary["error"]
+    )
     assert latest(tmp_path)["store"]["steps"] == summary["steps"] > 0
 
 
@@ -230,7 +309,11 @@ class TestAFullDisk:
 
     @pytest.mark.parametrize("has_room_again", [False, True])
     def test_ends_no_training_is_reported_once_and_tried_again(
-        self, has_room_again: bool, limited: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        has_room_again: bool,
+        limited: Callable[[], None],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         save = checkpoint.save
@@ -244,9 +327,16 @@ class TestAFullDisk:
         limited()
         done = train(tmp_path, checkpoint__every=32, **self.BIG)
         unwritten = [] if has_room_again else ["latest.ckpt"]
-        assert (done.summary["stop_reason"], done.summary["unwritten"]) == ("total_steps", unwritten)
+        assert (done.summary["stop_reason"], done.summary["unwritten"]) == (
+            "total_steps",
+            unwritten,
+        )
         assert json.loads((tmp_path / "summary.json").read_text())["unwritten"] == unwritten
         assert done.exit_code == len(unwritten), "the result is not on disk"
         assert (tmp_path / "train.log").read_text().count("latest.ckpt cannot be written") == 1
-        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["latest.ckpt"] * has_room_again
-        assert not has_room_again or latest(tmp_path)["store"]["steps"] == done.summary["steps"] == 160
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [
+            "latest.ckpt"
+        ] * has_room_again
+        assert (
+            not has_room_again or latest(tmp_path)["store"]["steps"] == done.summary["steps"] == 160
+        )

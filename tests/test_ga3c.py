@@ -1,4 +1,5 @@
-"""GA3C: the arithmetic of every backend, nothing lost on its way through slots and queues, nobody waits for ever."""
+"""GA3C: the arithmetic of every backend, nothing lost on its way through slots and queues, nobody
+waits for ever."""
 
 from __future__ import annotations
 
@@ -25,7 +26,17 @@ from backend_runs import (
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from refusals import refused
-from runs import BANDIT, CORRIDOR, SCRIPTED, config, drain, latest, make_store, train_config, wait_until
+from runs import (
+    BANDIT,
+    CORRIDOR,
+    SCRIPTED,
+    config,
+    drain,
+    latest,
+    make_store,
+    train_config,
+    wait_until,
+)
 from scripted import End, Scripted
 
 from a3c_exp.backends.ga3c import services
@@ -56,7 +67,8 @@ NAMES = [
     "sarsa",
     "a loss with a module",
 ]
-"""Of the settings of every backend, those that take ways of their own through agents, predictors and trainers."""
+"""Of the settings of every backend, those that take ways of their own through agents, predictors
+and trainers."""
 
 
 class TestOneAgentIsOneWorker:
@@ -66,7 +78,9 @@ class TestOneAgentIsOneWorker:
     def test_updates_are_those_of_the_serial_backend_bit_for_bit(self, name: str) -> None:
         _, state, error = drain(ga3c(**{"env": BANDIT} | SETTINGS[name] | STEP_BY_STEP))
         assert error is None
-        assert_as_serial(state, name, "parameters", "optimizer_state", "version", "steps", "stats", "rng_states")
+        assert_as_serial(
+            state, name, "parameters", "optimizer_state", "version", "steps", "stats", "rng_states"
+        )
 
 
 @pytest.mark.parametrize(
@@ -82,13 +96,21 @@ def test_settings_that_agents_cannot_have_are_refused(key: str, value: Any) -> N
     """A request has the observations of all four environments of an agent."""
     envs: dict[str, Any] = {"envs_per_worker": 1} if key == "rollout_length" else {}
     batch: dict[str, Any] = {"backend__prediction_batch": {"maximum": 3}}
-    refused(lambda: load_experiment(ga3c(**envs, **(batch if "." in key else {key: value}))), key, value)
+    refused(
+        lambda: load_experiment(ga3c(**envs, **(batch if "." in key else {key: value}))), key, value
+    )
 
 
 def test_minibatches_divide_a_training_batch_not_one_agents_rollout() -> None:
     """An agent's rollout has 4 transitions, a minibatch 16."""
     algorithm = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 16, "epochs": 2}
-    whole = ga3c(workers=4, envs_per_worker=1, algorithm=algorithm, backend__training_batch=16, total_steps=320)
+    whole = ga3c(
+        workers=4,
+        envs_per_worker=1,
+        algorithm=algorithm,
+        backend__training_batch=16,
+        total_steps=320,
+    )
     events, state, error = drain(whole)
     assert error is None
     assert state["steps"] >= 320
@@ -114,20 +136,38 @@ class TestEveryTransitionIsLearnedFromOnce:
     ) -> None:
         lengths = (3, 7, 1, 4)
         ends: tuple[End, ...] = ("terminated", "truncated", "both")
-        settings: dict[str, Any] = {"workers": agents, "envs_per_worker": environments, "rollout_length": 5}
+        settings: dict[str, Any] = {
+            "workers": agents,
+            "envs_per_worker": environments,
+            "rollout_length": 5,
+        }
         batches = {"backend__training_batch": 12, "backend__trainers": trainers}
-        whole = ga3c(SCRIPTED, env__kwargs={"lengths": lengths, "ends": ends}, total_steps=300, **settings, **batches)
+        whole = ga3c(
+            SCRIPTED,
+            env__kwargs={"lengths": lengths, "ends": ends},
+            total_steps=300,
+            **settings,
+            **batches,
+        )
         events, state, error = drain(whole)
         assert error is None
         rows = Counter[tuple[int, ...]]()
         # A seed is not exact in a float32 observation.
-        seeds = [seed for a in range(agents) for seed in environment_seeds(0, Role.ENVIRONMENT, a, environments)]
+        seeds = [
+            seed
+            for a in range(agents)
+            for seed in environment_seeds(0, Role.ENVIRONMENT, a, environments)
+        ]
         seed_of = {int(np.float32(seed)): seed for seed in seeds}
         for rollout in learned:
             ends_here = rollout.terminated | rollout.truncated
-            columns = map(_flat, (rollout.observations, rollout.actions, rollout.rewards, ends_here))
+            columns = map(
+                _flat, (rollout.observations, rollout.actions, rollout.rewards, ends_here)
+            )
             for observation, action, reward, ended in zip(*columns, strict=True):
-                name, episode, moment = seed_of[int(observation[0])], int(observation[1]), int(observation[2])
+                name = seed_of[int(observation[0])]
+                episode = int(observation[1])
+                moment = int(observation[2])
                 assert reward == Scripted.reward(episode, moment + 1, int(action))
                 last = moment + 1 == lengths[(name + episode) % len(lengths)]
                 assert ended == last
@@ -136,19 +176,29 @@ class TestEveryTransitionIsLearnedFromOnce:
         assert sum(rows.values()) == state["steps"] == sum(event.steps for event in events) >= 300
         self.assert_nothing_is_missing(rows, lengths, agents * environments)
 
-    def assert_nothing_is_missing(self, rows: Counter[tuple[int, ...]], lengths: tuple[int, ...], count: int) -> None:
+    def assert_nothing_is_missing(
+        self, rows: Counter[tuple[int, ...]], lengths: tuple[int, ...], count: int
+    ) -> None:
         """Each environment's rows are its first ones, without a gap."""
         names = {name for name, _, _ in rows}
         assert len(names) == count
         for name in names:
             found = sorted(row[1:] for row in rows if row[0] == name)
-            expected = [(e, m) for e in range(len(found)) for m in range(lengths[(name + e) % len(lengths)])]
+            expected = [
+                (e, m) for e in range(len(found)) for m in range(lengths[(name + e) % len(lengths)])
+            ]
             assert found == expected[: len(found)]
 
-    def test_even_those_collected_before_the_store_was_stopped(self, learned: list[Rollout]) -> None:
+    def test_even_those_collected_before_the_store_was_stopped(
+        self, learned: list[Rollout]
+    ) -> None:
         """Every step ends an episode here, and agents report those."""
         reported: list[Event] = []
-        single: dict[str, Any] = {"env__kwargs": {"lengths": (1,)}, "total_steps": 10**9, "backend__training_batch": 64}
+        single: dict[str, Any] = {
+            "env__kwargs": {"lengths": (1,)},
+            "total_steps": 10**9,
+            "backend__training_batch": 64,
+        }
         with running(ga3c(SCRIPTED, workers=3, envs_per_worker=1, **single)) as (events, store):
             while store.steps < 200:
                 reported += filter(None, [next(events)])
@@ -158,7 +208,9 @@ class TestEveryTransitionIsLearnedFromOnce:
             assert collected == sum(rollout.transitions for rollout in learned) == store.steps
 
 
-def _on_training(monkeypatch: pytest.MonkeyPatch, listener: Callable[[Sequence[Rollout]], object]) -> None:
+def _on_training(
+    monkeypatch: pytest.MonkeyPatch, listener: Callable[[Sequence[Rollout]], object]
+) -> None:
     """Call the listener, in a trainer's thread, with the rollouts of each training batch."""
 
     def noted(rollouts: Sequence[Rollout]) -> Rollout:
@@ -180,12 +232,23 @@ class TestLag:
         assert len(staleness) == state["version"]
         assert np.mean(staleness) > 0.5
         events, _, _ = drain(ga3c(**STEP_BY_STEP))
-        assert {value for event in events for value in event.staleness} == {0}, "agents wait for their update"
+        assert {value for event in events for value in event.staleness} == {0}, (
+            "agents wait for their update"
+        )
 
-    def test_versions_of_the_steps_of_a_rollout_may_differ(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_versions_of_the_steps_of_a_rollout_may_differ(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         found: list[Array] = []
-        _on_training(monkeypatch, lambda batch: found.extend(np.array(rollout.version) for rollout in batch))
-        settings: dict[str, Any] = {"workers": 3, "rollout_length": 16, "envs_per_worker": 1, "total_steps": 1600}
+        _on_training(
+            monkeypatch, lambda batch: found.extend(np.array(rollout.version) for rollout in batch)
+        )
+        settings: dict[str, Any] = {
+            "workers": 3,
+            "rollout_length": 16,
+            "envs_per_worker": 1,
+            "total_steps": 1600,
+        }
         drain(ga3c(SCRIPTED, env__kwargs={"lengths": (0,)}, backend__training_batch=1, **settings))
         assert any(len(np.unique(versions)) > 1 for versions in found)
         assert all((np.diff(versions, axis=0) >= 0).all() for versions in found)
@@ -210,7 +273,15 @@ class TestManyAgents:
     def test_every_update_step_and_episode_is_counted_once(self, envs: int) -> None:
         normalized = {"env__normalize_observations": True, "env__normalize_rewards": True}
         threads = {"backend__trainers": 2, "backend__predictors": 2}
-        whole = ga3c(CORRIDOR, workers=3, envs_per_worker=envs, total_steps=800, lock=True, **normalized, **threads)
+        whole = ga3c(
+            CORRIDOR,
+            workers=3,
+            envs_per_worker=envs,
+            total_steps=800,
+            lock=True,
+            **normalized,
+            **threads,
+        )
         events, state, error = drain(whole)
         assert error is None
         updates, steps, measured, _ = totals(events)
@@ -221,28 +292,48 @@ class TestManyAgents:
         assert state["stats"][0] == state["steps"]
 
     def test_events_carry_these_metrics(self) -> None:
-        names = "prediction_queue", "training_queue", "prediction_batch", "training_batch", "agent_wait", "lag"
+        names = (
+            "prediction_queue",
+            "training_queue",
+            "prediction_batch",
+            "training_batch",
+            "agent_wait",
+            "lag",
+        )
         expected = {f"ga3c/{name}" for name in names}
 
         def complete(events: list[Event]) -> bool:
             agents = {event.worker for event in events if len(event.episodes)}
-            return agents == {0, 1, 2, 3} and expected <= {name for event in events for name in event.metrics}
+            return agents == {0, 1, 2, 3} and expected <= {
+                name for event in events for name in event.metrics
+            }
 
         events, _, error = drain(ga3c(workers=4, total_steps=10**9), enough=complete)
         assert error is None
-        assert {name for event in events for name in event.metrics if name.startswith("ga3c/")} == expected
-        waits = [event.metrics["ga3c/agent_wait"].mean for event in events if "ga3c/agent_wait" in event.metrics]
+        assert {
+            name for event in events for name in event.metrics if name.startswith("ga3c/")
+        } == expected
+        waits = [
+            event.metrics["ga3c/agent_wait"].mean
+            for event in events
+            if "ga3c/agent_wait" in event.metrics
+        ]
         assert all(0 < wait <= 1 for wait in waits)
 
     def test_a_run_can_be_resumed_also_on_another_backend(self, tmp_path: Path) -> None:
         """All agents wait for a training batch that is larger than what they have room for."""
         waiting = {"backend__rollouts": 1, "backend__training_batch": 10**6}
         done = train_config(ga3c(CORRIDOR, workers=3, total_steps=320, **waiting), tmp_path)
-        assert "the network and the optimizer compute on the CPU" in (tmp_path / "train.log").read_text()
+        assert (
+            "the network and the optimizer compute on the CPU"
+            in (tmp_path / "train.log").read_text()
+        )
         before = latest(tmp_path)["store"]
         assert len(before["rng_states"]) == 3, "no agent is given the generator of a trainer"
         for backend, workers, total in (("ga3c", 2, 640), ("serial", 1, 960)):
-            done = train_config(config(CORRIDOR, backend, workers=workers, total_steps=total), tmp_path, resume=True)
+            done = train_config(
+                config(CORRIDOR, backend, workers=workers, total_steps=total), tmp_path, resume=True
+            )
             after = latest(tmp_path)["store"]
             assert done.summary["stop_reason"] == "total_steps"
             assert after["steps"] >= total and after["version"] > before["version"]
@@ -258,9 +349,13 @@ class TestTheEnd:
             assert all(event is None or not event.warnings for event in events)
         assert store.counters.heartbeats[23] == 0
 
-    def test_a_trainer_that_outlasts_the_run_pushes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A batch may take longer than the run waits for its trainer. The store that is saved then stays as it is."""
-        begun, go_on = threading.Event(), threading.Event()
+    def test_a_trainer_that_outlasts_the_run_pushes_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A batch may take longer than the run waits for its trainer. The store that is saved then
+        stays as it is."""
+        begun = threading.Event()
+        go_on = threading.Event()
 
         def wait(batch: Sequence[Rollout]) -> None:
             begun.set()
@@ -292,12 +387,20 @@ class TestConcatRollouts:
         return load_experiment(config(env, envs_per_worker=1, **episodes, **settings))
 
     def rollouts(self, experiment: Experiment) -> list[Rollout]:
-        """Two of each of three agents with one environment: they end with an episode, or after 4 steps."""
+        """Two of each of three agents with one environment: they end with an episode, or after 4
+        steps."""
         rollouts = []
         for agent in range(3):
             env = experiment.env.make(1, [agent])
             network = experiment.build_network(env, np.random.default_rng(0))
-            actor = Actor(env, network, np.random.default_rng(agent), experiment.env, rollout_length=4, gamma=0.9)
+            actor = Actor(
+                env,
+                network,
+                np.random.default_rng(agent),
+                experiment.env,
+                rollout_length=4,
+                gamma=0.9,
+            )
             for _ in range(2):
                 rollout = actor.collect(Snapshot(version=0, steps=0, normalizer=None))
                 rollouts.append(replace(rollout, version=np.full(rollout.rewards.shape, agent)))
@@ -310,19 +413,27 @@ class TestConcatRollouts:
         lengths = [len(rollout.rewards) for rollout in rollouts]
         np.testing.assert_array_equal(whole.valid, np.arange(4)[:, None] < lengths)
         for index, rollout in enumerate(rollouts):
-            np.testing.assert_array_equal(whole.rewards[: lengths[index], index], rollout.rewards[:, 0])
+            np.testing.assert_array_equal(
+                whole.rewards[: lengths[index], index], rollout.rewards[:, 0]
+            )
         assert whole.transitions == sum(lengths)
         assert concat_rollouts(rollouts[:1]) is rollouts[0], "a single one is not copied"
 
     @pytest.mark.parametrize(
         ("env", "network", "returns"),
-        [(SCRIPTED, MLP, "VTrace"), (SCRIPTED, LSTM, "GAE"), ("Pendulum-v1", MLP | {"distribution": "beta"}, "VTrace")],
+        [
+            (SCRIPTED, MLP, "VTrace"),
+            (SCRIPTED, LSTM, "GAE"),
+            ("Pendulum-v1", MLP | {"distribution": "beta"}, "VTrace"),
+        ],
     )
     def test_the_gradient_is_the_mean_of_theirs_by_transitions(
         self, env: str, network: dict[str, Any], returns: str
     ) -> None:
         estimator = {"_target_": f"a3c_exp.returns.{returns}"}
-        experiment = self.experiment(env, returns=estimator, network=network, algorithm__entropy_coefficient=0.0)
+        experiment = self.experiment(
+            env, returns=estimator, network=network, algorithm__entropy_coefficient=0.0
+        )
         rollouts = self.rollouts(experiment)
         batch = experiment.env.make(1, [0])
         built = experiment.build_network(batch, np.random.default_rng(1))
@@ -348,8 +459,8 @@ class TestSharedBuffers:
         buffers.close()
 
     def test_an_agent_with_an_unread_notification_is_busy(self, buffers: SharedBuffers) -> None:
-        """Trainers learn from less than `training_batch` if no agent is busy. An agent whose slot has just been
-        released is, however long the system keeps it from its core."""
+        """Trainers learn from less than `training_batch` if no agent is busy. An agent whose slot
+        has just been released is, however long the system keeps it from its core."""
         agent = buffers.agents[0]
         network = RemoteNetwork(agent, Categorical(Discrete(2)), Heartbeat())
         assert buffers.busy_agents == 2

@@ -1,5 +1,5 @@
-"""GA3C on a device: the same steps, networks, learners and runs as on the host. The device is the CPU, and a GPU if
-there is one."""
+"""GA3C on a device: the same steps, networks, learners and runs as on the host. The device is the
+CPU, and a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ from runs import (
 from stores import SIZE, make_spec, ones, push
 
 from a3c_exp.backends import ga3c as backend
-from a3c_exp.backends.ga3c.device import DeviceParameters, build_thread_network, find_device, parameters_on
+from a3c_exp.backends.ga3c.device import (
+    DeviceParameters,
+    build_thread_network,
+    find_device,
+    parameters_on,
+)
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
@@ -44,7 +49,9 @@ from a3c_exp.schedules import Linear
 
 CPU = torch.device("cpu")
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
-every_device = pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=GPU)])
+every_device = pytest.mark.parametrize(
+    "device", [CPU, pytest.param(torch.device("cuda"), marks=GPU)]
+)
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 4}
 GROUPS = {"critic": ParamGroup(learning_rate=0.3)}
 OPTIMIZERS: list[Optimizer] = [
@@ -69,26 +76,39 @@ def start_store(**spec_settings: Any) -> SharedStore:
 
 
 class TestSteps:
-    @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["rmsprop", "adam", "sgd", "groups, stale", "torch"])
+    @pytest.mark.parametrize(
+        "optimizer", OPTIMIZERS, ids=["rmsprop", "adam", "sgd", "groups, stale", "torch"]
+    )
     @every_device
     def test_they_are_those_of_the_host(self, optimizer: Optimizer, device: torch.device) -> None:
         """The learning rate falls, and every gradient is two updates stale but the first ones."""
         locked = isinstance(optimizer, Adam)  # in two copies
-        settings = {"optimizer": optimizer, "locked": locked, "schedule": Linear(start=1.0, end=0.0)}
-        on_host, on_device = start_store(**settings), start_store(**settings)
+        settings = {
+            "optimizer": optimizer,
+            "locked": locked,
+            "schedule": Linear(start=1.0, end=0.0),
+        }
+        on_host = start_store(**settings)
+        on_device = start_store(**settings)
         rng = np.random.default_rng(1)
         with parameters_on(device, on_device):
             for t in range(20):
                 gradient = (rng.normal(size=SIZE) * 10 ** rng.uniform(-3, 2)).astype(np.float32)
                 snapshot = Snapshot(version=max(0, t - 2), steps=t * 10, normalizer=None)
-                for store, vector in ((on_host, gradient), (on_device, torch.from_numpy(gradient.copy()).to(device))):
+                for store, vector in (
+                    (on_host, gradient),
+                    (on_device, torch.from_numpy(gradient.copy()).to(device)),
+                ):
                     clip(vector, optimizer.max_grad_norm)
                     event = push(store, 0, vector, snapshot).event
                     assert event.staleness == {min(t, 2): 1}
-                expected, found = on_host.state(), on_device.state()
+                expected = on_host.state()
+                found = on_device.state()
                 assert expected["version"] == found["version"] == t + 1
                 for key in ("parameters", "optimizer_state"):
-                    np.testing.assert_allclose(found[key], expected[key], rtol=1e-5, atol=1e-6, err_msg=f"{key}, {t}")
+                    np.testing.assert_allclose(
+                        found[key], expected[key], rtol=1e-5, atol=1e-6, err_msg=f"{key}, {t}"
+                    )
 
 
 class TestStore:
@@ -97,7 +117,8 @@ class TestStore:
     @every_device
     def test_its_state_is_that_of_the_device(self, device: torch.device) -> None:
         store = start_store(optimizer=SGD(learning_rate=1.0, momentum=0.5))
-        before, host = store.state(), store.parameters
+        before = store.state()
+        host = store.parameters
         ones_there = torch.ones(SIZE, device=device)
 
         def push_there() -> None:
@@ -111,7 +132,9 @@ class TestStore:
             np.testing.assert_allclose(during["optimizer_state"], np.ones((1, 1, SIZE)))
             np.testing.assert_array_equal(store.state()["parameters"], during["parameters"])
             push_there()
-            np.testing.assert_allclose(during["parameters"], before["parameters"] - 1, err_msg="it is a copy")
+            np.testing.assert_allclose(
+                during["parameters"], before["parameters"] - 1, err_msg="it is a copy"
+            )
         assert store.parameters is host
         np.testing.assert_allclose(store.state()["parameters"], before["parameters"] - 2.5)
         assert store.version == 2
@@ -122,12 +145,17 @@ class TestStore:
                 return np.sign(gradient, out=scratch)
 
         store = start_store(optimizer=Signs(learning_rate=1.0))
-        with pytest.raises(RunError, match=r"^device cpu failed \(backend.device=cpu .*"), parameters_on(CPU, store):
+        with (
+            pytest.raises(RunError, match=r"^device cpu failed \(backend.device=cpu .*"),
+            parameters_on(CPU, store),
+        ):
             pass
         push(store, 0, ones())
 
 
-def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     experiments = load_experiment(config()), load_experiment(config(network=LSTM))
     feedforward, recurrent = (build_network(each)[0] for each in experiments)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -145,7 +173,10 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "gaussian": {"env": TARGET},
     "pictures": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
     "lstm": {"env": SCRIPTED, "network": LSTM},
-    "ppo": {"env": SCRIPTED, "algorithm": {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 2}},
+    "ppo": {
+        "env": SCRIPTED,
+        "algorithm": {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 8, "epochs": 2},
+    },
     "a module of the loss": SETTINGS["a loss with a module"],
 }
 
@@ -154,14 +185,22 @@ class TestLearner:
     """A network and a learner whose parameters are on a device."""
 
     def rollouts(self, experiment: Experiment) -> list[Rollout]:
-        env = experiment.env.make(experiment.envs_per_worker, list(range(experiment.envs_per_worker)))
+        env = experiment.env.make(
+            experiment.envs_per_worker, list(range(experiment.envs_per_worker))
+        )
         network = experiment.build_network(env, np.random.default_rng(0))
-        actor = Actor(env, network, np.random.default_rng(0), experiment.env, rollout_length=4, gamma=0.9)
+        actor = Actor(
+            env, network, np.random.default_rng(0), experiment.env, rollout_length=4, gamma=0.9
+        )
         return [actor.collect(Snapshot(version=0, steps=0, normalizer=None)) for _ in range(8)]
 
-    def learn(self, experiment: Experiment, store: SharedStore, rollouts: Sequence[Rollout]) -> list[Event]:
+    def learn(
+        self, experiment: Experiment, store: SharedStore, rollouts: Sequence[Rollout]
+    ) -> list[Event]:
         network = build_thread_network(experiment, store, build_network(experiment)[1])
-        learner = Learner(experiment, network, 0, store, np.random.default_rng(0), "learner", Heartbeat())
+        learner = Learner(
+            experiment, network, 0, store, np.random.default_rng(0), "learner", Heartbeat()
+        )
         events = []
         for rollout in rollouts:
             snapshot = learner.pull()
@@ -174,20 +213,32 @@ class TestLearner:
         common = {"env__reward_scale": 0.1, "optimizer__epsilon": 1e-3}
         experiment = load_experiment(config(**LEARNERS[name] | common))
         rollouts = self.rollouts(experiment)
-        on_host, on_device = make_store(experiment), make_store(experiment)
+        on_host = make_store(experiment)
+        on_device = make_store(experiment)
         expected_events = self.learn(experiment, on_host, rollouts)
         before = on_device.state()["parameters"]
         with parameters_on(device, on_device):
             events = self.learn(experiment, on_device, rollouts)
-        expected, found = on_host.state(), on_device.state()
+        expected = on_host.state()
+        found = on_device.state()
         assert found["version"] == expected["version"] >= 8
         assert not np.allclose(found["parameters"], before, atol=1e-3)
-        np.testing.assert_allclose(found["parameters"], expected["parameters"], rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(found["optimizer_state"], expected["optimizer_state"], rtol=1e-2, atol=1e-4)
+        np.testing.assert_allclose(
+            found["parameters"], expected["parameters"], rtol=1e-3, atol=1e-4
+        )
+        np.testing.assert_allclose(
+            found["optimizer_state"], expected["optimizer_state"], rtol=1e-2, atol=1e-4
+        )
         for event, other in zip(events, expected_events, strict=True):
-            assert (event.steps, event.updates, event.staleness) == (other.steps, other.updates, other.staleness)
+            assert (event.steps, event.updates, event.staleness) == (
+                other.steps,
+                other.updates,
+                other.staleness,
+            )
             assert event.metrics.keys() == other.metrics.keys()
-            assert event.metrics["grad_norm"].mean == pytest.approx(other.metrics["grad_norm"].mean, rel=1e-3)
+            assert event.metrics["grad_norm"].mean == pytest.approx(
+                other.metrics["grad_norm"].mean, rel=1e-3
+            )
 
 
 class TestRuns:
@@ -202,7 +253,10 @@ class TestRuns:
         done = train_config(whole, tmp_path)
         assert (done.summary["stop_reason"], done.summary["error"]) == ("total_steps", None)
         assert done.summary["best_eval_return"] == 1
-        assert "the network and the optimizer compute on device cpu" in (tmp_path / "train.log").read_text()
+        assert (
+            "the network and the optimizer compute on device cpu"
+            in (tmp_path / "train.log").read_text()
+        )
         before = latest(tmp_path)["store"]
         assert before["version"] == done.summary["updates"] > 30
         train_config(whole | {"total_steps": 3200}, tmp_path, resume=True)

@@ -1,4 +1,5 @@
-"""GA3C goes on without the dead: agents are replaced, and nothing that they had is used twice or left behind."""
+"""GA3C goes on without the dead: agents are replaced, and nothing that they had is used twice or
+left behind."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.networks.distributions import Categorical
 
-AGENTS, ENVS, LENGTH, SLOTS = 2, 4, 4, 2
+AGENTS = 2
+ENVS = 4
+LENGTH = 4
+SLOTS = 2
 OBSERVATION_SIZE = 4
 MOST_LINES = 1000
 
@@ -49,12 +53,15 @@ def ga3c(*arguments: Any, **settings: Any) -> dict[str, Any]:
     return backend_runs.ga3c(*arguments, **{"backend__max_restarts": 3} | settings)
 
 
-# -- one agent that is killed at each line ----------------------------------------------------------------------------
+# -- one agent that is killed at each line
+# ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def spec() -> BufferSpec:
-    experiment = load_experiment(ga3c(SCRIPTED, workers=AGENTS, envs_per_worker=ENVS, rollout_length=LENGTH))
+    experiment = load_experiment(
+        ga3c(SCRIPTED, workers=AGENTS, envs_per_worker=ENVS, rollout_length=LENGTH)
+    )
     return BufferSpec.of(experiment, SLOTS, *build_network(experiment))
 
 
@@ -65,7 +72,9 @@ def scripted_rollout(mark: int) -> Rollout:
     columns["observations"] = np.full((*rows, OBSERVATION_SIZE), mark, np.float32)
     columns["actions"] = np.full(rows, mark)
     columns |= dict.fromkeys(("terminated", "truncated", "valid"), np.ones(rows, np.bool_))
-    return Rollout(**columns, state=None, episodes=Episodes(), transitions=LENGTH * ENVS, stats=None)
+    return Rollout(
+        **columns, state=None, episodes=Episodes(), transitions=LENGTH * ENVS, stats=None
+    )
 
 
 def live(agent: AgentBuffers) -> None:
@@ -94,7 +103,9 @@ class Case:
         agent = buffers.agents[0]
         for _ in range(2):
             agent.notify(buffers_module.REPLIED)  # the replies are there before the requests
-        self.killed = killed_at_line(line, os.path.dirname(buffers_module.__file__), lambda: live(agent))
+        self.killed = killed_at_line(
+            line, os.path.dirname(buffers_module.__file__), lambda: live(agent)
+        )
         self.queued = len(buffers.finished)
         self.rollouts = self.take(buffers.finished) if taken else []
         self.requests = self.take(buffers.requests) if taken else []
@@ -108,7 +119,9 @@ class Case:
         buffers, successor = self.buffers, self.successor
         assert successor.status[0] == STARTING
         assert buffers.busy_agents == AGENTS - 1, "nobody waits for an agent that starts"
-        assert self.take(buffers.finished) == self.take(buffers.requests) == [], "what was queued is void"
+        assert self.take(buffers.finished) == self.take(buffers.requests) == [], (
+            "what was queued is void"
+        )
         for agent, _ in self.requests:
             reply(agent, 5.0)  # whatever the predecessor wanted to know
         for (agent, slot), mark in zip(self.rollouts, (1, 2), strict=False):
@@ -125,7 +138,9 @@ class Case:
         """The successor gets the reply to its own request, and its rollout is queued as its own."""
         network = RemoteNetwork(self.successor, Categorical(Discrete(2)), Heartbeat())
         reply(self.successor, 8.0)
-        distributions, values, _ = network.policy_forward(np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None)
+        distributions, values, _ = network.policy_forward(
+            np.zeros((ENVS, OBSERVATION_SIZE), np.float32), None
+        )
         np.testing.assert_array_equal(values, np.full(ENVS, 8.0))
         np.testing.assert_array_equal(distributions, np.full((ENVS, 2), 8.0))
         assert self.take(self.buffers.requests) == [(self.successor, 0)]
@@ -140,7 +155,9 @@ def assert_whole(rollout: Rollout, mark: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_nothing_of_an_agent_reaches_its_successor_at_whichever_line_it_is_killed(spec: BufferSpec) -> None:
+def test_nothing_of_an_agent_reaches_its_successor_at_whichever_line_it_is_killed(
+    spec: BufferSpec,
+) -> None:
     queued = set()
     for line in range(1, MOST_LINES, 4):
         case = Case(spec, line, taken=line % 8 == 1)
@@ -152,7 +169,8 @@ def test_nothing_of_an_agent_reaches_its_successor_at_whichever_line_it_is_kille
     assert queued == {0, 1, 2}, "killed before, between and after its rollouts"
 
 
-# -- whole runs -------------------------------------------------------------------------------------------------------
+# -- whole runs
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +197,8 @@ Break = Callable[[str, Callable[[int], object]], None]
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
-    """Lets the networks of predictors or trainers do something else before each pass, given the number of the pass."""
+    """Lets the networks of predictors or trainers do something else before each pass, given the
+    number of the pass."""
     build = build_thread_network
 
     def install(kind: str, action: Callable[[int], object]) -> None:
@@ -214,7 +233,8 @@ class TestKilledAgents:
         with running(ga3c(CORRIDOR, workers=3, total_steps=3000, **one_slot)) as (events, store):
             for event in events:
                 found += filter(None, [event])
-                if found and len(worker_processes()) == len(victims) > 0:  # one may learn before all are forked
+                # one may learn before all are forked
+                if found and len(worker_processes()) == len(victims) > 0:
                     kill(victims)
                     victims = []
             state = store.state()
@@ -228,7 +248,12 @@ class TestKilledAgents:
         """They die in their last rollouts, which are lost. Nobody waits for them."""
         broken("predictor", lambda number: time.sleep(0.02))
         found: list[Event] = []
-        settings = {"env__kwargs": {"lengths": (0,)}, "rollout_length": 64, "workers": 2, "total_steps": 10**9}
+        settings = {
+            "env__kwargs": {"lengths": (0,)},
+            "rollout_length": 64,
+            "workers": 2,
+            "total_steps": 10**9,
+        }
         with running(ga3c(SCRIPTED, **settings)) as (events, store):
             for event in events:
                 found += filter(None, [event])
@@ -252,11 +277,15 @@ class TestServices:
         assert restarts_of(events)[0] == 0
 
     @pytest.mark.parametrize("kind", ["predictor", "trainer"])
-    def test_one_that_hangs_ends_the_run_with_the_reason(self, kind: str, broken: Break, tmp_path: Path) -> None:
+    def test_one_that_hangs_ends_the_run_with_the_reason(
+        self, kind: str, broken: Break, tmp_path: Path
+    ) -> None:
         release = threading.Event()
         broken(kind, lambda number: number < 5 or release.wait())
         try:
-            done = train_config(ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5), tmp_path)
+            done = train_config(
+                ga3c(workers=2, total_steps=10**9, backend__stall_seconds=1.5), tmp_path
+            )
             assert done.summary["stop_reason"] == "stalled"
             assert done.summary["error"].startswith(f"{kind} 0 hung: it had not finished")
             assert not worker_processes()
@@ -264,7 +293,8 @@ class TestServices:
             release.set()
 
     def test_waiting_is_no_stall(self, broken: Break) -> None:
-        """Agents wait for the predictor, and the trainer for agents, longer than `stall_seconds`."""
+        """Agents wait for the predictor, and the trainer for agents, longer than
+        `stall_seconds`."""
         slow = iter([0.4] * 5)
         broken("predictor", lambda number: time.sleep(next(slow, 0.0) if number > 3 else 0.0))
         events, _, error = drain(ga3c(workers=2, total_steps=160, backend__stall_seconds=1.2))

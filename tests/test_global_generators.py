@@ -1,4 +1,5 @@
-"""Environments that draw from the global generators of Python and numpy: each worker has numbers of its own."""
+"""Environments that draw from the global generators of Python and numpy: each worker has numbers of
+its own."""
 
 from __future__ import annotations
 
@@ -38,8 +39,11 @@ def test_no_two_workers_draw_the_same(tmp_path: Path, backend: str) -> None:
 
 
 def test_a_seed_gives_the_same_numbers(tmp_path: Path) -> None:
-    first, same, other = (draws(tmp_path / str(run), "serial", seed) for run, seed in enumerate([1, 1, 2]))
-    assert len(set(first) & set(same)) == 8  # those of the workers; the check before the start draws its own
+    first, same, other = (
+        draws(tmp_path / str(run), "serial", seed) for run, seed in enumerate([1, 1, 2])
+    )
+    # those of the workers; the check before the start draws its own
+    assert len(set(first) & set(same)) == 8
     assert not set(first) & set(other)
 
 

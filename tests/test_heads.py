@@ -1,4 +1,5 @@
-"""Heads and action distributions: their derivatives, and that the torch form of a head is equal to its kernel."""
+"""Heads and action distributions: their derivatives, and that the torch form of a head is equal to
+its kernel."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def draw(distribution: Distribution) -> tuple[Floats, Array]:
 
 class TestDistributions:
     @pytest.mark.parametrize("space", SPACES, ids=str)
-    def test_numbers_and_derivatives_are_those_of_torchs_distributions(self, space: gym.Space[Any]) -> None:
+    def test_numbers_and_derivatives_are_those_of_torchs_distributions(
+        self, space: gym.Space[Any]
+    ) -> None:
         distribution = make_distribution(space)
         parameters, actions = draw(distribution)
         weights, entropy_weights = normal(2, ROWS, seed=4)
@@ -55,7 +58,9 @@ class TestDistributions:
 
         tensor = torch.from_numpy(parameters).requires_grad_()
         expected = evaluated_by_torch(space, tensor, torch.from_numpy(actions))
-        torch.autograd.backward(expected, [torch.from_numpy(weights), torch.from_numpy(entropy_weights)])
+        torch.autograd.backward(
+            expected, [torch.from_numpy(weights), torch.from_numpy(entropy_weights)]
+        )
         np.testing.assert_allclose(log_probs, expected[0].detach(), atol=1e-5)
         np.testing.assert_allclose(entropy, expected[1].detach(), atol=1e-5)
         assert tensor.grad is not None
@@ -63,7 +68,9 @@ class TestDistributions:
         assert log_probs.dtype == entropy.dtype == grad.dtype == np.float32
 
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
-    def test_continuous_ones_are_those_of_torch_in_double_precision(self, settings: dict[str, Any]) -> None:
+    def test_continuous_ones_are_those_of_torch_in_double_precision(
+        self, settings: dict[str, Any]
+    ) -> None:
         space = Box(-2, 2, (3,))
         distribution = make_distribution(space, **settings)
         parameters, actions = (numbers.astype(np.float64) for numbers in draw(distribution))
@@ -74,7 +81,9 @@ class TestDistributions:
         grad = backward(weights.copy(), entropy_weights.copy())
         tensor = torch.from_numpy(parameters).requires_grad_()
         expected = evaluated_by_torch(space, tensor, torch.from_numpy(actions), **settings)
-        torch.autograd.backward(expected, [torch.from_numpy(weights), torch.from_numpy(entropy_weights)])
+        torch.autograd.backward(
+            expected, [torch.from_numpy(weights), torch.from_numpy(entropy_weights)]
+        )
         assert tensor.grad is not None
         np.testing.assert_allclose(log_probs, expected[0].detach(), atol=1e-6)
         np.testing.assert_allclose(entropy, expected[1].detach(), rtol=1e-4, atol=1e-5)
@@ -82,7 +91,8 @@ class TestDistributions:
 
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
     def test_sampled_actions_follow_the_density_they_report(self, settings: dict[str, Any]) -> None:
-        """1 / density, averaged over samples, is the size of where they lie; an environment gets them within its range.
+        """1 / density, averaged over samples, is the size of where they lie; an environment gets
+        them within its range.
 
         The densities are bounded below there, or the average would not converge.
         """
@@ -102,21 +112,29 @@ class TestDistributions:
         assert bits.tolist() == [[1, 0]]
 
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
-    def test_the_greedy_action_is_in_the_middle_of_sampled_ones(self, settings: dict[str, Any]) -> None:
+    def test_the_greedy_action_is_in_the_middle_of_sampled_ones(
+        self, settings: dict[str, Any]
+    ) -> None:
         """The mean, or the median where the two differ: of a squashed Gaussian."""
         distribution = make_distribution(Box(3, 7, (2,)), **settings)
         parameters = normal(1, 4) - 1
         repeated = np.repeat(parameters, 40_000, 0)
         actions, log_probs = distribution.sample(repeated, np.random.default_rng(3))
-        np.testing.assert_allclose(log_probs, distribution.evaluate(repeated, actions)[0], atol=1e-4)
+        np.testing.assert_allclose(
+            log_probs, distribution.evaluate(repeated, actions)[0], atol=1e-4
+        )
         in_env = distribution.to_env(actions)
         middle = in_env.mean(0) if settings.get("continuous") == "beta" else np.median(in_env, 0)
         greedy = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
         np.testing.assert_allclose(greedy[0], middle, atol=0.03)
 
-    @pytest.mark.parametrize("settings", [{"continuous": "squashed_gaussian"}, {"continuous": "beta"}], ids=str)
+    @pytest.mark.parametrize(
+        "settings", [{"continuous": "squashed_gaussian"}, {"continuous": "beta"}], ids=str
+    )
     @pytest.mark.parametrize("size", [1e3, 1e30, np.inf])
-    def test_extreme_parameters_give_finite_actions_and_numbers(self, settings: dict[str, Any], size: float) -> None:
+    def test_extreme_parameters_give_finite_actions_and_numbers(
+        self, settings: dict[str, Any], size: float
+    ) -> None:
         distribution = make_distribution(Box(-1, 1, (2,)), **settings)
         parameters = np.array([[1, -1, 1, -1], [-1, -1, 1, 1]], np.float32) * np.float32(size)
         actions, log_probs = distribution.sample(parameters, np.random.default_rng(0))
@@ -140,7 +158,10 @@ class TestDistributions:
         distribution = make_distribution(space, clip_actions=True)
         parameters = normal(ROWS, 4)
         actions, log_probs = distribution.sample(parameters, np.random.default_rng(0))
-        assert np.isfinite(log_probs).all() and np.isfinite(distribution.evaluate(parameters, actions)[0]).all()
+        assert (
+            np.isfinite(log_probs).all()
+            and np.isfinite(distribution.evaluate(parameters, actions)[0]).all()
+        )
         assert all(action in space for action in distribution.to_env(actions))
 
     @pytest.mark.parametrize(
@@ -148,7 +169,8 @@ class TestDistributions:
         [
             ({}, [1, 1, 0, 0, -1]),
             ({"softplus_std": True}, [1, 1, 0, 0, -1]),
-            ({"continuous": "squashed_gaussian"}, [-1, 0, 1, 0, -1]),  # the wide ones lie at the bounds, and say little
+            # the wide ones lie at the bounds, and say little
+            ({"continuous": "squashed_gaussian"}, [-1, 0, 1, 0, -1]),
         ],
         ids=str,
     )
@@ -161,22 +183,32 @@ class TestDistributions:
         parameters = np.stack([np.zeros_like(spread), spread], 1)
         std = np.exp(distribution.moments(parameters)[1][:, 0])
         np.testing.assert_allclose(std[1:], np.exp([2, 2, -5, -5]), rtol=1e-3)
-        no_log_probs, weights = np.zeros(5, np.float32), np.array([1, 1, -1, 1, -1], np.float32)
-        grad = distribution.evaluate(parameters, np.zeros((5, 1), np.float32))[2](no_log_probs, weights)[:, 1]
+        no_log_probs = np.zeros(5, np.float32)
+        weights = np.array([1, 1, -1, 1, -1], np.float32)
+        grad = distribution.evaluate(parameters, np.zeros((5, 1), np.float32))[2](
+            no_log_probs, weights
+        )[:, 1]
         assert np.sign(grad).tolist() == signs
 
     @pytest.mark.parametrize("continuous", ["squashed_gaussian", "beta"])
     @pytest.mark.parametrize(
-        "space", [Discrete(2), Box(-np.inf, 1, (1,)), Box(-3e38, 3e38, (1,)), Box(0, 9, (1,), np.int64)], ids=str
+        "space",
+        [Discrete(2), Box(-np.inf, 1, (1,)), Box(-3e38, 3e38, (1,)), Box(0, 9, (1,), np.int64)],
+        ids=str,
     )
-    def test_a_distribution_that_does_not_fit_the_actions_is_refused(self, continuous: Any, space: Any) -> None:
+    def test_a_distribution_that_does_not_fit_the_actions_is_refused(
+        self, continuous: Any, space: Any
+    ) -> None:
         whole_numbers = isinstance(space, Box) and np.issubdtype(space.dtype, np.integer)
-        key, value = ("env.id", str(space)) if whole_numbers else ("network.distribution", continuous)
+        key, value = (
+            ("env.id", str(space)) if whole_numbers else ("network.distribution", continuous)
+        )
         refused(lambda: make_distribution(space, continuous), key, value)
 
     @pytest.mark.parametrize("choices", [3, 1000, 200_000])
     def test_numbers_of_very_many_choices_are_those_in_double_precision(self, choices: int) -> None:
-        distribution, logits = make_distribution(Discrete(choices)), 2 * normal(2, choices)
+        distribution = make_distribution(Discrete(choices))
+        logits = 2 * normal(2, choices)
         actions, log_probs = distribution.sample(logits, np.random.default_rng(0))
         evaluated, entropy, backward = distribution.evaluate(logits, actions)
         grad = backward(np.ones(2, np.float32), np.ones(2, np.float32))
@@ -188,7 +220,9 @@ class TestDistributions:
         for found in (log_probs, evaluated):
             np.testing.assert_allclose(found, exact[chosen], atol=3e-6)
         np.testing.assert_allclose(entropy, exact_entropy, atol=3e-6)
-        np.testing.assert_allclose(grad, chosen - np.exp(exact) * (1 + exact + exact_entropy[:, None]), atol=3e-6)
+        np.testing.assert_allclose(
+            grad, chosen - np.exp(exact) * (1 + exact + exact_entropy[:, None]), atol=3e-6
+        )
         assert log_probs.dtype == evaluated.dtype == entropy.dtype == grad.dtype == np.float32
 
     @pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete([3, 2]), MultiBinary(2)], ids=str)
@@ -223,7 +257,9 @@ class TestHeads:
     def test_the_kernel_is_equal_to_the_torch_form_in_outputs_and_gradients(
         self, space: gym.Space[Any], continuous: str, state_dependent_std: bool
     ) -> None:
-        by_kernel, by_torch = (make_drawn_head(space, state_dependent_std, continuous) for _ in range(2))
+        by_kernel, by_torch = (
+            make_drawn_head(space, state_dependent_std, continuous) for _ in range(2)
+        )
         features = normal(ROWS, 5)
         kernel = by_kernel.kernel()
         parameters = kernel.act_forward(features)
@@ -249,7 +285,9 @@ class TestHeads:
         head = PolicyHead(64, distribution, state_dependent_std, 0.3)
         head.initialize(Initializer("orthogonal", 0.1, torch.Generator().manual_seed(0)), 0.01)
         parameters = head(torch.ones(1, 64)).detach()
-        actions, _ = distribution.sample(parameters.numpy().repeat(20_000, 0), np.random.default_rng(3))
+        actions, _ = distribution.sample(
+            parameters.numpy().repeat(20_000, 0), np.random.default_rng(3)
+        )
         if settings.get("continuous") == "beta":
             actions = distribution.to_env(actions)
         np.testing.assert_allclose(actions.std(0), 0.3, atol=0.03)

@@ -1,5 +1,5 @@
-"""Runs' folders and files that come from anyone: what of them counts only if the user names it again, and what they
-would do to harm, which is watched for and does not happen."""
+"""Runs' folders and files that come from anyone: what of them counts only if the user names it
+again, and what they would do to harm, which is watched for and does not happen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ FILMING: list[Any] = [{"RecordVideo": {"video_folder": "../films"}}]
 
 def load(folder: str, *arguments: str) -> int:
     """`a3c_exp.load`, with the arguments that a command has."""
-    lists = {name: value[1:-1].split(",") for name, value in (text.split("=", 1) for text in arguments)}
+    lists = {
+        name: value[1:-1].split(",") for name, value in (text.split("=", 1) for text in arguments)
+    }
     a3c_exp.load(folder, **lists)
     return 0
 
@@ -81,7 +83,8 @@ def configure(run: Path, changes: Mapping[str, Any]) -> None:
 
 
 def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line in which a run's folder is refused, by evaluate and by a new run with its settings alike."""
+    """The line in which a run's folder is refused, by evaluate and by a new run with its settings
+    alike."""
     for code in (evaluate.main([str(run), OURS]), main([f"from={run}", OURS])):
         assert code == 2
     first, second = capsys.readouterr().err.splitlines()
@@ -109,7 +112,11 @@ def test_no_code_is_called_that_a_configuration_names(
         configure(run, {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}})
     configure(run, {place: {"_target_": target, **CODE[target]}})
     ours = target.startswith("a3c_exp.")
-    problem = "cannot be imported: " if ours else "must be a class of a3c_exp, or of a package that you allow"
+    problem = (
+        "cannot be imported: "
+        if ours
+        else "must be a class of a3c_exp, or of a package that you allow"
+    )
     assert refusal(run, capsys).startswith(f"a3c_exp: {place}._target_ = '{target}': {problem}")
     assert not Path("harmed").exists()
 
@@ -129,13 +136,26 @@ Path("harmed").touch()
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"network._target_": "intruder.Network"}, "network._target_ = 'intruder.Network': must be a class of a3c_exp"),
-        ({"env.id": "intruder:Env-v0"}, "env.id = 'intruder:Env-v0': imports intruder: allow it with plugins=["),
-        ({"env.wrappers": ["intruder:Wrapper"]}, "env.wrappers = 'intruder:Wrapper': imports intruder: allow it with"),
+        (
+            {"network._target_": "intruder.Network"},
+            "network._target_ = 'intruder.Network': must be a class of a3c_exp",
+        ),
+        (
+            {"env.id": "intruder:Env-v0"},
+            "env.id = 'intruder:Env-v0': imports intruder: allow it with plugins=[",
+        ),
+        (
+            {"env.wrappers": ["intruder:Wrapper"]},
+            "env.wrappers = 'intruder:Wrapper': imports intruder: allow it with",
+        ),
     ],
 )
 def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
-    changes: dict[str, Any], line: str, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any],
+    line: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Path("intruder.py").write_text(INTRUDER)
     monkeypatch.syspath_prepend(str(Path.cwd()))  # as `python -m` does
@@ -147,7 +167,8 @@ def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
     del sys.modules["intruder"]
 
 
-# -- settings that act beyond the folder ------------------------------------------------------------
+# -- settings that act beyond the folder
+# ------------------------------------------------------------
 
 NEEDS_TRUST = "may write files or connect"
 
@@ -169,14 +190,21 @@ class TestWrappers:
                 assert (here / "films").is_dir(), "the user wants it"
 
     def test_that_only_convert_count(self) -> None:
-        entries = ("FlattenObservation", {"TimeLimit": {"max_episode_steps": 5}}, {"mine:Wrapper": {"mode": "a b"}})
+        entries = (
+            "FlattenObservation",
+            {"TimeLimit": {"max_episode_steps": 5}},
+            {"mine:Wrapper": {"mode": "a b"}},
+        )
         assert Gym(id="x", wrappers=entries).settings_to_trust() == {}
         for harmful in ("HumanRendering", {"mine:Wrapper": {"file": "../notes"}}):
             assert Gym(id="x", wrappers=("ClipAction", harmful)).settings_to_trust() != {}
 
     @pytest.mark.parametrize(
         "change",
-        ["env={max_episode_steps: 4, kwargs: {}, wrappers: ???}", "env={kwargs: '${oc.create:{lengths: [4]}}'}"],
+        [
+            "env={max_episode_steps: 4, kwargs: {}, wrappers: ???}",
+            "env={kwargs: '${oc.create:{lengths: [4]}}'}",
+        ],
     )
     def test_a_mapping_that_is_merged_trusts_what_it_names_alone(
         self, change: str, run: Path, refuses: Refuses
@@ -190,27 +218,38 @@ class TestWrappers:
 
 
 class TestAddresses:
-    def test_of_a_cluster_are_not_connected_to_unless_they_are_given_again(self, run: Path, refuses: Refuses) -> None:
+    def test_of_a_cluster_are_not_connected_to_unless_they_are_given_again(
+        self, run: Path, refuses: Refuses
+    ) -> None:
         resume = [f"resume={run}", "total_steps=32", OURS]
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.setblocking(False)
             address = f"127.0.0.1:{server.getsockname()[1]}"
-            configure(run, {"backend": {"_target_": "a3c_exp.backends.ray.Ray", "address": address}})
+            configure(
+                run, {"backend": {"_target_": "a3c_exp.backends.ray.Ray", "address": address}}
+            )
             assert NEEDS_TRUST in refuses(resume, "backend.address", address)
             with pytest.raises(BlockingIOError):
                 server.accept()
         for given in (f"backend.address={address}", "trust=[backend.address]"):
-            assert "does not answer" in refuses([*resume, given], "backend.address"), "it is asked now"
+            assert "does not answer" in refuses([*resume, given], "backend.address"), (
+                "it is asked now"
+            )
         configure(run, {"backend.address": "auto"})
         assert NEEDS_TRUST in refuses(resume, "backend.address", "auto")
         whole = "backend={_target_: a3c_exp.backends.ray.Ray, address: '127.0.0.1:1'}"
-        assert "does not answer" in refuses([*resume, whole], "backend.address"), "a backend of the user's own"
+        assert "does not answer" in refuses([*resume, whole], "backend.address"), (
+            "a backend of the user's own"
+        )
 
 
 class TestTexts:
     @pytest.mark.parametrize(
         ("kwargs", "key", "value"),
-        [({"failure": "./nan"}, "failure", "./nan"), ({"files": {"/etc/passwd": 1}}, "files./etc/passwd", 1)],
+        [
+            ({"failure": "./nan"}, "failure", "./nan"),
+            ({"files": {"/etc/passwd": 1}}, "files./etc/passwd", 1),
+        ],
     )
     def test_that_may_name_a_file_count_only_if_they_are_trusted(
         self, kwargs: dict[str, Any], key: str, value: object, run: Path, refuses: Refuses
@@ -222,7 +261,15 @@ class TestTexts:
             assert evaluate.main([*command, "trust=[env.kwargs]"]) == 0
 
     def test_of_plain_words_are_harmless(self) -> None:
-        harmful = ["/etc", "a.b", "host:80", "~", ["ok", {"x": "C:\\"}], [{"/etc": 1}], "two\nlines"]
+        harmful = [
+            "/etc",
+            "a.b",
+            "host:80",
+            "~",
+            ["ok", {"x": "C:\\"}],
+            [{"/etc": 1}],
+            "two\nlines",
+        ]
         assert [value for value in harmful if is_plain(value)] == []
         assert is_plain([None, "rgb_array", ["SFFF", "FHFG"], {"a": [1, "b c"]}])
 
@@ -242,7 +289,13 @@ class TestLinks:
         ],
     )
     def test_that_lead_out_of_the_folder_are_not_written_through(
-        self, name: str, place: str, arguments: list[str], run: Path, here: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        name: str,
+        place: str,
+        arguments: list[str],
+        run: Path,
+        here: Path,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         elsewhere = here / "mine"
         elsewhere.write_text("precious")
@@ -260,13 +313,18 @@ class TestLinks:
 
 def test_a_configuration_of_the_users_own_is_trusted(tmp_path: Path) -> None:
     train(tmp_path, SCRIPTED, total_steps=64, env__kwargs={"failure": "./raise"})
-    assert "trust=[env.kwargs.failure]" in refused(lambda: a3c_exp.load(tmp_path, ["scripted"]), "env.kwargs.failure")
+    assert "trust=[env.kwargs.failure]" in refused(
+        lambda: a3c_exp.load(tmp_path, ["scripted"]), "env.kwargs.failure"
+    )
 
 
 @pytest.mark.parametrize(
-    ("env", "key"), [({"wrappers": FILMING}, "eval.env.wrappers"), ({"id": "intruder:Env-v0"}, "eval.env.id")]
+    ("env", "key"),
+    [({"wrappers": FILMING}, "eval.env.wrappers"), ({"id": "intruder:Env-v0"}, "eval.env.id")],
 )
-def test_what_evaluations_would_do_counts_as_what_training_would(env: dict[str, Any], key: str, run: Path) -> None:
+def test_what_evaluations_would_do_counts_as_what_training_would(
+    env: dict[str, Any], key: str, run: Path
+) -> None:
     """An evaluation that records films to a place that its folder names, or imports a module."""
     configure(run, {"eval.env": env})
     Path("intruder.py").write_text(INTRUDER)
@@ -285,7 +343,8 @@ class TestBombs:
     def test_an_entry_that_would_unpack_to_100_gigabytes_is_refused_unread(self, run: Path) -> None:
         with zipfile.ZipFile(latest(run), "a", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("bomb.npy", b"0" * 1000)
-            archive.getinfo("bomb.npy").file_size = 100 * 2**30  # of the directory, which is written when it closes
+            # of the directory, which is written when it closes
+            archive.getinfo("bomb.npy").file_size = 100 * 2**30
         line = refused(lambda: checkpoint.load(latest(run)), "folder")
         assert f"has {latest(run).stat().st_size:,} bytes, and would unpack to 107,374,1" in line
 
@@ -297,7 +356,9 @@ class TestBombs:
                 again.filename = f"{number}.npy"
                 archive.filelist.append(again)
             archive.writestr("last", b"")
-        assert " bytes, and would unpack to " in refused(lambda: checkpoint.load(latest(run)), "folder")
+        assert " bytes, and would unpack to " in refused(
+            lambda: checkpoint.load(latest(run)), "folder"
+        )
 
     def test_a_file_with_holes_that_is_larger_than_the_memory_is_refused(self, run: Path) -> None:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -312,7 +373,9 @@ class TestBombs:
 BACKWARDS = "\u202egnp.exe"
 
 
-def test_printed_settings_leave_a_terminal_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_settings_leave_a_terminal_alone(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The character has a terminal show what follows from right to left."""
     configure(run, {"env.kwargs": {"failure": BACKWARDS}})
     assert main(["from=run", OURS, "--cfg", "job"]) == 0

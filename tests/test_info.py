@@ -1,4 +1,5 @@
-"""An environment's own numbers: from the `info` of an episode's last step to curves, tables and reports."""
+"""An environment's own numbers: from the `info` of an episode's last step to curves, tables and
+reports."""
 
 from __future__ import annotations
 
@@ -46,20 +47,28 @@ def played(batch: EnvBatch, steps: int) -> list[tuple[int, dict[str, Any]]]:
         step = batch.step(np.zeros(batch.count, np.int64))
         infos = step.final_info or {}
         assert set(infos) <= set(np.flatnonzero(step.episode_over).tolist())
-        found += [(index, dict(infos.get(index, {}))) for index in np.flatnonzero(step.episode_over).tolist()]
+        found += [
+            (index, dict(infos.get(index, {})))
+            for index in np.flatnonzero(step.episode_over).tolist()
+        ]
     batch.close()
     return found
 
 
-@pytest.mark.parametrize("kind", ["python", "limited", "wrapped", "NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize(
+    "kind", ["python", "limited", "wrapped", "NextStep", "SameStep", "Disabled"]
+)
 def test_every_batch_gives_the_info_of_the_step_that_ended_an_episode(kind: str) -> None:
-    """Not that of the reset after it, and of that environment alone. A time limit may have ended it."""
+    """Not that of the reset after it, and of that environment alone. A time limit may have ended
+    it."""
     kwargs: dict[str, Any] = {"lengths": LENGTHS, "infos": INFOS}
     if kind in ("python", "limited"):
         limit = 4 if kind == "limited" else None
         batch: EnvBatch = Gym(id=SCRIPTED, kwargs=kwargs, max_episode_steps=limit).make(2, [0, 1])
     elif kind == "wrapped":
-        batch = SyncEnvBatch([RecordEpisodeStatistics(Scripted(**kwargs)) for _ in range(2)], [0, 1])
+        batch = SyncEnvBatch(
+            [RecordEpisodeStatistics(Scripted(**kwargs)) for _ in range(2)], [0, 1]
+        )
     else:
         batch = VectorEnvBatch(vector(2, kind, **kwargs), [0, 1])
     found = played(batch, 30)
@@ -108,7 +117,9 @@ def test_an_info_that_is_no_mapping_is_no_fault() -> None:
 def test_infos_of_native_vectors_may_lack_masks() -> None:
     """Arrays without a mask; a number for all; lists of different lengths."""
     ended = np.array([False, True])
-    assert final_infos({"score": np.array([1.0, 2.0]), "speed": 3.0}, ended) == {1: {"score": 2.0, "speed": 3.0}}
+    assert final_infos({"score": np.array([1.0, 2.0]), "speed": 3.0}, ended) == {
+        1: {"score": 2.0, "speed": 3.0}
+    }
     assert final_infos({"path": [[1], [1, 2]]}, ended) == {1: {"path": [1, 2]}}
     assert final_infos({"x": 1}, np.zeros(2, np.bool_)) is None
 
@@ -118,16 +129,47 @@ def test_infos_of_native_vectors_may_lack_masks() -> None:
 
 def test_numbers_and_truth_values_are_chosen_and_the_rest_is_told_once() -> None:
     chosen = InfoNumbers(None)
-    good = {"is_success": np.True_, "n": 3, "x": np.float32(0.5), "zero_d": np.array(2.5), "a/b-c.d_1": 1.0}
+    good = {
+        "is_success": np.True_,
+        "n": 3,
+        "x": np.float32(0.5),
+        "zero_d": np.array(2.5),
+        "a/b-c.d_1": 1.0,
+    }
     quiet = {"episode": {"r": 1.0}, "TimeLimit.truncated": True, "final_obs": np.zeros(2), "_n": 1}
-    bad: dict[Any, Any] = {"trace": np.zeros(3), "nan": math.nan, "huge": 10**400, "text": "x", "nested": {"a": 1.0}}
-    names: dict[Any, Any] = {"two words": 1.0, "a,b": 1.0, "": 1.0, 5: 1.0, "ep_rew_mean": 1.0, "step": 1, "x" * 101: 1}
-    assert chosen.of({**quiet, **good}) == {"is_success": 1, "n": 3, "x": 0.5, "zero_d": 2.5, "a/b-c.d_1": 1}
+    bad: dict[Any, Any] = {
+        "trace": np.zeros(3),
+        "nan": math.nan,
+        "huge": 10**400,
+        "text": "x",
+        "nested": {"a": 1.0},
+    }
+    names: dict[Any, Any] = {
+        "two words": 1.0,
+        "a,b": 1.0,
+        "": 1.0,
+        5: 1.0,
+        "ep_rew_mean": 1.0,
+        "step": 1,
+        "x" * 101: 1,
+    }
+    assert chosen.of({**quiet, **good}) == {
+        "is_success": 1,
+        "n": 3,
+        "x": 0.5,
+        "zero_d": 2.5,
+        "a/b-c.d_1": 1,
+    }
     assert chosen.warning() == ""
     assert chosen.of({**bad, **names, "x": 7}) == {"x": 7}
     warning = chosen.warning()
-    assert all(name in warning for name in ("'huge'", "'nan' (nan)", "'two words' (1.0)")) and "\n" not in warning
-    assert "trace" not in warning and "text" not in warning, "nobody expects a curve of what is no number"
+    assert (
+        all(name in warning for name in ("'huge'", "'nan' (nan)", "'two words' (1.0)"))
+        and "\n" not in warning
+    )
+    assert "trace" not in warning and "text" not in warning, (
+        "nobody expects a curve of what is no number"
+    )
     chosen.of({"other": math.nan})
     assert chosen.warning() == "", "once, whatever comes later"
 
@@ -158,7 +200,9 @@ def test_a_name_that_no_curve_or_column_can_have_is_refused(name: str) -> None:
 
 
 def test_episodes_with_other_names_merge_and_means_are_over_those_that_have_one() -> None:
-    merged = episodes({"a": 1.0, "is_success": 1.0}, {"a": 2.0}).merge(episodes({"b": 5.0, "is_success": 0.0}))
+    merged = episodes({"a": 1.0, "is_success": 1.0}, {"a": 2.0}).merge(
+        episodes({"b": 5.0, "is_success": 0.0})
+    )
     np.testing.assert_array_equal(merged.numbers["a"], [1, 2, np.nan])
     np.testing.assert_array_equal(merged.numbers["b"], [np.nan, np.nan, 5])
     assert merged.means() == {"a": 1.5, "b": 5, "success_rate": 0.5}
@@ -172,7 +216,14 @@ def test_curves_have_the_mean_over_the_last_100_episodes() -> None:
     statistics.add(Event(0, episodes=episodes(*[{"success": 1.0, "old": 1.0}] * 50)))
     assert statistics.window(0)["rollout/success_rate"] == 1
     assert "rollout/success_rate" not in statistics.window(0), "no episode has ended since"
-    statistics.add(Event(0, episodes=episodes(*[{"success": 0.0}] * 60, *[{"success": 1.0, "x": 3.0}] * 40, first=50)))
+    statistics.add(
+        Event(
+            0,
+            episodes=episodes(
+                *[{"success": 0.0}] * 60, *[{"success": 1.0, "x": 3.0}] * 40, first=50
+            ),
+        )
+    )
     assert statistics.window(0)["rollout/success_rate"] == 0.4
     assert statistics.summary()["rollout"] == {"success_rate": 0.4, "x": 3}
     restored = RunStatistics()
@@ -186,7 +237,9 @@ def test_curves_have_the_mean_over_the_last_100_episodes() -> None:
 # -- episodes.csv ---------------------------------------------------------------------------
 
 
-def test_the_first_episodes_decide_the_columns_of_the_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_episodes_decide_the_columns_of_the_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "episodes.csv"
     table = episode_table(tmp_path)
     table.on_episodes(told(1.0), 0, episodes({"a": 0.5}, {"b": 2.0}))
@@ -210,7 +263,15 @@ INFORMED: dict[str, Any] = {"env__kwargs": {"lengths": [3], "infos": INFOS}}
 @pytest.mark.parametrize("backend", ["serial", "processes", "ga3c"])
 def test_a_run_leaves_them_everywhere(backend: str, tmp_path: Path) -> None:
     settings = {"backend__device": "cpu"} if backend == "ga3c" else {}
-    whole = config(SCRIPTED, backend, total_steps=400, eval__every=200, eval__episodes=3, **INFORMED, **settings)
+    whole = config(
+        SCRIPTED,
+        backend,
+        total_steps=400,
+        eval__every=200,
+        eval__episodes=3,
+        **INFORMED,
+        **settings,
+    )
     done = train_config(whole, tmp_path)
     wanted = {"success_rate", "level", "moment"}
     assert set(done.summary["rollout"]) == wanted
@@ -232,7 +293,9 @@ def test_a_run_tells_once_what_it_leaves_out(tmp_path: Path) -> None:
     infos = [{"level": 1.0, "note": "x", "bad": float("nan")}]
     done = train(tmp_path, SCRIPTED, workers=3, env__kwargs={"lengths": [3], "infos": infos})
     assert done.summary["rollout"] == {"level": 1, "moment": 3}
-    assert (tmp_path / "train.log").read_text().count("left out of the info of an episode: 'bad' (nan)") == 1
+    assert (tmp_path / "train.log").read_text().count(
+        "left out of the info of an episode: 'bad' (nan)"
+    ) == 1
 
 
 def test_info_keys_chooses_in_training_and_in_evaluation(tmp_path: Path) -> None:
@@ -242,7 +305,9 @@ def test_info_keys_chooses_in_training_and_in_evaluation(tmp_path: Path) -> None
     assert "eval/level" in curves and not curves & {"eval/moment", "rollout/success_rate"}
 
 
-def test_what_info_keys_names_has_a_column_though_the_first_episodes_lack_it(tmp_path: Path) -> None:
+def test_what_info_keys_names_has_a_column_though_the_first_episodes_lack_it(
+    tmp_path: Path,
+) -> None:
     infos: list[dict[str, Any]] = [{}, {}, {"late": 2.0}]
     train(tmp_path, SCRIPTED, env__info_keys=["late"], env__kwargs={"lengths": [3], "infos": infos})
     head, *rows = (tmp_path / "episodes.csv").read_text().splitlines()
@@ -261,9 +326,18 @@ def test_a_resumed_run_goes_on_with_them_and_a_checkpoint_may_lack_them(tmp_path
     checkpoint.save(path, damaged)
     with pytest.raises(FolderError):
         train_config(whole | {"total_steps": 168}, tmp_path, resume=True)
-    old = {key: value for key, value in state["statistics"].items() if key not in ("recent_names", "recent_numbers")}
+    old = {
+        key: value
+        for key, value in state["statistics"].items()
+        if key not in ("recent_names", "recent_numbers")
+    }
     checkpoint.save(path, {**state, "statistics": old})
-    assert train_config(whole | {"total_steps": 168}, tmp_path, resume=True).summary["rollout"]["moment"] == 3
+    assert (
+        train_config(whole | {"total_steps": 168}, tmp_path, resume=True).summary["rollout"][
+            "moment"
+        ]
+        == 3
+    )
 
 
 def test_evaluate_prints_their_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

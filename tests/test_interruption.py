@@ -73,8 +73,11 @@ def test_sigusr1_asks_for_a_checkpoint_alone_and_preemption_counts_also_after_si
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_programs_own_handler_of_preemption_is_called_once_the_run_is_saved(number: int) -> None:
-    """submitit ends the process in it, and has the job queued again. SIGUSR1 is left to it alone."""
-    noted, received, inside = Interruption(), list[int](), list[int]()
+    """submitit ends the process in it, and has the job queued again. SIGUSR1 is left to it
+    alone."""
+    noted = Interruption()
+    received = list[int]()
+    inside = list[int]()
     before = signal.signal(number, lambda signum, _: received.append(signum))
     try:
         with interruptions(noted):
@@ -101,10 +104,18 @@ def start(*words: str, folder: Path) -> subprocess.Popen[str]:
 
 @LINUX
 @pytest.mark.parametrize("number", [each for each in ENDING if each != signal.SIGHUP])
-def test_a_signal_while_the_program_starts_ends_it_without_a_trace(number: int, tmp_path: Path) -> None:
+def test_a_signal_while_the_program_starts_ends_it_without_a_trace(
+    number: int, tmp_path: Path
+) -> None:
     program = start(folder=tmp_path)
     status = Path(f"/proc/{program.pid}/status")
-    wait_until(lambda: int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) >> (signal.SIGXCPU - 1) & 1)  # type: ignore[index]
+
+    def handles_sigxcpu() -> bool:
+        caught = re.search(r"SigCgt:\s*(\w+)", status.read_text())
+        assert caught is not None
+        return bool(int(caught[1], 16) >> (signal.SIGXCPU - 1) & 1)
+
+    wait_until(handles_sigxcpu)
     program.send_signal(signal.SIGHUP)  # it was ignored, and stays so
     program.send_signal(number)
     assert program.communicate(timeout=60)[1] == ""
@@ -126,13 +137,20 @@ def test_a_signal_that_a_callback_of_a_weak_reference_swallows_comes_again() -> 
         "signals.end_early()\n"
         "os._exit(exit_code(interrupted))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=60
+    )
     assert (ended.stderr, ended.returncode) == ("", 128 + signal.SIGTERM)
 
 
 def test_a_signal_while_an_environment_is_made_is_none_of_its_errors(tmp_path: Path) -> None:
-    made = "class Env(gymnasium.Env):\n    def __init__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
-    (tmp_path / "ending.py").write_text(f"import os, signal, gymnasium\n{made}gymnasium.register('Ending-v0', Env)\n")
+    made = (
+        "class Env(gymnasium.Env):\n    def __init__(self):\n        os.kill(os.getpid(), "
+        "signal.SIGTERM)\n"
+    )
+    (tmp_path / "ending.py").write_text(
+        f"import os, signal, gymnasium\n{made}gymnasium.register('Ending-v0', Env)\n"
+    )
     program = start("plugins=[ending]", "env=gym", "env.id=Ending-v0", folder=tmp_path)
     assert program.communicate(timeout=60)[1] == ""
     assert program.returncode == 128 + signal.SIGTERM

@@ -1,4 +1,5 @@
-"""Numpy kernels compute what torch computes with the same layers, and modules that they do not know are found."""
+"""Numpy kernels compute what torch computes with the same layers, and modules that they do not know
+are found."""
 
 from __future__ import annotations
 
@@ -37,13 +38,16 @@ class Pair(nn.Sequential):
 
 @st.composite
 def sequences(draw: st.DrawFn, inputs: int, depth: int = 1) -> tuple[nn.Sequential, int]:
-    """Layers with a kernel in any order, nested sequences among them, and the width of their outputs.
+    """Layers with a kernel in any order, nested sequences among them, and the width of their
+    outputs.
 
     A square affine layer may be used twice.
     """
     layers: list[nn.Module] = []
     width = inputs
-    for kind in draw(st.lists(st.sampled_from(["linear", "activation", "norm", "plain", "sequence"]), max_size=6)):
+    for kind in draw(
+        st.lists(st.sampled_from(["linear", "activation", "norm", "plain", "sequence"]), max_size=6)
+    ):
         if kind == "linear":
             after = draw(st.integers(1, 6))
             layer = nn.Linear(width, after, bias=draw(st.booleans()))
@@ -53,7 +57,9 @@ def sequences(draw: st.DrawFn, inputs: int, depth: int = 1) -> tuple[nn.Sequenti
             layers.append(draw(st.sampled_from(ACTIVATION_LAYERS))())
         elif kind == "norm":
             affine = draw(st.booleans())
-            layers.append(redrawn(nn.LayerNorm(width, 1e-2, affine, bias=affine and draw(st.booleans()))))
+            layers.append(
+                redrawn(nn.LayerNorm(width, 1e-2, affine, bias=affine and draw(st.booleans())))
+            )
         elif kind == "plain":
             layers.append(draw(st.sampled_from([nn.Flatten, nn.Identity]))())
         elif depth:
@@ -69,7 +75,9 @@ def redrawn(layer: nn.Module) -> nn.Module:
     return layer
 
 
-def compare_with_torch(module: nn.Sequential, inputs: Floats, kernel: SequenceKernel | None = None) -> None:
+def compare_with_torch(
+    module: nn.Sequential, inputs: Floats, kernel: SequenceKernel | None = None
+) -> None:
     """Outputs when acting and learning, and the gradient, which is added."""
     kernel, untouched = SequenceKernel(module) if kernel is None else kernel, inputs.copy()
     module.zero_grad(set_to_none=False)
@@ -77,7 +85,9 @@ def compare_with_torch(module: nn.Sequential, inputs: Floats, kernel: SequenceKe
     weights = normal(*outputs.shape, seed=len(inputs))
     if outputs.requires_grad:
         torch.autograd.backward(outputs, torch.from_numpy(weights))
-    expected = [np.zeros(1) if p.grad is None else p.grad.numpy().copy() for p in module.parameters()]
+    expected = [
+        np.zeros(1) if p.grad is None else p.grad.numpy().copy() for p in module.parameters()
+    ]
     acted = kernel.act_forward(inputs)
     assert_close(acted, outputs.detach().numpy())
     learned, backward = kernel.train_forward(inputs)
@@ -91,12 +101,16 @@ def compare_with_torch(module: nn.Sequential, inputs: Floats, kernel: SequenceKe
 
 def assert_close(found: Floats, expected: Array) -> None:
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * max(float(np.abs(expected).max(initial=0)), 1.0))
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=1e-4 * max(float(np.abs(expected).max(initial=0)), 1.0)
+    )
 
 
 @settings(max_examples=60)
 @given(data=st.data(), inputs=st.integers(1, 5))
-def test_any_sequence_has_the_outputs_and_the_gradient_of_torch(data: st.DataObject, inputs: int) -> None:
+def test_any_sequence_has_the_outputs_and_the_gradient_of_torch(
+    data: st.DataObject, inputs: int
+) -> None:
     """Also with batches of other sizes in turn: memory is kept from one call to the next."""
     module, _ = data.draw(sequences(inputs))
     assert find_obstacle(module) is None
@@ -110,7 +124,9 @@ class Flat(nn.Sequential):
 
     def __init__(self, observation_space: Box) -> None:
         inputs = int(np.prod(observation_space.shape))
-        super().__init__(nn.Identity(), nn.Sequential(nn.Flatten(), nn.Linear(inputs, 3)), nn.Tanh())
+        super().__init__(
+            nn.Identity(), nn.Sequential(nn.Flatten(), nn.Linear(inputs, 3)), nn.Tanh()
+        )
 
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (2, 3)), Box(0, 255, (4, 5, 3), np.uint8)], ids=str)
@@ -118,16 +134,25 @@ def test_arrays_of_several_axes_are_flattened_first(space: Box) -> None:
     """Pictures become what a module of torch would be given: scaled, and with channels first."""
     network = make_network(Flat, space)
     assert network.runtime.description == "kernels: numpy"
-    compare_gradients(network, np.stack([[space.sample() for _ in range(3)] for _ in range(4)]), CHOICES)
+    compare_gradients(
+        network, np.stack([[space.sample() for _ in range(3)] for _ in range(4)]), CHOICES
+    )
     found = find_obstacle(nn.Sequential(nn.Linear(3, 3), nn.Flatten()), axes=2)
     assert found is not None and "Flatten" in found
 
 
-@pytest.mark.parametrize("make", [*ACTIVATION_LAYERS, lambda: nn.ReLU(inplace=True)], ids=lambda make: str(make()))
+@pytest.mark.parametrize(
+    "make", [*ACTIVATION_LAYERS, lambda: nn.ReLU(inplace=True)], ids=lambda make: str(make())
+)
 @pytest.mark.parametrize("before", ["nothing", "affine", "norm", "activation"])
 def test_every_activation_is_that_of_torch(make: Callable[[], nn.Module], before: str) -> None:
     """Inputs reach the flat parts of the activations, and far beyond."""
-    first = {"nothing": nn.Identity(), "affine": nn.Linear(3, 3), "norm": nn.LayerNorm(3), "activation": nn.ELU()}
+    first = {
+        "nothing": nn.Identity(),
+        "affine": nn.Linear(3, 3),
+        "norm": nn.LayerNorm(3),
+        "activation": nn.ELU(),
+    }
     inputs = normal(40, 3) * np.geomspace(0.1, 300, 40, dtype=np.float32)[:, None]
     with np.errstate(over="raise", invalid="raise", divide="raise"):
         compare_with_torch(nn.Sequential(first[before], make(), nn.Linear(3, 2)), inputs)
@@ -140,7 +165,10 @@ def test_every_activation_of_the_setting_has_a_kernel() -> None:
 def test_integers_become_floats() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
     inputs = np.array([[1, 2], [250, 0]], np.uint8)
-    assert_close(SequenceKernel(module).act_forward(inputs), module(torch.from_numpy(inputs).float()).detach().numpy())
+    assert_close(
+        SequenceKernel(module).act_forward(inputs),
+        module(torch.from_numpy(inputs).float()).detach().numpy(),
+    )
 
 
 class OwnLinear(nn.Linear):
@@ -168,7 +196,9 @@ def with_forward(module: nn.Module) -> nn.Module:
     return module
 
 
-UNKNOWN, HOOK, FROZEN = "none of the layers with a kernel", "has a hook", "frozen or not float32"
+UNKNOWN = "none of the layers with a kernel"
+HOOK = "has a hook"
+FROZEN = "frozen or not float32"
 OBSTACLES: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: OwnLinear(4, 4), UNKNOWN),
     (lambda: with_forward(nn.Linear(4, 4)), UNKNOWN),
@@ -186,7 +216,9 @@ OBSTACLES: list[tuple[Callable[[], nn.Module], str]] = [
 
 
 @pytest.mark.parametrize(("make", "text"), OBSTACLES)
-def test_a_layer_that_kernels_do_not_compute_is_found(make: Callable[[], nn.Module], text: str) -> None:
+def test_a_layer_that_kernels_do_not_compute_is_found(
+    make: Callable[[], nn.Module], text: str
+) -> None:
     layer = make()
     for module in (layer, nn.Sequential(nn.Linear(4, 4), nn.Sequential(layer))):
         found = find_obstacle(module)

@@ -1,7 +1,8 @@
 """A worker that is killed at any line of a push leaves nothing half done, and blocks nobody.
 
-Each case forks a child that traces its own push and kills itself, by SIGKILL, at the n-th line of core/; then the
-parent looks at the store that both share. The cases end where the push ends before the n-th line.
+Each case forks a child that traces its own push and kills itself, by SIGKILL, at the n-th line of
+core/; then the parent looks at the store that both share. The cases end where the push ends before
+the n-th line.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ def make(**settings: Any) -> SharedStore:
     return store
 
 
-def every_line(make_case: Callable[[], tuple[SharedStore, Callable[[], object]]]) -> list[SharedStore]:
-    """The stores that a push leaves that is killed at its first line, at its fourth, and so on, and a whole one."""
+def every_line(
+    make_case: Callable[[], tuple[SharedStore, Callable[[], object]]],
+) -> list[SharedStore]:
+    """The stores that a push leaves that is killed at its first line, at its fourth, and so on, and
+    a whole one."""
     left: list[SharedStore] = []
     for number in range(1, MOST_LINES, 3):
         store, action = make_case()
@@ -80,7 +84,8 @@ def test_the_target_network_is_copied_by_the_update_after_one_that_was_killed() 
 
 
 def test_a_round_is_applied_at_most_once_whoever_is_killed_while_closing_it() -> None:
-    """One that is killed between the end of the round and its step leaves a round without a step."""
+    """One that is killed between the end of the round and its step leaves a round without a
+    step."""
 
     def case() -> tuple[SharedStore, Callable[[], object]]:
         store = make(synchronous=True, workers=2)
@@ -99,7 +104,9 @@ def test_a_round_is_applied_at_most_once_whoever_is_killed_while_closing_it() ->
         results.add((store.version, result))
         push(store, 0, ones()).done()
         np.testing.assert_array_equal(store.state()["parameters"], ones(result - 1))
-    assert results == {(1, -2.0), (1, -3.0), (0, 0.0)}, "the first gradient alone, the average of both, or none"
+    assert results == {(1, -2.0), (1, -3.0), (0, 0.0)}, (
+        "the first gradient alone, the average of both, or none"
+    )
     assert len(left) > 15
 
 
@@ -127,7 +134,8 @@ def test_a_turn_ends_once_whoever_is_killed_while_ending_it() -> None:
 
 
 def test_statistics_and_generator_states_are_the_old_or_the_new_ones() -> None:
-    old, new = np.random.default_rng(1), np.random.default_rng(2)
+    old = np.random.default_rng(1)
+    new = np.random.default_rng(2)
     settings = {"observations": NormalizedObservations(True, (3,))}
 
     def case() -> tuple[SharedStore, Callable[[], object]]:

@@ -1,4 +1,5 @@
-"""The order of the package's folders: a module imports from its own or a lower layer only, and never in a circle."""
+"""The order of the package's folders: a module imports from its own or a lower layer only, and
+never in a circle."""
 
 from __future__ import annotations
 
@@ -16,9 +17,15 @@ import a3c_exp
 
 PACKAGE = Path(a3c_exp.__file__).parent
 COMPONENTS = ("envs", "networks", "returns", "algorithms", "optimizers", "schedules")
-LAYERS = {"errors": 0, "common": 1, "core": 3, "backends": 4, "callbacks": 4, "run": 5, "config": 6} | dict.fromkeys(
-    COMPONENTS, 2
-)
+LAYERS = {
+    "errors": 0,
+    "common": 1,
+    "core": 3,
+    "backends": 4,
+    "callbacks": 4,
+    "run": 5,
+    "config": 6,
+} | dict.fromkeys(COMPONENTS, 2)
 TOP = 7  # the package itself, and the commands: cli, export, report
 
 
@@ -36,12 +43,15 @@ def layer(module: str) -> int:
 
 
 def imported(module: str) -> Iterator[str]:
-    """The modules of the package that a module imports, wherever it does; `import a3c_exp` left out."""
+    """The modules of the package that a module imports, wherever it does; `import a3c_exp` left
+    out."""
     for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module is not None, f"{module}:{node.lineno} imports relatively"
+            assert node.level == 0 and node.module is not None, (
+                f"{module}:{node.lineno} imports relatively"
+            )
             submodules = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [name if name in SOURCES else node.module for name in submodules]
         else:
@@ -61,7 +71,9 @@ def test_a_module_imports_from_its_own_or_a_lower_layer_only() -> None:
 @pytest.mark.parametrize(("one", "other"), [("networks", "algorithms"), ("run", "backends")])
 def test_a_folder_does_not_import_from_another(one: str, other: str) -> None:
     modules = [module for module in SOURCES if module.startswith(f"a3c_exp.{one}")]
-    assert not [name for module in modules for name in GRAPH[module] if name.startswith(f"a3c_exp.{other}")]
+    assert not [
+        name for module in modules for name in GRAPH[module] if name.startswith(f"a3c_exp.{other}")
+    ]
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:
@@ -70,12 +82,18 @@ def test_no_modules_import_one_another_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("a3c_exp --help", 0), ("a3c_exp.report finished", 0), ("a3c_exp experiment=A-v0", 2)]
+    ("command", "code"),
+    [("a3c_exp --help", 0), ("a3c_exp.report finished", 0), ("a3c_exp experiment=A-v0", 2)],
 )
-def test_what_trains_nothing_imports_neither_torch_nor_gymnasium(command: str, code: int, tmp_path: Path) -> None:
-    """A command with a mistyped option included: torch is imported last, the garbage collector at rest."""
+def test_what_trains_nothing_imports_neither_torch_nor_gymnasium(
+    command: str, code: int, tmp_path: Path
+) -> None:
+    """A command with a mistyped option included: torch is imported last, the garbage collector at
+    rest."""
     (tmp_path / "finished" / "run").mkdir(parents=True)
-    (tmp_path / "finished" / "run" / "config.yaml").write_text(yaml.safe_dump({"env": {"id": "A-v0"}, "seed": 0}))
+    (tmp_path / "finished" / "run" / "config.yaml").write_text(
+        yaml.safe_dump({"env": {"id": "A-v0"}, "seed": 0})
+    )
     summary = '{"stop_reason": "total_steps", "solved_at_steps": null}'
     (tmp_path / "finished" / "run" / "summary.json").write_text(summary)
     module, argument = command.split()
@@ -85,7 +103,9 @@ def test_what_trains_nothing_imports_neither_torch_nor_gymnasium(command: str, c
         "except SystemExit as end: code = end.code\n"
         "print(code); sys.exit(str(sorted({'torch', 'gymnasium'} & sys.modules.keys())))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.splitlines()[-1] == str(code)
     assert done.stderr.splitlines()[-1] == "[]"
     assert "A-v0" in done.stdout + done.stderr or argument == "--help"

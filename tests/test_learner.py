@@ -1,4 +1,5 @@
-"""From a rollout to a gradient: V-trace with a policy that is not the one that acted, and gradients that diverge."""
+"""From a rollout to a gradient: V-trace with a policy that is not the one that acted, and gradients
+that diverge."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import ActorCritic, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
 from a3c_exp.returns import Trajectory, VTrace
 
-GAMMA, LENGTH, ENVS = 0.9, 12, 3
+GAMMA = 0.9
+LENGTH = 12
+ENVS = 3
 START = Snapshot(version=0, steps=0, normalizer=None)
 ENDS: dict[str, Any] = {"lengths": (4, 3, 5, 2), "ends": ("terminated", "truncated")}
 ENVIRONMENTS: dict[str, Callable[[], EnvBatch]] = {
@@ -38,7 +41,9 @@ ENCODER = EncoderNetwork(encoder=ModuleSpec(Mlp, {"hidden_sizes": (8,)}), init="
 NETWORKS: dict[str, Network] = {"mlp": ENCODER, "lstm": Lstm(encoder=ENCODER, hidden_size=4)}
 
 
-def lagging(env: Callable[[], EnvBatch], kind: Network, epsilon: float) -> tuple[Rollout, ActorCritic]:
+def lagging(
+    env: Callable[[], EnvBatch], kind: Network, epsilon: float
+) -> tuple[Rollout, ActorCritic]:
     """A rollout, and the network that acted, its parameters far from what they were."""
     batch = env()
     network = kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
@@ -47,15 +52,23 @@ def lagging(env: Callable[[], EnvBatch], kind: Network, epsilon: float) -> tuple
     actor = Actor(batch, network, rng, small, rollout_length=LENGTH, gamma=GAMMA, epsilon=epsilon)
     actor.collect(START)  # so that the next one begins within episodes
     rollout = actor.collect(START)
-    network.vector += np.random.default_rng(2).normal(0, 1.0, network.vector.size).astype(np.float32)
+    network.vector += (
+        np.random.default_rng(2).normal(0, 1.0, network.vector.size).astype(np.float32)
+    )
     return rollout, network
 
 
-def make_learner(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> tuple[Learner, SharedStore]:
+def make_learner(
+    experiment: Experiment, network: ActorCritic, rollout: Rollout
+) -> tuple[Learner, SharedStore]:
     """A learner with a store whose parameters are those of the network."""
-    store = SharedStore(store_spec(experiment, network, Box(-np.inf, np.inf, rollout.observations.shape[2:])))
+    store = SharedStore(
+        store_spec(experiment, network, Box(-np.inf, np.inf, rollout.observations.shape[2:]))
+    )
     store.initialize(network.vector)
-    return Learner(experiment, network, 0, store, np.random.default_rng(0), "worker 0", Heartbeat()), store
+    return Learner(
+        experiment, network, 0, store, np.random.default_rng(0), "worker 0", Heartbeat()
+    ), store
 
 
 def experiment_of(algorithm: str = "A3C") -> Experiment:
@@ -72,7 +85,8 @@ def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Eve
 
 
 def evaluate_by_acting(rollout: Rollout, network: ActorCritic) -> tuple[Array, Array]:
-    """V(s_t) and log pi(a_t | s_t) of a network, [T, B], by acting step by step with the rollout's own actions."""
+    """V(s_t) and log pi(a_t | s_t) of a network, [T, B], by acting step by step with the rollout's
+    own actions."""
     values, log_probs = np.empty((2, LENGTH, ENVS))
     state = rollout.state
     for t in range(LENGTH):
@@ -86,8 +100,8 @@ def evaluate_by_acting(rollout: Rollout, network: ActorCritic) -> tuple[Array, A
 
 
 def corrected(rollout: Rollout, network: ActorCritic) -> Trajectory:
-    """What V-trace is of: values and log-probabilities of the learner's network, but where the actor alone has valued a
-    state, after a time limit and after the last row."""
+    """What V-trace is of: values and log-probabilities of the learner's network, but where the
+    actor alone has valued a state, after a time limit and after the last row."""
     values, log_probs = evaluate_by_acting(rollout, network)
     following = np.concatenate([values[1:], rollout.next_values[-1:]])
     by_actor = np.where(rollout.truncated, rollout.next_values, following)
@@ -105,7 +119,9 @@ def corrected(rollout: Rollout, network: ActorCritic) -> Trajectory:
 @pytest.mark.parametrize("env", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 @pytest.mark.parametrize("kind", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize(
-    ("epsilon", "vtrace"), [(0.0, VTrace()), (0.3, VTrace(lambda_=0.8, rho_clip=1.4, c_clip=0.9))], ids=str
+    ("epsilon", "vtrace"),
+    [(0.0, VTrace()), (0.3, VTrace(lambda_=0.8, rho_clip=1.4, c_clip=0.9))],
+    ids=str,
 )
 def test_v_trace_has_the_learners_own_values_and_ratios(
     env: Callable[[], EnvBatch], kind: Network, epsilon: float, vtrace: VTrace
@@ -122,8 +138,8 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     np.testing.assert_allclose(batch.advantages[valid], advantages[valid], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(batch.targets[valid], targets[valid], rtol=1e-4, atol=1e-4)
 
-    # The rollout has what matters: ends of both kinds inside, ratios on both sides of the bounds, and other values than
-    # when it was collected.
+    # The rollout has what matters: ends of both kinds inside, ratios on both sides of the bounds,
+    # and other values than when it was collected.
     assert rollout.terminated[:-1].any() and rollout.truncated[:-1].any()
     assert trajectory.target_log_probs is not None
     ratios = np.exp(trajectory.target_log_probs - rollout.log_probs)[valid]
@@ -132,7 +148,9 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
 
 
 @pytest.mark.parametrize("name", ["A3C", "PPO"])
-def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(name: str) -> None:
+def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(
+    name: str,
+) -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["lstm"], 0.0)
     network.vector *= 1e30
     with np.errstate(over="raise", invalid="raise", divide="raise"):
@@ -150,20 +168,30 @@ class TestCurvesOfTheCriticAndTheParameters:
         event = learn(experiment_of(name), network, rollout)
         expected = [rollout.values[t, b] for t, b in np.argwhere(rollout.valid)]
         assert len(expected) == rollout.transitions
-        assert event.metrics["mean_value"].mean == pytest.approx(sum(map(float, expected)) / len(expected), rel=1e-4)
-        assert event.metrics["parameter_norm"].mean == pytest.approx(np.sqrt((before**2).sum()), rel=1e-5)
+        assert event.metrics["mean_value"].mean == pytest.approx(
+            sum(map(float, expected)) / len(expected), rel=1e-4
+        )
+        assert event.metrics["parameter_norm"].mean == pytest.approx(
+            np.sqrt((before**2).sum()), rel=1e-5
+        )
 
     def test_have_the_norm_of_the_parameters_at_one_push_of_so_many(self) -> None:
         rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
         learner, _ = make_learner(experiment_of(), network, rollout)
-        events = [next_event(learner.learn(rollout, START)) for _ in range(2 * PARAMETER_NORM_EVERY)]
-        measured = [number for number, event in enumerate(events) if "parameter_norm" in event.metrics]
+        events = [
+            next_event(learner.learn(rollout, START)) for _ in range(2 * PARAMETER_NORM_EVERY)
+        ]
+        measured = [
+            number for number, event in enumerate(events) if "parameter_norm" in event.metrics
+        ]
         assert measured == [0, PARAMETER_NORM_EVERY]
         assert all("grad_norm" in event.metrics for event in events)
 
 
 @pytest.mark.parametrize("algorithm", ["A3C", "PPO"])
-def test_a_loss_has_the_entropys_multiplier_and_the_curve_the_learning_rates(algorithm: str) -> None:
+def test_a_loss_has_the_entropys_multiplier_and_the_curve_the_learning_rates(
+    algorithm: str,
+) -> None:
     """As a coefficient of that size would have it. PPO pulls for each minibatch."""
     pushed = []
     for coefficient, multiplier in ((0.02, 3.0), (0.06, 1.0), (0.02, 1.0)):

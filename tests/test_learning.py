@@ -1,7 +1,7 @@
 """Learning itself, on environments so small that it takes seconds.
 
-They are chosen so that it fails where the mathematics is wrong: a gradient of the wrong sign, a bootstrap that is
-missing or that follows a terminal state, a last reward that is lost.
+They are chosen so that it fails where the mathematics is wrong: a gradient of the wrong sign, a
+bootstrap that is missing or that follows a terminal state, a last reward that is lost.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def test_a_target_is_hit_by_a_continuous_action(distribution: str, tmp_path: Pat
 
 def test_the_place_of_a_light_in_a_picture_is_learned(tmp_path: Path) -> None:
     """At random: 0.25. The square may stand at several places of its corner, in noise."""
-    settings: dict[str, Any] = {"network": SMALL_CNN, "optimizer__learning_rate": 5e-3, "total_steps": 5000}
+    settings: dict[str, Any] = {
+        "network": SMALL_CNN,
+        "optimizer__learning_rate": 5e-3,
+        "total_steps": 5000,
+    }
     done = learned(tmp_path, CORNERS, env__kwargs={"length": 4}, **settings)
     assert done.summary["best_eval_return"] > 3.5
     assert done.summary["mean_return_100"] > 3.0
@@ -64,9 +68,17 @@ def values(folder: Path, observations: Any) -> Array:
 
 class TestWhatTheCriticLearns:
     def test_the_worth_of_each_place_in_the_corridor(self, tmp_path: Path) -> None:
-        """Under the best policy: 1 one step before the end, and 0.9 of what follows, less the cost, before that."""
+        """Under the best policy: 1 one step before the end, and 0.9 of what follows, less the cost,
+        before that."""
         falls = LINEAR | {"start": 1.0}
-        learned(tmp_path, CORRIDOR, returns__n=1, total_steps=30_000, network__shared=False, schedule=falls)
+        learned(
+            tmp_path,
+            CORRIDOR,
+            returns__n=1,
+            total_steps=30_000,
+            network__shared=False,
+            schedule=falls,
+        )
         expected = [1.0]
         for _ in range(4):
             expected.append(-0.01 + 0.9 * expected[-1])
@@ -75,9 +87,11 @@ class TestWhatTheCriticLearns:
     @pytest.mark.parametrize(
         ("cut", "expected"),
         [
-            # A time limit is no terminal state: 1 a step for ever is worth 1 / (1 - 0.9), at any time of the episode.
+            # A time limit is no terminal state: 1 a step for ever is worth 1 / (1 - 0.9), at any
+            # time of the episode.
             ("truncated", 10.0),
-            # A terminal state after five steps: the mean of 1 + 0.9 + ... over the one to five steps that are left.
+            # A terminal state after five steps: the mean of 1 + 0.9 + ... over the one to five
+            # steps that are left.
             ("terminated", np.mean([(1 - 0.9**left) / 0.1 for left in range(1, 6)])),
         ],
     )
@@ -86,13 +100,24 @@ class TestWhatTheCriticLearns:
         self, envs: int, length: int, cut: str, expected: float, register: Any, tmp_path: Path
     ) -> None:
         name = register("Treadmill-v0", partial(Treadmill, cut))
-        settings: dict[str, Any] = {"envs_per_worker": envs, "rollout_length": length, "network__hidden_sizes": []}
-        train(tmp_path, name, optimizer__learning_rate=0.1, total_steps=300 * envs * length, **settings)
+        settings: dict[str, Any] = {
+            "envs_per_worker": envs,
+            "rollout_length": length,
+            "network__hidden_sizes": [],
+        }
+        train(
+            tmp_path,
+            name,
+            optimizer__learning_rate=0.1,
+            total_steps=300 * envs * length,
+            **settings,
+        )
         assert values(tmp_path, [[1.0]])[0] == pytest.approx(expected, abs=0.6)
 
 
 class Treadmill(gymnasium.Env[Array, np.int64]):
-    """Pays 1 a step and always looks the same. After five steps an episode ends in the given way."""
+    """Pays 1 a step and always looks the same. After five steps an episode ends in the given
+    way."""
 
     def __init__(self, cut: str) -> None:
         self.observation_space = Box(0, 1, (1,), np.float32)
@@ -107,7 +132,13 @@ class Treadmill(gymnasium.Env[Array, np.int64]):
     def step(self, action: Any) -> Any:
         self.moment += 1
         over = self.moment == 5
-        return np.ones(1, np.float32), 1.0, over and self.cut == "terminated", over and self.cut == "truncated", {}
+        return (
+            np.ones(1, np.float32),
+            1.0,
+            over and self.cut == "terminated",
+            over and self.cut == "truncated",
+            {},
+        )
 
 
 PPO = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 32}
@@ -121,11 +152,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "whole episodes": ALONE | {"rollout_length": "episode", "returns": DISCOUNTED},
     "missing terms as zero": {"returns": {"_target_": "a3c_exp.returns.NStepZero", "n": 4}},
     "another critic": {"critic_returns": DISCOUNTED},
-    "action values": EXPLORING | {"algorithm": {"_target_": "a3c_exp.algorithms.NStepQ", "target_every": 64}},
+    "action values": EXPLORING
+    | {"algorithm": {"_target_": "a3c_exp.algorithms.NStepQ", "target_every": 64}},
     "normalized": {"env__normalize_observations": True, "env__normalize_rewards": True},
     "summed losses": {"algorithm__reduction": "sum", "optimizer__max_grad_norm": 0.5},
     "one environment a worker": ALONE | {"rollout_length": 5},
-    "proximal, in rounds": {"algorithm": PPO | {"target_kl": 0.05}, "update": "sync", "total_steps": 4000},
+    "proximal, in rounds": {
+        "algorithm": PPO | {"target_kl": 0.05},
+        "update": "sync",
+        "total_steps": 4000,
+    },
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}, "workers": 4},
     "uniformly random actions at first": EXPLORING,
 }
@@ -133,7 +169,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_learns_the_corridor(name: str, tmp_path: Path) -> None:
-    """At random an episode returns less than 0.8, and a policy that turns back anywhere never ends it."""
+    """At random an episode returns less than 0.8, and a policy that turns back anywhere never ends
+    it."""
     done = learned(tmp_path, CORRIDOR, **{"total_steps": 8_000} | SETTINGS[name])
     assert done.summary["best_eval_return"] == pytest.approx(0.96)
     assert done.summary["mean_return_100"] > 0.9

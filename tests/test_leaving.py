@@ -29,18 +29,26 @@ def test_a_worker_leaves_once_its_last_episodes_are_good() -> None:
     rules = LeavingRules(Stop(worker_return=2.0, window=2), 0)
     for found, expected in (([9.0], None), ([-9.0, 1.0], None), ([3.0, -100.0], "worker_return")):
         count = len(found)
-        assert rules.add(Episodes(np.array(found), np.full(count, 3), np.arange(count), 1)) == expected
+        assert (
+            rules.add(Episodes(np.array(found), np.full(count, 3), np.arange(count), 1)) == expected
+        )
 
 
 @pytest.mark.parametrize(
-    ("backend", "update"), [("serial", "async"), ("threads", "sync"), ("processes", "async"), ("ga3c", "async")]
+    ("backend", "update"),
+    [("serial", "async"), ("threads", "sync"), ("processes", "async"), ("ga3c", "async")],
 )
 def test_each_worker_makes_exactly_its_episodes(backend: str, update: str) -> None:
-    """With one environment a rollout ends where an episode does, so none is begun after the last one."""
+    """With one environment a rollout ends where an episode does, so none is begun after the last
+    one."""
     whole = config(backend=backend, workers=3, update=update, stop__worker_episodes=20, **ALONE)
     events, state, error = drain(whole)
     assert error is None
-    assert {worker: count for worker, count in episodes_by_worker(events).items() if count} == {0: 20, 1: 20, 2: 20}
+    assert {worker: count for worker, count in episodes_by_worker(events).items() if count} == {
+        0: 20,
+        1: 20,
+        2: 20,
+    }
     assert state["steps"] == 3 * 20 * 3
     assert {event.left for event in events} == {None, "worker_episodes"}
 
@@ -54,9 +62,15 @@ class TestAWholeRun:
             ({"stop__mean_return": -1e9, "stop__window": 7}, "mean_return", 7),
         ],
     )
-    def test_ends_by_its_rule(self, rules: dict[str, Any], reason: str, episodes: int, tmp_path: Path) -> None:
+    def test_ends_by_its_rule(
+        self, rules: dict[str, Any], reason: str, episodes: int, tmp_path: Path
+    ) -> None:
         done = train_config(config(**rules, **ALONE), tmp_path)
-        assert (done.summary["stop_reason"], done.summary["episodes"], done.exit_code) == (reason, episodes, 0)
+        assert (done.summary["stop_reason"], done.summary["episodes"], done.exit_code) == (
+            reason,
+            episodes,
+            0,
+        )
 
     def test_goes_on_with_its_counts_and_has_no_more_after_the_last(self, tmp_path: Path) -> None:
         """A run of 60 steps has made 10 episodes of each worker; resumed, each makes 10 more."""
@@ -67,9 +81,15 @@ class TestAWholeRun:
         )
         assert short["stop_reason"] == "total_steps"
         for done in resumed:
-            assert (done["stop_reason"], done["episodes"], done["steps"]) == ("worker_episodes", 40, 120)
+            assert (done["stop_reason"], done["episodes"], done["steps"]) == (
+                "worker_episodes",
+                40,
+                120,
+            )
 
-    def test_reaches_its_goal_though_a_worker_had_left_in_an_earlier_session(self, tmp_path: Path) -> None:
+    def test_reaches_its_goal_though_a_worker_had_left_in_an_earlier_session(
+        self, tmp_path: Path
+    ) -> None:
         """It ends no more episodes, so nobody waits for one."""
         whole = config(workers=1, stop__worker_episodes=20, **ALONE)
         train_config(whole, tmp_path)

@@ -1,4 +1,5 @@
-"""A loss with a module of its own: its gradient, its parameter group, and what is refused before training."""
+"""A loss with a module of its own: its gradient, its parameter group, and what is refused before
+training."""
 
 from __future__ import annotations
 
@@ -31,8 +32,12 @@ from a3c_exp.run.metrics import read_points
 
 HERE = __name__.partition(".")[0]
 PLUGINS = ["scripted", "thirdparty", HERE]
-PREDICTING: dict[str, Any] = {"algorithm": {"_target_": "thirdparty.PredictingA3C"}, "plugins": PLUGINS}
-LENGTH, COUNT = 5, 3
+PREDICTING: dict[str, Any] = {
+    "algorithm": {"_target_": "thirdparty.PredictingA3C"},
+    "plugins": PLUGINS,
+}
+LENGTH = 5
+COUNT = 3
 
 NETWORKS: dict[str, Network] = {
     "shared": network_of(Mlp, {"hidden_sizes": (8,), "shared": True}),
@@ -46,14 +51,17 @@ NETWORKS: dict[str, Network] = {
 
 def build(network: Network, algorithm: Algorithm) -> EncoderActorCritic:
     observations = Box(-1, 1, (4,), np.float32)
-    built = network.build(observations, Discrete(3), np.random.default_rng(1), build_loss=algorithm.build)
+    built = network.build(
+        observations, Discrete(3), np.random.default_rng(1), build_loss=algorithm.build
+    )
     assert isinstance(built, EncoderActorCritic)
     return built
 
 
 def draw_batch(network: ActorCritic, masked: bool) -> BatchArrays:
     """A drawn batch, with ends of episodes inside if the network is recurrent."""
-    rows, rng = (LENGTH, COUNT), np.random.default_rng(2)
+    rows = (LENGTH, COUNT)
+    rng = np.random.default_rng(2)
     log_probs, values, rewards, advantages, targets = normal(5, *rows)
     mask = (rng.random(rows) < 0.6).astype(np.float32) if masked else None
     return replace(
@@ -81,19 +89,29 @@ def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float
     state = boundaries = None
     if batch.recurrent_input is not None:
         state, boundaries = map(torch.from_numpy, batch.recurrent_input)
-    parameters, values, features = whole.unroll(torch.from_numpy(batch.observations), state, boundaries)
+    parameters, values, features = whole.unroll(
+        torch.from_numpy(batch.observations), state, boundaries
+    )
     parameters, values = parameters.reshape(LENGTH, COUNT, -1), values.reshape(LENGTH, COUNT)
-    valid = torch.ones(batch.shape, dtype=torch.bool) if batch.mask is None else torch.from_numpy(batch.mask != 0)
+    valid = (
+        torch.ones(batch.shape, dtype=torch.bool)
+        if batch.mask is None
+        else torch.from_numpy(batch.mask != 0)
+    )
     policy = torch.distributions.Categorical(logits=parameters)
     log_probs = policy.log_prob(torch.from_numpy(batch.actions))  # type: ignore[no-untyped-call]
     entropy = policy.entropy()  # type: ignore[no-untyped-call]
-    advantages, targets, rewards = map(torch.from_numpy, (batch.advantages, batch.targets, batch.rewards))
+    advantages, targets, rewards = map(
+        torch.from_numpy, (batch.advantages, batch.targets, batch.rewards)
+    )
     terms = -log_probs * advantages + 0.25 * (targets - values) ** 2 - 0.01 * entropy
     terms = terms + coefficient * (whole.loss_module(features) - rewards) ** 2
     terms[valid].mean().backward()
 
     groups = [*whole.parameter_groups().values(), list(whole.loss_module.parameters())]
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for group in groups for p in group]
+    gradients = [
+        torch.zeros_like(p) if p.grad is None else p.grad for group in groups for p in group
+    ]
     return torch.cat([each.ravel() for each in gradients]).numpy()
 
 
@@ -107,16 +125,21 @@ class TestTheGradient:
         expected = torchs_gradient(network, batch, 0.7)
         own = network.param_slices["loss"]
         assert expected[own].any()
-        np.testing.assert_allclose(gradient(network, algorithm, batch), expected, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(
+            gradient(network, algorithm, batch), expected, rtol=1e-3, atol=1e-6
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imitating(A3C):
-    """A3C's loss, and a cross entropy between actions and logits where an observation's first number is positive."""
+    """A3C's loss, and a cross entropy between actions and logits where an observation's first
+    number is positive."""
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         loss, metrics = super().loss(policy, batch, progress)
-        cross = nn.functional.cross_entropy(policy.parameters.movedim(-1, 1), batch.actions, reduction="none")
+        cross = nn.functional.cross_entropy(
+            policy.parameters.movedim(-1, 1), batch.actions, reduction="none"
+        )
         return loss + batch.mean(cross * (batch.observations[..., 0] > 0)), metrics
 
 
@@ -124,9 +147,15 @@ class Imitating(A3C):
 def test_a_loss_may_use_logits_actions_and_observations(masked: bool) -> None:
     network = build(NETWORKS["separate"], Imitating())
     batch = draw_batch(network, masked)
-    weights = batch.observations[..., 0] > 0 if batch.mask is None else (batch.observations[..., 0] > 0) * batch.mask
+    weights = (
+        batch.observations[..., 0] > 0
+        if batch.mask is None
+        else (batch.observations[..., 0] > 0) * batch.mask
+    )
     # The cross entropy is -log pi(a | s), which A3C weights by the advantages.
-    expected = gradient(network, A3C(), replace(batch, advantages=batch.advantages + weights.astype(np.float32)))
+    expected = gradient(
+        network, A3C(), replace(batch, advantages=batch.advantages + weights.astype(np.float32))
+    )
     found = gradient(network, Imitating(), batch)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
     assert not np.allclose(found, gradient(network, A3C(), batch), rtol=1e-3, atol=1e-6)
@@ -134,11 +163,15 @@ def test_a_loss_may_use_logits_actions_and_observations(masked: bool) -> None:
 
 class TestItsParameters:
     @pytest.mark.parametrize(("name", "features"), [("separate", 8), ("lstm", 6), ("no layers", 4)])
-    def test_are_the_last_group_and_are_built_for_the_features(self, name: str, features: int) -> None:
+    def test_are_the_last_group_and_are_built_for_the_features(
+        self, name: str, features: int
+    ) -> None:
         network = build(NETWORKS[name], PredictingA3C())
         assert list(network.param_slices)[-1] == "loss"
         place = network.param_slices["loss"]
-        assert place == slice(len(network.vector) - (5 * 4 + 4 * (features - 4) + 4 + 1), len(network.vector))
+        assert place == slice(
+            len(network.vector) - (5 * 4 + 4 * (features - 4) + 4 + 1), len(network.vector)
+        )
         module = network.loss_module
         assert isinstance(module, Predictor)
         own = torch.cat([parameter.detach().ravel() for parameter in module.parameters()])
@@ -151,14 +184,16 @@ class TestItsParameters:
 
 class TestTraining:
     def test_the_module_learns_what_it_is_for(self, tmp_path: Path) -> None:
-        """The reward of the bandit is 0 or 1, and depends on the observation and the action: at best its mean."""
+        """The reward of the bandit is 0 or 1, and depends on the observation and the action: at
+        best its mean."""
         train(tmp_path, **PREDICTING, total_steps=4000, network__shared=True)
         with open(tmp_path / "metrics.csv", newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["train/reward_loss"]]
         assert float(rows[-1]["train/reward_loss"]) < 0.5 * float(rows[0]["train/reward_loss"])
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- what is refused
+# --------------------------------------------------------------------------------------------------
 
 
 def fail() -> Any:
@@ -251,9 +286,15 @@ WRONG = {
 
 def test_the_names_that_a_run_keeps_for_itself_are_those_of_its_curves(tmp_path: Path) -> None:
     train(tmp_path, algorithm={"_target_": "a3c_exp.algorithms.A3C"})
-    names = {name.removeprefix("train/") for point in read_points(tmp_path / "metrics.csv") for name in point}
+    names = {
+        name.removeprefix("train/")
+        for point in read_points(tmp_path / "metrics.csv")
+        for name in point
+    }
     found = {name for name in names if "/" not in name} - {"policy_loss", "value_loss", "entropy"}
-    assert found - {"step", "wall_seconds"} == RUN_METRICS - {"clipped"}, "this one is measured for callbacks alone"
+    assert found - {"step", "wall_seconds"} == RUN_METRICS - {"clipped"}, (
+        "this one is measured for callbacks alone"
+    )
 
 
 class TestWhatIsRefused:
@@ -269,5 +310,10 @@ class TestWhatIsRefused:
     def test_one_that_needs_features_for_a_whole_actor_critic(self) -> None:
         whole = {"_target_": "thirdparty.Whole"}
         error = refusal("thirdparty.PredictingA3C", network=whole)
-        assert (error.key, error.value) == ("network", "Whole") and "must be made of an encoder" in error.problem
-        assert "must be made of an encoder" in refusal("Wrong", kind="features", network=whole).problem
+        assert (error.key, error.value) == (
+            "network",
+            "Whole",
+        ) and "must be made of an encoder" in error.problem
+        assert (
+            "must be made of an encoder" in refusal("Wrong", kind="features", network=whole).problem
+        )

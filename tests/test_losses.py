@@ -1,4 +1,5 @@
-"""Losses and their derivatives: closed forms, torch and the formulas agree, and padded rows have no part in them."""
+"""Losses and their derivatives: closed forms, torch and the formulas agree, and padded rows have no
+part in them."""
 
 from __future__ import annotations
 
@@ -42,21 +43,26 @@ LOSSES: dict[str, A3C | PPO] = {
 }
 
 
-# -- drawn batches -----------------------------------------------------------------------------------------------------
+# -- drawn batches
+# --------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def samples(draw: st.DrawFn) -> tuple[NetworkOutputs, BatchArrays]:
-    """Outputs with features, and a batch: of any size, with ratios near 1 or far from it, with or without a mask."""
+    """Outputs with features, and a batch: of any size, with ratios near 1 or far from it, with or
+    without a mask."""
     shape = draw(st.integers(1, 5)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    spread, shift = draw(st.sampled_from([0.01, 0.3, 1.0])), draw(st.sampled_from([0.0, 30.0]))
+    spread = draw(st.sampled_from([0.01, 0.3, 1.0]))
+    shift = draw(st.sampled_from([0.0, 30.0]))
     share = draw(st.sampled_from([None, 0.0, 0.5, 0.9]))
 
     def normal(*more: int) -> Floats:
         return rng.standard_normal((*shape, *more)).astype(np.float32)
 
-    log_probs, values, targets = -np.abs(normal()), normal(), normal()
+    log_probs = -np.abs(normal())
+    values = normal()
+    targets = normal()
     advantages = (shift + normal()).astype(np.float32)
     if draw(st.booleans()):
         advantages = np.full(shape, advantages[0, 0])
@@ -75,7 +81,9 @@ def wide(*arrays: Floats) -> list[Wide]:
     return [array.astype(np.float64) for array in arrays]
 
 
-def kinks(algorithm: A3C | PPO, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> Wide:
+def kinks(
+    algorithm: A3C | PPO, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+) -> Wide:
     """The distances from the places at which the loss has no derivative."""
     if isinstance(algorithm, A3C):
         return np.ones(1)
@@ -94,11 +102,19 @@ def formula(
     old_log_probs, advantages, targets = wide(batch.log_probs, batch.advantages, batch.targets)
     if algorithm.normalize_advantages and rows.any():
         advantages = (advantages - advantages[rows].mean()) / (advantages[rows].std() + 1e-8)
-    gains, errors, more = log_probs * advantages, (targets - values) ** 2, {}
+    gains = log_probs * advantages
+    errors = (targets - values) ** 2
+    more = {}
     if isinstance(algorithm, PPO):
-        ratios, epsilon = np.exp(log_probs - old_log_probs), value(algorithm.clip, progress)
-        gains = np.minimum(ratios * advantages, np.clip(ratios, 1 - epsilon, 1 + epsilon) * advantages)
-        more = {"approx_kl": ratios - 1 - np.log(ratios), "clip_fraction": np.abs(ratios - 1) > epsilon}
+        ratios = np.exp(log_probs - old_log_probs)
+        epsilon = value(algorithm.clip, progress)
+        gains = np.minimum(
+            ratios * advantages, np.clip(ratios, 1 - epsilon, 1 + epsilon) * advantages
+        )
+        more = {
+            "approx_kl": ratios - 1 - np.log(ratios),
+            "clip_fraction": np.abs(ratios - 1) > epsilon,
+        }
     parts = {"policy_loss": -gains, "value_loss": 0.5 * errors, "entropy": entropy} | more
     metrics = {name: float(part[rows].sum()) / count for name, part in parts.items()}
     loss = metrics["policy_loss"] + algorithm.value_coefficient * metrics["value_loss"]
@@ -112,7 +128,8 @@ def assert_close(one: NDArray[Any], other: NDArray[Any], rtol: float) -> None:
     np.testing.assert_allclose(one, other, rtol=0, atol=rtol * scale)
 
 
-# -- closed forms, torch and the formulas ------------------------------------------------------------------------------
+# -- closed forms, torch and the formulas
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", LOSSES.values(), ids=LOSSES)
@@ -138,17 +155,21 @@ class TestDerivatives:
     def test_the_loss_and_its_metrics_are_those_of_the_formula(
         self, algorithm: A3C | PPO, sample: tuple[NetworkOutputs, BatchArrays], progress: float
     ) -> None:
-        """Metrics are means over the transitions, without coefficients, whatever the reduction is."""
+        """Metrics are means over the transitions, without coefficients, whatever the reduction
+        is."""
         outputs, arrays = sample
         assume(kinks(algorithm, outputs, arrays, progress).min() > 1e-4)
         batch = Batch(arrays)
         loss, _ = algorithm.loss(PolicyOutputs(outputs, batch, None), batch, progress)
         expected, metrics = formula(algorithm, wide(*parts(outputs)), arrays, progress)
         assert float(loss.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-3)
-        assert algorithm.closed_form(outputs, arrays, progress)[1] == pytest.approx(metrics, rel=1e-4, abs=1e-3)
+        assert algorithm.closed_form(outputs, arrays, progress)[1] == pytest.approx(
+            metrics, rel=1e-4, abs=1e-3
+        )
 
 
-# -- subclasses --------------------------------------------------------------------------------------------------------
+# -- subclasses
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +186,15 @@ class TestSubclasses:
         """Not the closed form of its parent, which is that of another loss."""
         outputs, batch = drawn()
         gradient, metrics = Doubled().gradient(outputs, batch, 0.0)
-        for one, other in zip(parts(gradient), parts(A3C().gradient(outputs, batch, 0.0)[0]), strict=True):
+        for one, other in zip(
+            parts(gradient), parts(A3C().gradient(outputs, batch, 0.0)[0]), strict=True
+        ):
             np.testing.assert_allclose(one, 2 * other, rtol=1e-5, atol=1e-7)
         assert not has_closed_form(Doubled) and "doubled" in metrics
 
 
-# -- losses of a user's own --------------------------------------------------------------------------------------------
+# -- losses of a user's own
+# --------------------------------------------------------------------------------------------
 
 Term = Callable[[PolicyOutputs, Batch], Tensor]
 
@@ -205,18 +229,26 @@ class OneTerm(Algorithm):
         return batch.sum(values) if self.summed else batch.mean(values), {self.term: values}
 
 
-def drawn(shape: tuple[int, int] = (5, 3), masked: bool = True) -> tuple[NetworkOutputs, BatchArrays]:
+def drawn(
+    shape: tuple[int, int] = (5, 3), masked: bool = True
+) -> tuple[NetworkOutputs, BatchArrays]:
     """Outputs with features, and a batch, some of whose rows are no transitions."""
     rng = np.random.default_rng(4)
-    log_probs, values, advantages, targets, rewards, mask = rng.standard_normal((6, *shape)).astype(np.float32)
+    log_probs, values, advantages, targets, rewards, mask = rng.standard_normal((6, *shape)).astype(
+        np.float32
+    )
     entropy, new_values = rng.standard_normal((2, *shape)).astype(np.float32)
     features = rng.standard_normal((*shape, FEATURES)).astype(np.float32)
     outputs = NetworkOutputs(log_probs + np.float32(0.3), entropy, new_values, features)
     rows = (mask > -0.5).astype(np.float32) if masked else None
-    return outputs, replace(make_batch(log_probs, values, advantages, targets, rows), rewards=rewards)
+    return outputs, replace(
+        make_batch(log_probs, values, advantages, targets, rows), rewards=rewards
+    )
 
 
-def soiled(sample: tuple[NetworkOutputs, BatchArrays], garbage: float) -> tuple[NetworkOutputs, BatchArrays]:
+def soiled(
+    sample: tuple[NetworkOutputs, BatchArrays], garbage: float
+) -> tuple[NetworkOutputs, BatchArrays]:
     """The same, with garbage in each number of the rows that are no transitions."""
     outputs, batch = sample
 
@@ -238,19 +270,27 @@ def module() -> nn.Linear:
 def differentiated(
     algorithm: Algorithm, sample: tuple[NetworkOutputs, BatchArrays]
 ) -> tuple[list[Floats], dict[str, float]]:
-    """The derivatives by all outputs and by the parameters of the loss's module, and the metrics."""
+    """The derivatives by all outputs and by the parameters of the loss's module, and the
+    metrics."""
     own = module()
     gradient, metrics = algorithm.gradient(*sample, 0.5, own)
-    by_features = np.zeros_like(sample[0].features) if gradient.features is None else gradient.features
+    by_features = (
+        np.zeros_like(sample[0].features) if gradient.features is None else gradient.features
+    )
     by_parameters = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]
     return [*parts(gradient), by_features, *(each.numpy() for each in by_parameters)], metrics
 
 
 class TestRowsThatAreNoTransitions:
     @pytest.mark.parametrize("term", TERMS)
-    @pytest.mark.parametrize(("summed", "garbage"), [(False, math.nan), (False, math.inf), (True, 1e30)])
-    def test_what_stands_in_them_changes_nothing(self, term: str, summed: bool, garbage: float) -> None:
-        algorithm, sample = OneTerm(term=term, summed=summed), drawn()
+    @pytest.mark.parametrize(
+        ("summed", "garbage"), [(False, math.nan), (False, math.inf), (True, 1e30)]
+    )
+    def test_what_stands_in_them_changes_nothing(
+        self, term: str, summed: bool, garbage: float
+    ) -> None:
+        algorithm = OneTerm(term=term, summed=summed)
+        sample = drawn()
         mask = sample[1].mask
         assert mask is not None and 0 < mask.sum() < mask.size
         one, metrics = differentiated(algorithm, sample)
@@ -279,7 +319,8 @@ class TestWhatALossIsGiven:
     @pytest.mark.parametrize("masked", [False, True])
     def test_numbers_of_the_batch_are_those_of_its_transitions(self, masked: bool) -> None:
         _, arrays = drawn(masked=masked)
-        batch, rows = Batch(arrays), np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
+        batch = Batch(arrays)
+        rows = np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
         assert batch.mask.dtype == torch.bool and batch.count == rows.sum()
         np.testing.assert_array_equal(batch.mask, rows)
         for name in ("advantages", "targets", "log_probs", "values", "rewards"):
@@ -293,7 +334,9 @@ class TestWhatALossIsGiven:
         assert float(batch.mean(tensor)) == pytest.approx(x[rows].mean(), rel=1e-5)
         normalized = batch.normalize(tensor)
         assert normalized.dtype == torch.float32
-        np.testing.assert_allclose(normalized.numpy()[rows], (x[rows] - x[rows].mean()) / x[rows].std(), atol=1e-5)
+        np.testing.assert_allclose(
+            normalized.numpy()[rows], (x[rows] - x[rows].mean()) / x[rows].std(), atol=1e-5
+        )
 
     @pytest.mark.parametrize("masked", [False, True])
     def test_ratios_and_the_divergence_are_by_definition(self, masked: bool) -> None:
@@ -304,14 +347,18 @@ class TestWhatALossIsGiven:
         ratio = np.exp(difference)
         np.testing.assert_allclose(policy.log_ratio.detach().numpy()[rows], difference, atol=1e-6)
         np.testing.assert_allclose(policy.ratio.detach().numpy()[rows], ratio, rtol=1e-5)
-        np.testing.assert_allclose(policy.approx_kl.detach().numpy()[rows], ratio - 1 - np.log(ratio), atol=1e-6)
+        np.testing.assert_allclose(
+            policy.approx_kl.detach().numpy()[rows], ratio - 1 - np.log(ratio), atol=1e-6
+        )
         np.testing.assert_allclose(policy.ratio.detach().numpy()[~rows], ratio[0], rtol=1e-5)
 
     def test_a_loss_that_is_finite_for_transitions_is_finite_for_rows_that_are_none(self) -> None:
-        """A logarithm has no finite derivative at 0: zeros in these rows would spoil the gradient of a module."""
+        """A logarithm has no finite derivative at 0: zeros in these rows would spoil the gradient
+        of a module."""
         outputs, arrays = drawn(masked=True)
         outputs = replace(outputs, values=np.abs(outputs.values) + 1)
-        batch, scale = Batch(arrays), nn.Linear(1, 1)
+        batch = Batch(arrays)
+        scale = nn.Linear(1, 1)
         policy = PolicyOutputs(outputs, batch, scale)
         torch.autograd.backward(batch.mean(scale(policy.values.log()[..., None])[..., 0]))
         assert scale.weight.grad is not None and scale.weight.grad.isfinite().all()
@@ -322,7 +369,11 @@ class TestWhatALossIsGiven:
     @pytest.mark.parametrize("masked", [True, False])
     def test_a_mean_of_numbers_that_are_not_one_a_transition_is_refused(self, masked: bool) -> None:
         arrays = make_batch(*np.zeros((4, 3, 2), np.float32))
-        batch = Batch(replace(arrays, mask=np.array([[1, 1], [1, 1], [1, 0]], np.float32)) if masked else arrays)
+        batch = Batch(
+            replace(arrays, mask=np.array([[1, 1], [1, 1], [1, 0]], np.float32))
+            if masked
+            else arrays
+        )
         for wrong in (torch.zeros(2), torch.zeros(()), torch.zeros(3, 2, 1)):
             with pytest.raises(ValueError, match=r"must be \[3, 2\]"):
                 batch.mean(wrong)
@@ -337,14 +388,18 @@ class TestWhatALossIsGiven:
 
 @pytest.mark.parametrize("advantage", [3.0, -0.4427041, 0.1, -50.3])
 def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
-    """The rounding error of a mean in float32, scaled to 1, would push towards whatever actions were drawn."""
+    """The rounding error of a mean in float32, scaled to 1, would push towards whatever actions
+    were drawn."""
     one = np.zeros((512, 1), np.float32)
     y = make_batch(one, one, one + np.float32(advantage), one)
-    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(NetworkOutputs(one, one, one), y, 0.0)
+    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(
+        NetworkOutputs(one, one, one), y, 0.0
+    )
     np.testing.assert_allclose(by.log_probs, 0, atol=1e-6)
 
 
-# -- explained variance ------------------------------------------------------------------------------------------------
+# -- explained variance
+# ------------------------------------------------------------------------------------------------
 
 
 def floats(*x: float) -> Floats:
@@ -358,14 +413,21 @@ def test_it_is_undefined_where_targets_do_not_vary(same: float) -> None:
 
 
 def test_rows_that_do_not_count_are_left_out() -> None:
-    values, targets, mask = floats(1, 99, 2, 5), floats(1, 7, 2, 5), floats(1, 0, 1, 1)
+    values = floats(1, 99, 2, 5)
+    targets = floats(1, 7, 2, 5)
+    mask = floats(1, 0, 1, 1)
     assert explained_variance(values, targets, mask) == 1
     assert math.isnan(explained_variance(values, targets, 0 * mask))
 
 
-@given(drawn_arrays(np.float32, (6, 2), elements=st.floats(-100, 100, width=32)), st.integers(0, 100))
+@given(
+    drawn_arrays(np.float32, (6, 2), elements=st.floats(-100, 100, width=32)), st.integers(0, 100)
+)
 def test_it_agrees_with_its_definition_in_float64(targets: Array, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=(6, 2)).astype(np.float32)
-    wide, errors = targets.astype(np.float64), targets.astype(np.float64) - values
+    wide = targets.astype(np.float64)
+    errors = targets.astype(np.float64) - values
     if wide.var() > 1e-6:
-        assert explained_variance(values, targets) == pytest.approx(1 - errors.var() / wide.var(), rel=1e-9, abs=1e-9)
+        assert explained_variance(values, targets) == pytest.approx(
+            1 - errors.var() / wide.var(), rel=1e-9, abs=1e-9
+        )

@@ -22,7 +22,10 @@ from a3c_exp.networks.initialization import Initializer
 from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
 
 SPACE = Box(-1, 1, (4,))
-T, B, F, C = 9, 5, 3, 6
+T = 9
+B = 5
+F = 3
+C = 6
 START = Snapshot(version=0, steps=0, normalizer=None)
 
 
@@ -49,23 +52,29 @@ def as_torch(matrix: Tensor) -> Tensor:
 
 class TestTheCells:
     def test_they_are_those_of_torch(self) -> None:
-        own, theirs = core(), torch.nn.LSTM(F, C)
+        own = core()
+        theirs = torch.nn.LSTM(F, C)
         with torch.no_grad():
             named = dict(theirs.named_parameters())
             named["weight_ih_l0"].copy_(as_torch(own.inputs))
             named["weight_hh_l0"].copy_(as_torch(own.recurrent))
             named["bias_ih_l0"].copy_(as_torch(own.bias[None])[:, 0])
             named["bias_hh_l0"].zero_()
-        observations, state = normal(T, B, F), normal(B, 2 * C)
+        observations = normal(T, B, F)
+        state = normal(B, 2 * C)
         expected, (h, c) = theirs(
-            torch.from_numpy(observations), (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:]))
+            torch.from_numpy(observations),
+            (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:])),
         )
         last = np.concatenate([h[0].detach(), c[0].detach()], 1)
         kernel = LstmKernel(own)
-        found, _ = kernel.train_forward(observations, RecurrentInput(state, np.zeros((T, B), np.bool_)))
+        found, _ = kernel.train_forward(
+            observations, RecurrentInput(state, np.zeros((T, B), np.bool_))
+        )
         np.testing.assert_allclose(found, expected.detach(), atol=1e-6, rtol=1e-5)
 
-        acted, by_torch = state, torch.from_numpy(state)
+        acted = state
+        by_torch = torch.from_numpy(state)
         for t, row in enumerate(observations):
             hidden, acted = kernel.act_forward(row, acted)
             hidden_by_torch, by_torch = own(torch.from_numpy(row), by_torch)
@@ -91,25 +100,35 @@ def make_actor(count: int, vectorized: bool, **kwargs: Any) -> tuple[ActorCritic
 
 
 class TestTheNextValueOfARow:
-    """Scripted episodes, identified by their observations, and valued again one by one from their first step on."""
+    """Scripted episodes, identified by their observations, and valued again one by one from their
+    first step on."""
 
     @pytest.mark.parametrize("ends", [("terminated",), ("truncated", "both")], ids=str)
     @pytest.mark.parametrize(("count", "vectorized"), [(1, False), (3, False), (2, True)])
-    def test_is_that_of_the_state_that_the_episode_has_reached(self, count: int, vectorized: bool, ends: Any) -> None:
+    def test_is_that_of_the_state_that_the_episode_has_reached(
+        self, count: int, vectorized: bool, ends: Any
+    ) -> None:
         """A vector environment restarts late: the row after an end is no transition."""
         network, actor = make_actor(count, vectorized, lengths=(3, 5, 4), ends=ends)
         rollouts = [actor.collect(START) for _ in range(5)]
         assert vectorized != all(rollout.valid.all() for rollout in rollouts)
         for rollout in rollouts:
-            again, _ = network.evaluate(rollout.observations, rollout.actions, rollout.recurrent_input)
-            np.testing.assert_allclose(again.values[rollout.valid], rollout.values[rollout.valid], atol=1e-5)
+            again, _ = network.evaluate(
+                rollout.observations, rollout.actions, rollout.recurrent_input
+            )
+            np.testing.assert_allclose(
+                again.values[rollout.valid], rollout.values[rollout.valid], atol=1e-5
+            )
         for env in range(count):
             episode: list[Array] = []
             for rollout in rollouts:
                 for t in np.flatnonzero(rollout.valid[:, env]):
-                    observation, action = rollout.observations[t, env], rollout.actions[t, env]
+                    observation = rollout.observations[t, env]
+                    action = rollout.actions[t, env]
                     episode.append(observation)
-                    following = np.array([observation[0], observation[1], observation[2] + 1, action], np.float32)
+                    following = np.array(
+                        [observation[0], observation[1], observation[2] + 1, action], np.float32
+                    )
                     terminated = rollout.terminated[t, env]
                     expected = 0.0 if terminated else last_value(network, [*episode, following])
                     assert rollout.next_values[t, env] == pytest.approx(expected, abs=1e-5)
@@ -118,7 +137,8 @@ class TestTheNextValueOfARow:
 
 
 def last_value(network: ActorCritic, observations: list[Array]) -> float:
-    """V of the last of an episode's observations, given to the network one after the other from the first on."""
+    """V of the last of an episode's observations, given to the network one after the other from the
+    first on."""
     state = network.initial_state(1)
     for observation in observations:
         _, values, state = network.act_forward(observation[None], state)
@@ -129,18 +149,27 @@ class TestTheComponent:
     def test_warns_of_settings_for_heads_that_its_encoder_has_not(self) -> None:
         encoder = {"policy_gain": 5.0, "initial_std": 0.5, "init": "normal", "init_std": 0.5}
         assert [each.split()[1] for each in build(encoder=encoder).warnings] == [
-            "encoder.policy_gain=5.0", "encoder.initial_std=0.5"
-        ]  # fmt: skip
+            "encoder.policy_gain=5.0",
+            "encoder.initial_std=0.5",
+        ]
 
     def test_the_cells_may_have_another_scheme_than_the_last_layers(self) -> None:
         """Torch's own has the bound 1 / sqrt(cells) for both matrices."""
         encoder = {"hidden_sizes": (64,), "init": "normal", "init_std": 0.5}
-        schemes: dict[str, Any] = {"init": "normalized_columns", "core_init": "default", "policy_gain": 0.01}
+        schemes: dict[str, Any] = {
+            "init": "normalized_columns",
+            "core_init": "default",
+            "policy_gain": 0.01,
+        }
         network: Any = build(encoder=encoder, hidden_size=64, **schemes)
         assert network.actor_encoder[0].weight.std().item() == pytest.approx(0.5, rel=0.25)
         for matrix in (network.core.inputs, network.core.recurrent):
             assert 0.95 / 8 < matrix.abs().max().item() <= 1 / 8
             assert matrix.std().item() == pytest.approx(1 / 8 / 3**0.5, rel=0.05)
-        torch.testing.assert_close(network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01))
+        torch.testing.assert_close(
+            network.head.linear.weight.detach().norm(dim=1), torch.full((2,), 0.01)
+        )
         torch.testing.assert_close(network.value.weight.detach().norm(), torch.tensor(1.0))
-        np.testing.assert_array_equal(build(init="glorot", core_init="glorot").vector, build(init="glorot").vector)
+        np.testing.assert_array_equal(
+            build(init="glorot", core_init="glorot").vector, build(init="glorot").vector
+        )

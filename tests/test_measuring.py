@@ -1,4 +1,5 @@
-"""What workers measure for callbacks: time by part, the share of clipped gradients, gradients by part."""
+"""What workers measure for callbacks: time by part, the share of clipped gradients, gradients by
+part."""
 
 from __future__ import annotations
 
@@ -43,7 +44,11 @@ class Asking(Callback):
             self.metrics[name] = self.metrics.get(name, 0.0) + metric.sum
             self.counts[name] = self.counts.get(name, 0) + metric.count
         for name, numbers in (event.gradients or {}).items():
-            assert numbers.dtype == np.float32 and 0 < numbers.size <= MOST_NUMBERS and np.isfinite(numbers).all()
+            assert (
+                numbers.dtype == np.float32
+                and 0 < numbers.size <= MOST_NUMBERS
+                and np.isfinite(numbers).all()
+            )
             self.parts = sorted({*self.parts, name})
         for part, _, seconds in event.spans:
             self.spans[part] = self.spans.get(part, 0.0) + seconds
@@ -69,7 +74,11 @@ def test_workers_measure_on_every_backend(backend: str, tmp_path: Path) -> None:
     found = asked(tmp_path)
     assert found["counts"]["clipped"] == found["counts"]["grad_norm"] == done.summary["updates"]
     assert found["parts"] == ["actor", "critic"]
-    seconds = {name.partition("/")[2]: value for name, value in found["metrics"].items() if name.startswith("seconds/")}
+    seconds = {
+        name.partition("/")[2]: value
+        for name, value in found["metrics"].items()
+        if name.startswith("seconds/")
+    }
     assert set(seconds) == set(PARTS) and min(seconds.values()) > 0
     assert found["spans"] == pytest.approx(seconds), "so few steps have a span each"
 
@@ -87,9 +96,15 @@ def test_a_worker_that_is_not_asked_is_as_it_was() -> None:
     experiment = load_experiment(config())
     worker = Worker(RunContext(experiment=experiment), 0, make_store(experiment))
     for part in (worker._learner, worker._actor, worker._actor.env):
-        assert [name for name, value in vars(part).items() if callable(value) and name in dir(type(part))] == []
+        assert [
+            name
+            for name, value in vars(part).items()
+            if callable(value) and name in dir(type(part))
+        ] == []
     events = [each for each in worker.run() if isinstance(each, Event)]
-    assert events and not any(each.spans or each.gradients or "clipped" in each.metrics for each in events)
+    assert events and not any(
+        each.spans or each.gradients or "clipped" in each.metrics for each in events
+    )
     worker.close()
 
 
@@ -123,7 +138,8 @@ def test_a_moment_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
             clock.now += 4
             raise KeyError
 
-    watch, parts = Stopwatch(), Parts()
+    watch = Stopwatch()
+    parts = Parts()
     watch.time(parts, "outer", "acting")
     watch.time(parts, "inner", "environment")
     clock.now += 8
@@ -139,11 +155,16 @@ def test_a_moment_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
     }
     assert event.spans[1] == ("acting", 18.0, 1.0)
     later = Event(0)
-    watch.report(later)  # of an update that made no step: means of all parts are over the same updates
-    assert {name: metric.sum for name, metric in later.metrics.items()} == dict.fromkeys(event.metrics, 0)
+    # of an update that made no step: means of all parts are over the same updates
+    watch.report(later)
+    assert {name: metric.sum for name, metric in later.metrics.items()} == dict.fromkeys(
+        event.metrics, 0
+    )
 
 
-def test_a_store_that_waits_for_the_last_round_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_waits_for_the_last_round_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     experiment = load_experiment(config(**SETTINGS["ppo"]))
@@ -157,12 +178,17 @@ def test_a_store_that_waits_for_the_last_round_is_waited_for(monkeypatch: pytest
     worker = Worker(RunContext(experiment=experiment, measures=frozenset({"time"})), 0, store)
     events = [each for each in worker.run() if isinstance(each, Event)]
     worker.close()
-    sums = {part: sum(each.metrics[f"seconds/{part}"].sum for each in events) for part in ("gradient", "waiting")}
+    sums = {
+        part: sum(each.metrics[f"seconds/{part}"].sum for each in events)
+        for part in ("gradient", "waiting")
+    }
     assert sums["waiting"] >= 1 and sums["gradient"] == 0
 
 
 def test_merged_events_have_the_last_gradient_and_all_spans() -> None:
-    first, second, numbers = ("acting", 0.0, 1.0), ("push", 1.0, 1.0), {"actor": np.ones(3, np.float32)}
+    first = ("acting", 0.0, 1.0)
+    second = ("push", 1.0, 1.0)
+    numbers = {"actor": np.ones(3, np.float32)}
     event = Event(0)
     for later in (Event(0, gradients=numbers, spans=(first,)), Event(0), Event(0, spans=(second,))):
         event.merge(later)
@@ -172,16 +198,23 @@ def test_merged_events_have_the_last_gradient_and_all_spans() -> None:
 # The callbacks that show it.
 
 
-def test_a_profile_is_a_table_curves_and_a_trace(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_profile_is_a_table_curves_and_a_trace(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Of a run in two parts the table has both; one that begins anew begins without the trace."""
     command = [*QUICK, "hydra.run.dir=run", "callbacks=[profile]", "workers=2"]
     assert program.main(command) == 0
     (trace,) = json.loads((here / "run" / "trace.json").read_text()).values()
-    assert {each["name"] for each in trace} == set(PARTS) and {each["tid"] for each in trace} == {0, 1}
+    assert {each["name"] for each in trace} == set(PARTS) and {each["tid"] for each in trace} == {
+        0,
+        1,
+    }
     for worker in (0, 1):
         own = [each for each in trace if each["tid"] == worker]
         for before, after in itertools.pairwise(own):
-            assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=1), "without a gap"
+            assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=1), (
+                "without a gap"
+            )
     lines = capfd.readouterr().err.splitlines()
     table = lines[lines.index("where the workers' time went:") + 1 :]
     assert [line.split()[0] for line in table] == sorted(PARTS)
@@ -189,7 +222,10 @@ def test_a_profile_is_a_table_curves_and_a_trace(here: Path, capfd: pytest.Captu
     assert "seconds/environment" in (here / "run" / "metrics.csv").read_text()
     seconds = latest(here / "run")["callbacks"]["Profile"]["seconds"]
     assert program.main(["resume=run", "total_steps=128"]) == 0
-    assert latest(here / "run")["callbacks"]["Profile"]["seconds"]["environment"] > seconds["environment"]
+    assert (
+        latest(here / "run")["callbacks"]["Profile"]["seconds"]["environment"]
+        > seconds["environment"]
+    )
     assert program.main([*QUICK, "hydra.run.dir=run", "existing=restart"]) == 0
     assert not (here / "run" / "trace.json").exists()
     Profile().on_end(SimpleNamespace(folder=here / "run"), {"unwritten": ["summary.json"]})
@@ -198,7 +234,13 @@ def test_a_profile_is_a_table_curves_and_a_trace(here: Path, capfd: pytest.Captu
 
 def test_gradients_are_histograms_by_part(tmp_path: Path) -> None:
     callbacks = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
-    train(tmp_path, callbacks=callbacks, algorithm=PPO, returns="a3c_exp.returns.GAE", log={"every": 16})
+    train(
+        tmp_path,
+        callbacks=callbacks,
+        algorithm=PPO,
+        returns="a3c_exp.returns.GAE",
+        log={"every": 16},
+    )
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     names = {name for name in events.Tags()["tensors"] if name.startswith("gradients/")}

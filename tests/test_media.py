@@ -1,4 +1,5 @@
-"""Histograms, images, texts and videos: what TensorBoard reads back, and the callbacks that log them."""
+"""Histograms, images, texts and videos: what TensorBoard reads back, and the callbacks that log
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def tensors(folder: Path) -> dict[str, list[tuple[int, NDArray[Any]]]]:
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     events.Reload()
     return {
-        name: [(each.step, tensor_util.make_ndarray(each.tensor_proto)) for each in events.Tensors(name)]
+        name: [
+            (each.step, tensor_util.make_ndarray(each.tensor_proto))
+            for each in events.Tensors(name)
+        ]
         for name in events.Tags()["tensors"]
         if name.startswith(("mine/", "parameters/", "eval/first_frame"))
     }
@@ -45,11 +49,14 @@ class Showing(Callback):
 
 
 def test_tensorboard_reads_histograms_images_and_texts(tmp_path: Path) -> None:
-    done = train(tmp_path, callbacks=[{"_target_": f"{__name__}.Showing"}], plugins=["scripted", __name__])
+    done = train(
+        tmp_path, callbacks=[{"_target_": f"{__name__}.Showing"}], plugins=["scripted", __name__]
+    )
     found = tensors(tmp_path)
     ((step, histogram),) = found["mine/numbers"]
     assert step == done.summary["steps"]
-    assert histogram[:, 2].sum() == 3 and (histogram[0, 0], histogram[-1, 1]) == (0, 1)  # left, right, count
+    # left, right, count
+    assert histogram[:, 2].sum() == 3 and (histogram[0, 0], histogram[-1, 1]) == (0, 1)
     assert found["mine/nearly_equal"][0][1][:, 2].sum() == 2
     ((_, image),) = found["mine/image"]
     assert list(image[:2]) == [b"4", b"2"]
@@ -78,31 +85,41 @@ def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None
 
 def test_a_part_without_parameters_has_no_histogram(tmp_path: Path) -> None:
     histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
-    train_config(config(callbacks=[histograms], network__shared=True, network__hidden_sizes=[]), tmp_path)
+    train_config(
+        config(callbacks=[histograms], network__shared=True, network__hidden_sizes=[]), tmp_path
+    )
     assert {name for name in tensors(tmp_path) if name.startswith("parameters/")} == {
-        "parameters/actor", "parameters/critic"
-    }  # fmt: skip
+        "parameters/actor",
+        "parameters/critic",
+    }
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_a_video_of_each_evaluation(backend: str, tmp_path: Path) -> None:
     """It is of the evaluated episodes themselves: a run with it evaluates as one without."""
     pytest.importorskip("moviepy")
-    settings: dict[str, Any] = {"backend": backend, "env__kwargs": {"lengths": [12]}, "eval__every": 80}
+    settings: dict[str, Any] = {
+        "backend": backend,
+        "env__kwargs": {"lengths": [12]},
+        "eval__every": 80,
+    }
     done = train(tmp_path / "film", SCRIPTED, callbacks=[VIDEOS], **settings)
     films = sorted((tmp_path / "film" / "videos").iterdir())
     assert [film.read_bytes()[4:8] for film in films] == [b"ftyp"] * len(films) and films
     frames = tensors(tmp_path / "film")["eval/first_frame"]
     assert len(frames) == len(films) and list(frames[0][1][:2]) == [b"6", b"4"]
     assert (
-        done.summary["best_eval_return"] == train(tmp_path / "none", SCRIPTED, **settings).summary["best_eval_return"]
+        done.summary["best_eval_return"]
+        == train(tmp_path / "none", SCRIPTED, **settings).summary["best_eval_return"]
     )
 
 
 def test_a_video_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
     (tmp_path / "videos").write_text("in the way")
-    done = train(tmp_path, SCRIPTED, callbacks=[VIDEOS], env__kwargs={"lengths": [12]}, eval__every=80)
+    done = train(
+        tmp_path, SCRIPTED, callbacks=[VIDEOS], env__kwargs={"lengths": [12]}, eval__every=80
+    )
     assert done.summary["best_eval_return"] is not None
     assert "videos" in (tmp_path / "train.log").read_text()
 
@@ -111,4 +128,6 @@ def test_an_environment_that_cannot_be_drawn_is_evaluated_without_a_video(tmp_pa
     pytest.importorskip("moviepy")
     done = train(tmp_path, callbacks=[VIDEOS], eval__every=80)
     assert done.summary["best_eval_return"] is not None and not (tmp_path / "videos").exists()
-    assert (tmp_path / "train.log").read_text().count("callback Videos.on_start failed: ConfigError: id = ") == 1
+    assert (tmp_path / "train.log").read_text().count(
+        "callback Videos.on_start failed: ConfigError: id = "
+    ) == 1

@@ -1,4 +1,5 @@
-"""Networks of a user's modules in a configuration: their settings, and the classes and values that are refused."""
+"""Networks of a user's modules in a configuration: their settings, and the classes and values that
+are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def test_settings_are_those_of_every_network_of_the_constructor_and_of_the_criti
     assert settings_of("user_modules.Residual", PLUGINS).keys() == EVERY | own
     own = {"hidden_sizes", "activation", "critic_hidden_sizes", "critic_activation"}
     assert settings_of("a3c_exp.networks.Mlp").keys() == EVERY | own
-    assert settings_of("user_modules.Gru", PLUGINS).keys() == {"width"}, "a whole actor-critic has its constructor's"
+    assert settings_of("user_modules.Gru", PLUGINS).keys() == {"width"}, (
+        "a whole actor-critic has its constructor's"
+    )
 
 
 def test_settings_become_the_record_of_the_network() -> None:
@@ -62,7 +65,12 @@ def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
         ("Unfinished", {}, "_target_", "abstract"),
         ("Blind", {}, "_target_", "must ask for its observations"),
         ("Residul", {}, "_target_", "did you mean 'Residual'?"),
-        ("a3c_exp.networks.EncoderNetwork", {}, "_target_", "Allowed: Cnn, DictEncoder, Impala, Lstm, Mlp"),
+        (
+            "a3c_exp.networks.EncoderNetwork",
+            {},
+            "_target_",
+            "Allowed: Cnn, DictEncoder, Impala, Lstm, Mlp",
+        ),
         ("Residual", {"inputs": 3}, "inputs", "by the environment's spaces"),
         ("Residual", {"wdth": 3}, "wdth", "did you mean 'width'?"),
         ("Residual", {"width": "3"}, "width", "a whole number"),
@@ -74,12 +82,24 @@ def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
         ("Gru", {"action_space": 3}, "action_space", "by the environment's spaces"),
         ("Gru", {"shared": True}, "shared", "Allowed: width"),
         ("FaultyWhole", {}, "fault", "must be given"),
-        (LSTM, {"encoder": {"_target_": "user_modules.Gru"}}, "encoder", "without a recurrent state"),
-        (LSTM, {"encoder": {"_target_": "user_modules.Pictures"}}, "encoder", "Pictures takes pictures"),
+        (
+            LSTM,
+            {"encoder": {"_target_": "user_modules.Gru"}},
+            "encoder",
+            "without a recurrent state",
+        ),
+        (
+            LSTM,
+            {"encoder": {"_target_": "user_modules.Pictures"}},
+            "encoder",
+            "Pictures takes pictures",
+        ),
     ],
     ids=str,
 )
-def test_what_cannot_be_configured_is_refused(name: str, settings: dict[str, Any], key: str, word: str) -> None:
+def test_what_cannot_be_configured_is_refused(
+    name: str, settings: dict[str, Any], key: str, word: str
+) -> None:
     assert word in refused(lambda: load(name, **settings), f"network.{key}".rstrip("."))
 
 

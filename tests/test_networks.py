@@ -23,12 +23,19 @@ from a3c_exp.networks import ActorCritic, Lstm, Mlp
 from a3c_exp.networks.distributions import make_distribution, mixed_with_uniform
 
 OBSERVATIONS = Box(-1, 1, (8,))
-ACTION_SPACES: list[gym.Space[Any]] = [Discrete(4), MultiDiscrete([3, 4]), MultiBinary(3), Box(-2, 2, (3,))]
+ACTION_SPACES: list[gym.Space[Any]] = [
+    Discrete(4),
+    MultiDiscrete([3, 4]),
+    MultiBinary(3),
+    Box(-2, 2, (3,)),
+]
 
 
 def build(space: gym.Space[Any] = ACTION_SPACES[0], **settings: Any) -> ActorCritic:
     # A large last layer, so that a wrong one shows: by default the first policy is nearly uniform.
-    return make_network(Mlp, OBSERVATIONS, space, **{"policy_gain": 1.0, "init": "orthogonal", **settings})
+    return make_network(
+        Mlp, OBSERVATIONS, space, **{"policy_gain": 1.0, "init": "orthogonal", **settings}
+    )
 
 
 def draw_observations(count: int = 7) -> Floats:
@@ -40,7 +47,9 @@ def test_sampling_follows_the_probabilities_it_reports(space: gym.Space[Any]) ->
     network = build(space)
     count = 40_000
     parameters, _, _ = network.act_forward(draw_observations(1))
-    actions, log_probs = network.distribution.sample(np.repeat(parameters, count, 0), np.random.default_rng(3))
+    actions, log_probs = network.distribution.sample(
+        np.repeat(parameters, count, 0), np.random.default_rng(3)
+    )
     probabilities = np.exp(log_probs)
     for action in np.unique(actions, axis=0):
         rows = (actions == action).reshape(count, -1).all(1)
@@ -64,9 +73,12 @@ def test_a_single_observation_is_acted_on_as_one_of_many(space: gym.Space[Any]) 
     network = build(space)
     parameters, _, _ = network.act_forward(draw_observations(50))
     for row in parameters:
-        actions, log_probs = network.distribution.sample(np.stack([row, row]), np.random.default_rng(4))
+        actions, log_probs = network.distribution.sample(
+            np.stack([row, row]), np.random.default_rng(4)
+        )
         single, log_prob = network.distribution.sample(row[None], np.random.default_rng(4))
-        if isinstance(space, Discrete):  # MultiDiscrete draws by choice, then by row: only the first choice agrees
+        # MultiDiscrete draws by choice, then by row: only the first choice agrees
+        if isinstance(space, Discrete):
             np.testing.assert_array_equal(single[0], actions[0])
             np.testing.assert_allclose(log_prob[0], log_probs[0], rtol=1e-5)
         else:
@@ -88,7 +100,8 @@ def test_a_narrow_beta_begins_with_its_deviation() -> None:
     [
         ([0, -10], [4, 10], [0.5, -0.5], [3, -5]),
         ([-2, -2], [2, 2], [5, -5], [2, -2]),
-        # Where one bound is missing actions begin beyond the other: at the bound half of them would be clipped.
+        # Where one bound is missing actions begin beyond the other: at the bound half of them would
+        # be clipped.
         ([5, -np.inf], [np.inf, -5], [2, -2], [8, -8]),
         ([5, -np.inf], [np.inf, -5], [-9, 9], [5, -5]),
     ],
@@ -104,43 +117,62 @@ def test_the_critic_may_have_layers_of_its_own_size() -> None:
     network: Any = build(hidden_sizes=(80,), critic_hidden_sizes=(50, 20), activation="elu")
     assert [type(layer) for layer in network.critic_encoder] == [nn.Linear, nn.ELU] * 2
     assert (network.head.linear.in_features, network.value.in_features) == (80, 20)
-    assert network.param_slices["critic"].stop - network.param_slices["critic"].start == 9 * 50 + 51 * 20 + 21
+    assert (
+        network.param_slices["critic"].stop - network.param_slices["critic"].start
+        == 9 * 50 + 51 * 20 + 21
+    )
     same: dict[str, Any] = {"hidden_sizes": (50,), "critic_hidden_sizes": (50,)}
-    refused(lambda: build(shared=True, **same, critic_activation="relu"), "critic_activation", "relu")
+    refused(
+        lambda: build(shared=True, **same, critic_activation="relu"), "critic_activation", "relu"
+    )
     refused(lambda: build(critic_hidden_sizes=(0,)), "network.critic_hidden_sizes", (0,))
     of_two = network_of(Mlp, {"hidden_sizes": (8,), "critic_hidden_sizes": (6,)})
     memory = Lstm(encoder=of_two).build(OBSERVATIONS, Discrete(2), np.random.default_rng(0))
-    assert any("encoder.critic_" in warning for warning in memory.warnings), "cells take the actor's features"
+    assert any("encoder.critic_" in warning for warning in memory.warnings), (
+        "cells take the actor's features"
+    )
 
 
 def test_normal_weights_have_mean_0_and_the_deviation_of_the_setting() -> None:
     """In every layer: the gain of the last one is not used. Biases start at 0."""
     std = 0.01
     network: Any = build(init="normal", init_std=std, policy_gain=9.0, hidden_sizes=(200, 100))
-    layers = [*list(network.actor_encoder)[::2], *list(network.critic_encoder)[::2], network.head.linear, network.value]
+    layers = [
+        *list(network.actor_encoder)[::2],
+        *list(network.critic_encoder)[::2],
+        network.head.linear,
+        network.value,
+    ]
     assert len(layers) == 6
     for layer in layers:
         weight, count = layer.weight.detach(), layer.weight.numel()
         assert abs(weight.mean().item()) < 5 * std / count**0.5
         assert weight.std().item() == pytest.approx(std, rel=5 / (2 * count) ** 0.5)
-        assert weight.abs().max().item() > 1.74 * std, "a uniform distribution ends at 1.73 deviations"
+        assert weight.abs().max().item() > 1.74 * std, (
+            "a uniform distribution ends at 1.73 deviations"
+        )
         assert not layer.bias.any()
 
 
 def test_without_a_scheme_an_encoder_keeps_what_its_constructor_draws() -> None:
     """The heads are orthogonal all the same, and so are all layers by that scheme."""
     encoder: Any = build(hidden_sizes=(64, 64)).actor_encoder
-    torch.testing.assert_close(encoder[2].weight @ encoder[2].weight.T, 2 * torch.eye(64), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        encoder[2].weight @ encoder[2].weight.T, 2 * torch.eye(64), atol=1e-4, rtol=0
+    )
     one: Any = build(init=None)
     other: Any = make_network(Mlp, OBSERVATIONS, Discrete(4), rng_seed=9, policy_gain=1.0)
-    torch.testing.assert_close(one.actor_encoder[0].weight, other.actor_encoder[0].weight, atol=0, rtol=0)
+    torch.testing.assert_close(
+        one.actor_encoder[0].weight, other.actor_encoder[0].weight, atol=0, rtol=0
+    )
     assert (one.head.linear.weight != other.head.linear.weight).any()
     weight = one.head.linear.weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(4), atol=1e-5, rtol=0)
 
 
 class Reusing(nn.Module):
-    """A module with the encoder of another network, which its constructor builds as `a3c_exp.load` does."""
+    """A module with the encoder of another network, which its constructor builds as `a3c_exp.load`
+    does."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -149,12 +181,16 @@ class Reusing(nn.Module):
         self.after = nn.Linear(inputs, 2)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.before(observations), self.encoder(observations), self.after(observations)], dim=1)
+        return torch.cat(
+            [self.before(observations), self.encoder(observations), self.after(observations)], dim=1
+        )
 
 
 def test_a_constructor_may_build_another_network() -> None:
     found: list[ActorCritic] = []
-    building = threading.Thread(target=lambda: found.append(make_network(Reusing, OBSERVATIONS)), daemon=True)
+    building = threading.Thread(
+        target=lambda: found.append(make_network(Reusing, OBSERVATIONS)), daemon=True
+    )
     building.start()
     building.join(120)
     assert found, "it waits for itself"
@@ -166,7 +202,8 @@ def test_a_constructor_may_build_another_network() -> None:
 
 
 class Unknown(nn.Module):
-    """Weights that a scheme cannot draw: computed by a parametrization or by a hook, and a layer of another kind."""
+    """Weights that a scheme cannot draw: computed by a parametrization or by a hook, and a layer of
+    another kind."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -186,7 +223,9 @@ def test_layers_that_a_scheme_does_not_draw_are_named() -> None:
     names = [warning.partition("weights of ")[2] for warning in network.warnings]
     assert names == ["tanh (ParametrizedLinear)", "masked (Linear)", "bilinear (Bilinear)"]
     assert network.actor_encoder.known.weight.std().item() > 2
-    assert not make_network(Unknown, OBSERVATIONS).warnings, "without a scheme all keep what is drawn"
+    assert not make_network(Unknown, OBSERVATIONS).warnings, (
+        "without a scheme all keep what is drawn"
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,10 +241,16 @@ def test_layers_that_a_scheme_does_not_draw_are_named() -> None:
         ({"softplus_std": True, "squash_mean": True, "clip_actions": True}, Box(-1, 1, (2,)), None),
         ({"softplus_std": True, "distribution": "squashed_gaussian"}, Box(-1, 1, (2,)), None),
         ({"softplus_std": True, "distribution": "beta"}, Box(-1, 1, (2,)), "softplus_std"),
-        ({"squash_mean": True, "distribution": "squashed_gaussian"}, Box(-1, 1, (2,)), "squash_mean"),
+        (
+            {"squash_mean": True, "distribution": "squashed_gaussian"},
+            Box(-1, 1, (2,)),
+            "squash_mean",
+        ),
     ],
 )
-def test_a_setting_without_an_effect_is_warned_of(settings: dict[str, Any], space: Any, idle: str | None) -> None:
+def test_a_setting_without_an_effect_is_warned_of(
+    settings: dict[str, Any], space: Any, idle: str | None
+) -> None:
     warnings = make_network(Mlp, OBSERVATIONS, space, **settings).warnings
     assert len(warnings) == (idle is not None)
     assert idle is None or idle in warnings[0]

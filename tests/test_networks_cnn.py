@@ -1,4 +1,5 @@
-"""Networks for pictures: what they compute, in every number format and memory layout, and what they refuse."""
+"""Networks for pictures: what they compute, in every number format and memory layout, and what they
+refuse."""
 
 from __future__ import annotations
 
@@ -29,9 +30,20 @@ NATURE: dict[str, Any] = {"layers": ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "featu
 EXACT: dict[str, Any] = {"precision": "float32", "policy_gain": 1.0}
 ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "plain": (Cnn, {"layers": ((4, 4, 2), (6, 3, 1)), "features_dim": 16}),
-    "separate": (Cnn, {"layers": ((4, 4, 2),), "features_dim": 16, "shared": False, "activation": "elu"}),
+    "separate": (
+        Cnn,
+        {"layers": ((4, 4, 2),), "features_dim": 16, "shared": False, "activation": "elu"},
+    ),
     "bare": (Cnn, {"layers": ((4, 4, 2), (6, 3, 1)), "features_dim": None}),
-    "padded": (Cnn, {"layers": ((4, 3, 2), (6, 3, 2)), "features_dim": None, "padding": "same", "activation": "elu"}),
+    "padded": (
+        Cnn,
+        {
+            "layers": ((4, 3, 2), (6, 3, 2)),
+            "features_dim": None,
+            "padding": "same",
+            "activation": "elu",
+        },
+    ),
     "residual": (Impala, {"sections": (4, 6), "blocks": 1, "features_dim": 16}),
 }
 
@@ -42,7 +54,9 @@ def build(name: str, space: Box = SMALL, **settings: Any) -> ActorCritic:
 
 
 def build_encoder(encoder: type[nn.Module], space: Box = SMALL, **settings: Any) -> ActorCritic:
-    return make_network(encoder, space, Discrete(5), **{"shared": True, "init": "orthogonal", **settings})
+    return make_network(
+        encoder, space, Discrete(5), **{"shared": True, "init": "orthogonal", **settings}
+    )
 
 
 def encoder_of(network: ActorCritic) -> Any:
@@ -71,7 +85,11 @@ def gradient(network: ActorCritic, images: Array) -> Floats:
     ids=["paper", "nature", "impala"],
 )
 def test_the_published_networks_have_their_published_sizes(
-    encoder: type[nn.Module], settings: dict[str, Any], convolutions: list[int], flat: int, features: int
+    encoder: type[nn.Module],
+    settings: dict[str, Any],
+    convolutions: list[int],
+    flat: int,
+    features: int,
 ) -> None:
     network = build_encoder(encoder, ATARI, init="default", **settings)
     layers = [*encoder_of(network).convolutions, encoder_of(network).last]
@@ -82,16 +100,25 @@ def test_the_published_networks_have_their_published_sizes(
 
 def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
     encoder = encoder_of(build_encoder(Cnn, ATARI, **EXACT))
-    convolutions = [nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten()]
+    convolutions = [
+        nn.Conv2d(4, 16, 8, 4),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.ReLU(),
+        nn.Flatten(),
+    ]
     theirs = nn.Sequential(*convolutions, nn.Linear(2592, 256), nn.ReLU())
     for mine, index in zip([*encoder.convolutions, encoder.last], (0, 2, 5), strict=True):
         theirs[index].load_state_dict(mine.state_dict())
     images = torch.from_numpy(pictures(3, ATARI))
-    np.testing.assert_allclose(encoder(images).detach(), theirs(images.float() / 255).detach(), atol=1e-5)
+    np.testing.assert_allclose(
+        encoder(images).detach(), theirs(images.float() / 255).detach(), atol=1e-5
+    )
 
 
 def tensorflows_zeros(n: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after n inputs with TensorFlow's padding SAME, by the formula in its guide on convolutions."""
+    """Zeros before and after n inputs with TensorFlow's padding SAME, by the formula in its guide
+    on convolutions."""
     total = max(kernel - (stride if n % stride == 0 else n % stride), 0)
     return total // 2, total - total // 2
 
@@ -99,35 +126,53 @@ def tensorflows_zeros(n: int, kernel: int, stride: int) -> tuple[int, int]:
 @pytest.mark.parametrize("kernel", [1, 3, 4])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
-    """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are zeros, scaled."""
+    """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are
+    zeros, scaled."""
     for height, width in ((6, 9), (7, 8), (3, 2)):
-        own: dict[str, Any] = {"features_dim": None, "activation": "elu", "padding": "same", "precision": "float32"}
+        own: dict[str, Any] = {
+            "features_dim": None,
+            "activation": "elu",
+            "padding": "same",
+            "precision": "float32",
+        }
         encoder = Cnn(2, height, width, 255.0, ((3, kernel, stride),), **own)
         image = pictures(1, Box(0, 255, (2, height, width), np.uint8))
         layer: Any = encoder.convolutions[0]
-        margins = *tensorflows_zeros(width, kernel, stride), *tensorflows_zeros(height, kernel, stride)
+        margins = (
+            *tensorflows_zeros(width, kernel, stride),
+            *tensorflows_zeros(height, kernel, stride),
+        )
         x = nn.functional.pad(torch.from_numpy(image).float() / 255, margins)
         expected = nn.functional.elu(nn.functional.conv2d(x, layer.weight, layer.bias, stride))
         assert expected.shape[1:] == (3, -(-height // stride), -(-width // stride))
-        torch.testing.assert_close(encoder(torch.from_numpy(image)), expected.flatten(1), atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            encoder(torch.from_numpy(image)), expected.flatten(1), atol=1e-5, rtol=0
+        )
 
 
 def test_a_residual_block_adds_to_its_input() -> None:
     """With blocks that are 0 a section is its convolution and the maximum."""
     encoder = encoder_of(build("residual"))
-    for convolution in [layer for start in (1, 4) for layer in encoder.convolutions[start : start + 2]]:
+    for convolution in [
+        layer for start in (1, 4) for layer in encoder.convolutions[start : start + 2]
+    ]:
         convolution.weight.data.zero_()
     images = torch.from_numpy(pictures(3))
     x = images.float() / 255
     for first in (encoder.convolutions[0], encoder.convolutions[3]):
-        x = nn.functional.max_pool2d(nn.functional.conv2d(x, first.weight, first.bias, padding=1), 3, 2, 1)
-    expected = torch.relu(nn.functional.linear(torch.relu(x).flatten(1), encoder.last.weight, encoder.last.bias))
+        x = nn.functional.max_pool2d(
+            nn.functional.conv2d(x, first.weight, first.bias, padding=1), 3, 2, 1
+        )
+    expected = torch.relu(
+        nn.functional.linear(torch.relu(x).flatten(1), encoder.last.weight, encoder.last.bias)
+    )
     torch.testing.assert_close(encoder(images), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_its_gradient_is_that_of_torch(name: str) -> None:
-    """Heads and values are computed on arrays. Their derivatives go on into the graph of the convolutions."""
+    """Heads and values are computed on arrays. Their derivatives go on into the graph of the
+    convolutions."""
     compare_gradients(build(name), pictures(6).reshape(3, 2, *SMALL.shape), Discrete(5))
 
 
@@ -135,11 +180,15 @@ def test_its_gradient_is_that_of_torch(name: str) -> None:
 def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Channels lie last with AVX-512. The layout changes nothing but rounding, as the size of chunks."""
-    images, network = pictures(), build(name)
+    """Channels lie last with AVX-512. The layout changes nothing but rounding, as the size of
+    chunks."""
+    images = pictures()
+    network = build(name)
     found = []
     for vectors, chunk in (("AVX512", 1), ("AVX512", 2**20), ("DEFAULT", 2**20)):
-        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors)
+        monkeypatch.setattr(
+            torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors
+        )
         monkeypatch.setattr(cnn, "CHUNK_BYTES", chunk)
         parameters, values, _ = network.act_forward(images)
         actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
@@ -155,18 +204,25 @@ def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
 
 @pytest.mark.parametrize("name", ["plain", "padded", "residual"])
 def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
-    half, full = build(name, precision="bfloat16"), build(name)
+    half = build(name, precision="bfloat16")
+    full = build(name)
     images = pictures()
     np.testing.assert_array_equal(half.vector, full.vector)
     assert half.act_forward(images)[1].dtype == half.gradient.dtype == np.float32
     np.testing.assert_allclose(half.act_forward(images)[1], full.act_forward(images)[1], atol=0.05)
-    one, other = gradient(half, images), gradient(full, images)
+    one = gradient(half, images)
+    other = gradient(full, images)
     assert one @ other > 0.99 * np.linalg.norm(one) * np.linalg.norm(other)
 
 
-@pytest.mark.parametrize(("half", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")])
-def test_auto_chooses_what_is_fast_on_the_processor(half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bfloat16 for many pictures, if it is multiplied; channels last with AVX-512, in bfloat16 and where they pay."""
+@pytest.mark.parametrize(
+    ("half", "vectors"), [(True, "AVX512"), (False, "AVX512"), (False, "DEFAULT")]
+)
+def test_auto_chooses_what_is_fast_on_the_processor(
+    half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bfloat16 for many pictures, if it is multiplied; channels last with AVX-512, in bfloat16 and
+    where they pay."""
     monkeypatch.setattr(cnn, "multiplies_bfloat16", lambda: half)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
     formats: list[Any] = []
@@ -188,9 +244,15 @@ def test_auto_chooses_what_is_fast_on_the_processor(half: bool, vectors: str, mo
 
 @pytest.mark.parametrize(
     ("flags", "multiplies"),
-    [("fpu avx512f amx_tile amx_bf16", True), ("fpu avx512f avx512_bf16 clzero", True), ("fpu avx512f", False)],
+    [
+        ("fpu avx512f amx_tile amx_bf16", True),
+        ("fpu avx512f avx512_bf16 clzero", True),
+        ("fpu avx512f", False),
+    ],
 )
-def test_processors_that_multiply_bfloat16(flags: str, multiplies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_that_multiply_bfloat16(
+    flags: str, multiplies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"processor\t: 0\nflags\t\t: {flags}\n")
     assert multiplies_bfloat16.__wrapped__() == multiplies
 
@@ -207,8 +269,11 @@ def test_processors_that_multiply_bfloat16(flags: str, multiplies: bool, monkeyp
         ((8, 8, 20), (20, 8, 8)),
     ],
 )
-def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Each number lies where channel, row and column say. Stacked frames and their colours are both channels."""
+def test_every_order_of_axes_is_understood(
+    shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """Each number lies where channel, row and column say. Stacked frames and their colours are both
+    channels."""
     layout = ImageLayout.of(shape)
     assert layout is not None
     assert layout.shape == expected
@@ -218,25 +283,34 @@ def test_every_order_of_axes_is_understood(shape: tuple[int, ...], expected: tup
         frames = np.moveaxis(frames, -1, 2)
     by_hand = np.concatenate([frames[:, moment] for moment in range(frames.shape[1])], 1)
     for channels_last in (False, True):
-        arranged = to_format(layout.channels_first(torch.from_numpy(images)), torch.float32, channels_last)
+        arranged = to_format(
+            layout.channels_first(torch.from_numpy(images)), torch.float32, channels_last
+        )
         assert arranged.dtype == torch.float32
         np.testing.assert_array_equal(arranged.numpy(), by_hand)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "dtype"), [(0, 1, np.uint8), (0, 255, np.uint8), (-255, 100, np.float32), (0, 0.5, np.float32)]
+    ("low", "high", "dtype"),
+    [(0, 1, np.uint8), (0, 255, np.uint8), (-255, 100, np.float32), (0, 0.5, np.float32)],
 )
-def test_the_largest_number_of_a_picture_is_scaled_to_1(low: float, high: float, dtype: Any) -> None:
+def test_the_largest_number_of_a_picture_is_scaled_to_1(
+    low: float, high: float, dtype: Any
+) -> None:
     """A board game of 0 and 1 is no darker than one of 0 and 255, in bytes or in floats."""
     board = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape))
     shown = build("plain", Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
-    expected = build("plain", Box(0, 1, SMALL.shape)).values((board * high / max(-low, high, 1)).astype(np.float32))
+    expected = build("plain", Box(0, 1, SMALL.shape)).values(
+        (board * high / max(-low, high, 1)).astype(np.float32)
+    )
     np.testing.assert_allclose(shown, expected, atol=1e-5)
 
 
 def test_kernels_have_the_size_of_their_initialization() -> None:
     def kernel(scheme: str) -> torch.Tensor:
-        weight: torch.Tensor = encoder_of(build("separate", features_dim=8, init=scheme)).convolutions[0].weight
+        weight: torch.Tensor = (
+            encoder_of(build("separate", features_dim=8, init=scheme)).convolutions[0].weight
+        )
         return weight.detach().flatten(1)
 
     torch.testing.assert_close(kernel("normalized_columns").norm(dim=1), torch.ones(4))

@@ -1,4 +1,5 @@
-"""Running statistics: merged, robust against numbers that are not finite, and what they make of observations."""
+"""Running statistics: merged, robust against numbers that are not finite, and what they make of
+observations."""
 
 from __future__ import annotations
 
@@ -39,15 +40,23 @@ def test_statistics_of_all_rows_are_those_of_all_observations() -> None:
 
 def test_statistics_of_bytes_are_those_of_the_same_numbers() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, 1000).astype(np.uint8)
-    np.testing.assert_allclose(measure_stats(pixels, None), measure_stats(pixels.astype(np.float64), None))
+    np.testing.assert_allclose(
+        measure_stats(pixels, None), measure_stats(pixels.astype(np.float64), None)
+    )
     assert not measure_stats(pixels[:0], None).any()
 
 
 @pytest.mark.parametrize(
-    ("mean", "deviation"), [(100.0, 0.01), (0.0, 1e-3), (-3.0, 1e3), (1e6, 5.0), (1000.0, 0.005), (1.7e9, 1e4)]
+    ("mean", "deviation"),
+    [(100.0, 0.01), (0.0, 1e-3), (-3.0, 1e3), (1e6, 5.0), (1000.0, 0.005), (1.7e9, 1e4)],
 )
 def test_a_number_that_varies_little_is_still_normalized(mean: float, deviation: float) -> None:
-    observations = np.random.default_rng(0).normal(mean, deviation, (1000, 1)).astype(np.float32).astype(np.float64)
+    observations = (
+        np.random.default_rng(0)
+        .normal(mean, deviation, (1000, 1))
+        .astype(np.float32)
+        .astype(np.float64)
+    )
     scaled = make_normalizer(1, measure_stats(observations, None)).observations(observations)
     assert 0.9 < scaled.std() < 1.1
 
@@ -62,6 +71,8 @@ def test_a_number_that_never_varies_is_centered_and_not_blown_up() -> None:
 
 
 def test_one_return_has_no_scale() -> None:
-    nothing = Normalizer.from_row(np.zeros(stats_width((), False, True)), NormalizedObservations(), True)
+    nothing = Normalizer.from_row(
+        np.zeros(stats_width((), False, True)), NormalizedObservations(), True
+    )
     one = measure_stats(None, np.array([7.0]))
     np.testing.assert_allclose(nothing.rewards(np.array([[2.0]], np.float32), one), 2.0)

@@ -17,9 +17,15 @@ from a3c_exp.config.builder import build_experiment
 from a3c_exp.run.outcome import ending, next_commands, opening, outcome
 
 SUMMARY: dict[str, Any] = {
-    "stop_reason": "total_steps", "mean_return_100": 477.3, "steps": 107_000, "training_seconds": 4.04,
-    "steps_per_second": 26_485.1, "best_eval_return": 500.0, "solved_at_steps": None, "rejected_updates": 0,
-}  # fmt: skip
+    "stop_reason": "total_steps",
+    "mean_return_100": 477.3,
+    "steps": 107_000,
+    "training_seconds": 4.04,
+    "steps_per_second": 26_485.1,
+    "best_eval_return": 500.0,
+    "solved_at_steps": None,
+    "rejected_updates": 0,
+}
 
 
 class Users(Callback):
@@ -33,11 +39,20 @@ class Users(Callback):
             {"stop_reason": "mean_return", "solved_at_steps": 105_000, "solved_at_seconds": 3.96},
             "solved after 105,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3",
         ),
-        ({"mean_return_100": None, "training_seconds": 3723}, "finished after 107,000 steps, 1:02:03"),
-        ({"stop_reason": "mean_return"}, "reached stop.mean_return after 107,000 steps, 4.0 s; mean return"),
+        (
+            {"mean_return_100": None, "training_seconds": 3723},
+            "finished after 107,000 steps, 1:02:03",
+        ),
+        (
+            {"stop_reason": "mean_return"},
+            "reached stop.mean_return after 107,000 steps, 4.0 s; mean return",
+        ),
         ({"stop_reason": "max_seconds"}, "reached stop.max_seconds after "),
         ({"stop_reason": "interrupted"}, "interrupted after "),
-        ({"stop_reason": "callback said so", "mean_return_100": None}, "callback said so after 107,000 steps, 4.0 s"),
+        (
+            {"stop_reason": "callback said so", "mean_return_100": None},
+            "callback said so after 107,000 steps, 4.0 s",
+        ),
     ],
 )
 def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str) -> None:
@@ -49,7 +64,11 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
     [
         ({}, None, "26.5k/s | best greedy evaluation 500.0"),
         ({}, 500.0, "not solved: training stayed below 500"),
-        ({"solved_at_steps": 9000, "solved_at_seconds": 0.5}, 300.0, "300 was reached after 9,000 steps, 0.5 s"),
+        (
+            {"solved_at_steps": 9000, "solved_at_seconds": 0.5},
+            300.0,
+            "300 was reached after 9,000 steps, 0.5 s",
+        ),
         (
             {"stop_reason": "mean_return", "solved_at_steps": 9000, "solved_at_seconds": 0.5},
             300.0,
@@ -58,11 +77,15 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
         ({"rejected_updates": 3}, None, "3 updates rejected"),
     ],
 )
-def test_the_last_line_says_what_else_there_is(summary: dict[str, Any], threshold: float | None, text: str) -> None:
+def test_the_last_line_says_what_else_there_is(
+    summary: dict[str, Any], threshold: float | None, text: str
+) -> None:
     assert ending(SUMMARY | summary, threshold)[-1].endswith(text)
 
 
-@pytest.mark.parametrize("changes", [[], ["stop.mean_return=null"], ["env=pendulum", "network=lstm"]])
+@pytest.mark.parametrize(
+    "changes", [[], ["stop.mean_return=null"], ["env=pendulum", "network=lstm"]]
+)
 def test_the_first_lines_say_what_is_trained_where_and_with_what(changes: list[str]) -> None:
     config = compose([*changes, "workers=2", "seed=7"])
     experiment = build_experiment(config)
@@ -71,39 +94,64 @@ def test_the_first_lines_say_what_is_trained_where_and_with_what(changes: list[s
     assert f"{experiment.total_steps:,} steps" in lines[1]
     if experiment.reward_threshold is not None:
         assert f"{experiment.reward_threshold:g}" in lines[1]
-    assert all(word in lines[2] for word in ("2 workers", "processes", "Lstm" if "network=lstm" in changes else "Mlp"))
+    assert all(
+        word in lines[2]
+        for word in ("2 workers", "processes", "Lstm" if "network=lstm" in changes else "Mlp")
+    )
     assert lines[3:] == ["folder: outputs/run"]
     assert max(map(len, lines)) < 80, "a terminal does not cut them"
-    assert "steps 300 to " in " ".join(opening(replace(experiment, seed=1), Path("x"), 300)), "it goes on"
+    assert "steps 300 to " in " ".join(opening(replace(experiment, seed=1), Path("x"), 300)), (
+        "it goes on"
+    )
 
 
 def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program is named in full where the shell would not find it; a folder with a space is quoted."""
+    """A program is named in full where the shell would not find it; a folder with a space is
+    quoted."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "a run"
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     python = os.path.basename(sys.executable)
     assert next_commands("interrupted", folder) == [f"{python} -m a3c_exp resume='a run'"]
     compare, watch = next_commands("total_steps", folder)
-    assert compare.startswith(f"{python} -m a3c_exp.report "), "without a checkpoint there is no policy to evaluate"
+    assert compare.startswith(f"{python} -m a3c_exp.report "), (
+        "without a checkpoint there is no policy to evaluate"
+    )
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "latest.ckpt").touch()
     evaluate, compare, watch = next_commands("total_steps", folder)
-    assert evaluate.startswith(f"{python} -m a3c_exp.evaluate ") and compare.startswith(f"{python} -m a3c_exp.report ")
+    assert evaluate.startswith(f"{python} -m a3c_exp.evaluate ") and compare.startswith(
+        f"{python} -m a3c_exp.report "
+    )
     assert "--logdir 'a run'" in watch
 
     def allowed(reason: str, callback: Callback, **settings: Any) -> list[str]:
-        """What the commands allow again: a folder cannot itself allow code, or what acts beyond it."""
+        """What the commands allow again: a folder cannot itself allow code, or what acts beyond
+        it."""
         whole = config(**settings)
         experiment = replace(build_experiment(whole), callbacks=(callback,))
-        return [line.partition("'a run'")[2] for line in next_commands(reason, folder, whole, experiment)]
+        return [
+            line.partition("'a run'")[2]
+            for line in next_commands(reason, folder, whole, experiment)
+        ]
 
     own = {"plugins": ["scripted", "user_modules"]}
-    assert allowed("interrupted", Callback(), **own) == [" 'plugins=[scripted,user_modules]' 'trust=[callbacks]'"]
-    assert allowed("total_steps", Callback(), **own) == [" 'plugins=[scripted,user_modules]'", "", ""]
-    assert allowed("interrupted", Users()) == [" 'plugins=[scripted,user_callbacks]' 'trust=[callbacks]'"]
+    assert allowed("interrupted", Callback(), **own) == [
+        " 'plugins=[scripted,user_modules]' 'trust=[callbacks]'"
+    ]
+    assert allowed("total_steps", Callback(), **own) == [
+        " 'plugins=[scripted,user_modules]'",
+        "",
+        "",
+    ]
+    assert allowed("interrupted", Users()) == [
+        " 'plugins=[scripted,user_callbacks]' 'trust=[callbacks]'"
+    ]
     odd = {"it's; a key": 1}
     assert allowed("total_steps", Callback(), env__kwargs=odd)[0].endswith(" 'trust=[env.kwargs]'")
-    assert "'trust=[env.info_keys]'" in allowed("total_steps", Callback(), env__info_keys=["goal/reached"])[0]
+    assert (
+        "'trust=[env.info_keys]'"
+        in allowed("total_steps", Callback(), env__info_keys=["goal/reached"])[0]
+    )
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

@@ -1,4 +1,5 @@
-"""The command works from a wheel and from an editable install, each with its configuration files."""
+"""The command works from a wheel and from an editable install, each with its configuration
+files."""
 
 from __future__ import annotations
 
@@ -17,31 +18,54 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[1]
 TRAIN = ["backend=serial", "workers=1", "total_steps=64", "eval.every=null", "hydra.run.dir=run"]
 
-pytest.importorskip("hatchling", reason="builds the package without fetching anything: pip install -e '.[dev]'")
+pytest.importorskip(
+    "hatchling", reason="builds the package without fetching anything: pip install -e '.[dev]'"
+)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
     """What a command prints, called from `cwd` by a shell that knows nothing of this checkout."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME")
+    }
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def fresh_python(folder: Path) -> Path:
-    """The interpreter of a new environment that has this one's packages, but not what is installed as editable here."""
+    """The interpreter of a new environment that has this one's packages, but not what is installed
+    as editable here."""
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
-    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
-    # Folders in a .pth file are searched, their own .pth files (editable installs) are not followed.
-    borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    packages = run(
+        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
+    ).strip()
+    # Folders in a .pth file are searched, their own .pth files (editable installs) are not
+    # followed.
+    borrowed = {
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        *site.getsitepackages(),
+    }
     (Path(packages) / "borrowed.pth").write_text("\n".join(sorted(borrowed)))
     return python
 
 
 def install(python: Path, *what: str) -> None:
     run(
-        *(sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--disable-pip-version-check"),
+        *(
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ),
         *("--no-index", "--no-deps", "--no-build-isolation", "--ignore-installed", *what),
         cwd=python.parent,
     )
@@ -50,7 +74,17 @@ def install(python: Path, *what: str) -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder), cwd=CHECKOUT)
+    run(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(folder),
+        cwd=CHECKOUT,
+    )
     (made,) = folder.glob("*.whl")
     return made
 
@@ -58,14 +92,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wheel_carries_every_configuration_file_inside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     files = [path.relative_to(CHECKOUT) for path in (CHECKOUT / "conf").rglob("*.yaml")]
-    assert {name for name in names if name.endswith(".yaml")} == {f"a3c_exp/{file}" for file in files}
+    assert {name for name in names if name.endswith(".yaml")} == {
+        f"a3c_exp/{file}" for file in files
+    }
     assert "a3c_exp/py.typed" in names
-    assert {name.partition("/")[0] for name in names} == {"a3c_exp", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
+    assert {name.partition("/")[0] for name in names} == {
+        "a3c_exp",
+        wheel.name.rsplit("-", 3)[0] + ".dist-info",
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("editable", [False, True])
-def test_it_runs_from_a_wheel_and_from_an_editable_install(editable: bool, wheel: Path, tmp_path: Path) -> None:
+def test_it_runs_from_a_wheel_and_from_an_editable_install(
+    editable: bool, wheel: Path, tmp_path: Path
+) -> None:
     """With the configuration files of the wheel, or with the checkout's own."""
     python = fresh_python(tmp_path / "venv")
     install(python, *(["--editable", str(CHECKOUT)] if editable else [str(wheel)]))

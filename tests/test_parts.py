@@ -41,17 +41,24 @@ SPACE = Dict(
 
 
 class Signs(gymnasium.Env[Any, Any]):
-    """Each episode has one right action of four. An image shows the half in which it lies, a vector the place in that
-    half; the mask forbids another action, which would be paid most. The best return is 5, of five steps.
+    """Each episode has one right action of four. An image shows the half in which it lies, a vector
+    the place in that half; the mask forbids another action, which would be paid most. The best
+    return is 5, of five steps.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as gymnasium has it
-    observation_space = Dict({
-        "camera": Box(0, 255, (4, 4, 1), np.uint8), "state": Box(-1, 1, (1,)), "action_mask": MultiBinary(5)
-    })  # fmt: skip
+    observation_space = Dict(
+        {
+            "camera": Box(0, 255, (4, 4, 1), np.uint8),
+            "state": Box(-1, 1, (1,)),
+            "action_mask": MultiBinary(5),
+        }
+    )
     action_space = Discrete(5)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.steps = 0
         return self._look(), {}
@@ -68,8 +75,10 @@ class Signs(gymnasium.Env[Any, Any]):
         self.mask[(self.right + 1) % 4] = 0
         camera = np.full((4, 4, 1), 200 if self.right >= 2 else 10, np.uint8)
         return {
-            "camera": camera, "state": np.array([2 * (self.right % 2) - 1], np.float32), "action_mask": self.mask
-        }  # fmt: skip
+            "camera": camera,
+            "state": np.array([2 * (self.right % 2) - 1], np.float32),
+            "action_mask": self.mask,
+        }
 
 
 SIGNS = list(Signs.observation_space.spaces)
@@ -84,8 +93,19 @@ gymnasium.register("SignsOfBox-v0", entry_point=lambda **kwargs: SignsOfBox(**kw
 
 
 def overrides(backend: str, **more: Any) -> list[str]:
-    settings = {"env": "gym", "env.id": "Signs-v0", "network": "dict", "backend": backend, "total_steps": 40_000}
-    settings |= {"stop.mean_return": 4.9, "rollout_length": 20, "optimizer.learning_rate": 0.003, "seed": 0}
+    settings = {
+        "env": "gym",
+        "env.id": "Signs-v0",
+        "network": "dict",
+        "backend": backend,
+        "total_steps": 40_000,
+    }
+    settings |= {
+        "stop.mean_return": 4.9,
+        "rollout_length": 20,
+        "optimizer.learning_rate": 0.003,
+        "seed": 0,
+    }
     return [f"{key}={value}" for key, value in (settings | more).items()]
 
 
@@ -93,12 +113,16 @@ SLOW = [pytest.param(backend, marks=pytest.mark.slow) for backend in ("processes
 
 
 @pytest.mark.parametrize("backend", ["serial", *SLOW])
-def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(backend: str, tmp_path: Path) -> None:
+def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(
+    backend: str, tmp_path: Path
+) -> None:
     if backend == "ray" and find_spec("ray") is None:  # not imported: that is for the backend
         pytest.skip("clusters: pip install 'a3c-exp[ray]'")
     run = a3c_exp.train(overrides(backend, workers=2), tmp_path / "run")
     assert run.exit_code == 0
-    policy, env, returns = a3c_exp.load(tmp_path / "run"), Signs(), 0.0
+    policy = a3c_exp.load(tmp_path / "run")
+    env = Signs()
+    returns = 0.0
     for seed in range(10):
         observation, _ = env.reset(seed=seed)
         over = False
@@ -108,18 +132,31 @@ def test_trains_to_the_optimum_with_an_image_a_vector_and_a_mask(backend: str, t
     assert returns == 50
 
 
-def check_one_is_as_on_serial(backend: str, others: Collection[str] = (), **one_by_one: Any) -> None:
+def check_one_is_as_on_serial(
+    backend: str, others: Collection[str] = (), **one_by_one: Any
+) -> None:
     """others: what this backend counts otherwise."""
-    more = {"env.normalize_observations": True, "total_steps": 1600, "workers": 1, "stop.mean_return": "null"}
+    more = {
+        "env.normalize_observations": True,
+        "total_steps": 1600,
+        "workers": 1,
+        "stop.mean_return": "null",
+    }
     _, expected, _ = drain(a3c_exp.compose(overrides("serial", **more)))
     _, state, error = drain(a3c_exp.compose(overrides(backend, **more, **one_by_one)))
     assert error is None
-    assert [key for key in expected.keys() - set(others) if not same(state[key], expected[key])] == []
+    assert [
+        key for key in expected.keys() - set(others) if not same(state[key], expected[key])
+    ] == []
 
 
 def test_one_agent_is_as_a_worker_on_serial() -> None:
     """Observations cross to another process here. On Ray: in test_ray, which has a cluster."""
-    one_by_one: dict[str, Any] = {"backend.rollouts": 1, "backend.training_batch": 1, "backend.device": "cpu"}
+    one_by_one: dict[str, Any] = {
+        "backend.rollouts": 1,
+        "backend.training_batch": 1,
+        "backend.device": "cpu",
+    }
     check_one_is_as_on_serial("ga3c", {"applied_gradients", "worker_episodes"}, **one_by_one)
 
 
@@ -132,9 +169,15 @@ def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
     more = {"total_steps": 800, "env.normalize_observations": True}
     a3c_exp.train(overrides("serial", workers=1, **more), folder)
     assert export.main([str(folder), "steps=50"]) == 0  # checked against the policy
-    session = onnxruntime.InferenceSession(str(folder / "policy.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(folder / "policy.onnx"), providers=["CPUExecutionProvider"]
+    )
     inputs = {each.name: each.type for each in session.get_inputs()}
-    assert inputs == {"action_mask": "tensor(float)", "camera": "tensor(uint8)", "observation.state": "tensor(float)"}
+    assert inputs == {
+        "action_mask": "tensor(float)",
+        "camera": "tensor(uint8)",
+        "observation.state": "tensor(float)",
+    }
 
 
 class TestSpaces:
@@ -165,7 +208,10 @@ class TestSpaces:
         for part in space.parts:
             bounds = (-1, 1) if part.name == "place.1" else (0, 1)
             for box, expected in ((space, bounds), (space.unbounded(), (-np.inf, np.inf))):
-                found = {(low, high) for low, high in zip(box.low[part.columns], box.high[part.columns], strict=True)}
+                found = {
+                    (low, high)
+                    for low, high in zip(box.low[part.columns], box.high[part.columns], strict=True)
+                }
                 assert found == {expected if part.is_measured else bounds}, part.name
 
     @pytest.mark.parametrize(
@@ -208,7 +254,9 @@ class TestAnswers:
         ],
     )
     @pytest.mark.parametrize("vector", [False, True])
-    def test_the_part_that_cannot_be_used_is_named(self, look: dict[str, Any], words: str, vector: bool) -> None:
+    def test_the_part_that_cannot_be_used_is_named(
+        self, look: dict[str, Any], words: str, vector: bool
+    ) -> None:
         faulty = type("Wrong", (self.Faulty,), {"look": look})
         if vector and words == "camera":
             return  # gymnasium's vector refuses it
@@ -217,7 +265,10 @@ class TestAnswers:
         obs = batch.reset()
         with pytest.raises(EnvError, match=words):
             for _ in range(4):
-                assert isinstance(batch.observation_space, PartsBox) and batch.observation_space.mask is not None
+                assert (
+                    isinstance(batch.observation_space, PartsBox)
+                    and batch.observation_space.mask is not None
+                )
                 allowed = obs[:, batch.observation_space.mask]
                 obs = batch.step(allowed.argmax(1)).obs
 
@@ -226,7 +277,9 @@ class TestAnswers:
             def step(self, actions: Any) -> Any:
                 *answer, info = super().step(actions)
                 if "final_obs" in info:  # both episodes end at once
-                    info["final_obs"] = {name: np.stack([row[name] for row in info["final_obs"]]) for name in SIGNS}
+                    info["final_obs"] = {
+                        name: np.stack([row[name] for row in info["final_obs"]]) for name in SIGNS
+                    }
                 return *answer, info
 
         native = Native([Signs, Signs], autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
@@ -236,7 +289,9 @@ class TestAnswers:
         for _ in range(12):
             np.testing.assert_array_equal(obs, other)
             one, two = (batch.step(obs[:, columns].argmax(1)) for batch in batches)
-            np.testing.assert_array_equal(one.final_obs[one.terminated], two.final_obs[two.terminated])
+            np.testing.assert_array_equal(
+                one.final_obs[one.terminated], two.final_obs[two.terminated]
+            )
             obs, other = one.obs, two.obs
 
     @pytest.mark.parametrize("vector", [False, True])
@@ -248,7 +303,9 @@ class TestAnswers:
                 return super()._look() | {"action_mask": np.array([1, 0, 1, 0, 0], np.int8)}
 
         make: Any = gymnasium.vector.SyncVectorEnv([Choices, Choices]) if vector else None
-        batch = VectorEnvBatch(make, [0, 1]) if vector else SyncEnvBatch([Choices(), Choices()], [0, 1])
+        batch = (
+            VectorEnvBatch(make, [0, 1]) if vector else SyncEnvBatch([Choices(), Choices()], [0, 1])
+        )
         with pytest.raises(EnvError, match="no action"):
             batch.reset()
 
@@ -278,10 +335,16 @@ class TestAnswers:
 
         batch = SyncEnvBatch([MaskFromInfo(Masked())], [0])
         (row,) = batch.reset()
-        assert isinstance(batch.observation_space, PartsBox) and batch.observation_space.mask is not None
+        assert (
+            isinstance(batch.observation_space, PartsBox)
+            and batch.observation_space.mask is not None
+        )
         assert row[batch.observation_space.mask].tolist() == [1, 0, 0, 0, 1]
         for _ in range(9):
-            assert sample_action(batch.action_space, batch.observation_space, row).tolist() == [0, 2]
+            assert sample_action(batch.action_space, batch.observation_space, row).tolist() == [
+                0,
+                2,
+            ]
 
 
 class TestMask:
@@ -297,7 +360,12 @@ class TestMask:
         built = described.build(space, actions, np.random.default_rng(0))
         built = by_torch(built) if of_torch else built
         mask = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 0, 1, 0]], np.int8)
-        rows = check.batch([{"vector": np.full(3, 0.1 * k, np.float32), "action_mask": m} for k, m in enumerate(mask)])
+        rows = check.batch(
+            [
+                {"vector": np.full(3, 0.1 * k, np.float32), "action_mask": m}
+                for k, m in enumerate(mask)
+            ]
+        )
         parameters, _, _ = built.act_forward(rows)
         assert (parameters[mask == 0] < -1e8).all() and (np.abs(parameters[mask == 1]) < 10).all()
         for _ in range(50):
@@ -305,7 +373,9 @@ class TestMask:
             one_hot = encoder(actions)[1](chosen)
             assert (one_hot <= mask).all()
         with torch.no_grad():
-            np.testing.assert_allclose(built(torch.from_numpy(rows))[0].numpy(), parameters, rtol=1e-5)
+            np.testing.assert_allclose(
+                built(torch.from_numpy(rows))[0].numpy(), parameters, rtol=1e-5
+            )
         outputs, backward = built.evaluate(rows[None], chosen[None])
         assert np.isfinite(outputs.log_probs).all() and (outputs.entropy >= 0).all()
         ones = np.ones((1, 3), np.float32)
@@ -323,17 +393,24 @@ class TestMask:
     @pytest.mark.parametrize(
         ("setting", "words"),
         [
-            ({"env.wrappers": "[{FrameStackObservation: {stack_size: 2}}]"}, "it has 10"),  # it stacks the mask too
+            # it stacks the mask too
+            ({"env.wrappers": "[{FrameStackObservation: {stack_size: 2}}]"}, "it has 10"),
             ({"env.id": "SignsOfBox-v0"}, "left out"),
         ],
     )
-    def test_one_that_does_not_fit_the_actions_is_refused(self, setting: dict[str, str], words: str) -> None:
-        assert words in refused(lambda: a3c_exp.train(overrides("serial", **setting)), "env.id", "action_mask")
+    def test_one_that_does_not_fit_the_actions_is_refused(
+        self, setting: dict[str, str], words: str
+    ) -> None:
+        assert words in refused(
+            lambda: a3c_exp.train(overrides("serial", **setting)), "env.id", "action_mask"
+        )
 
     @pytest.mark.parametrize("setting", ["shared", "background"])
     def test_its_observations_have_no_pixels_to_measure(self, setting: str) -> None:
         settings = overrides("serial", **{"env.normalize_observations": setting})
-        assert "parts" in refused(lambda: a3c_exp.train(settings), "env.normalize_observations", setting)
+        assert "parts" in refused(
+            lambda: a3c_exp.train(settings), "env.normalize_observations", setting
+        )
 
 
 @pytest.mark.parametrize("largest", [1, 8, 255])

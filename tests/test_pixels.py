@@ -1,4 +1,5 @@
-"""Pictures of bytes with a mean and a standard deviation: measured by the workers, applied by the network."""
+"""Pictures of bytes with a mean and a standard deviation: measured by the workers, applied by the
+network."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from a3c_exp.networks.inputs import ImageLayout
 from a3c_exp.run.policy import Policy
 
 SPACE = SMALL
-MEAN, DEVIATION = 87.3, 40.0
+MEAN = 87.3
+DEVIATION = 40.0
 
 
 def statistics(each: bool) -> tuple[Array, Array]:
@@ -54,13 +56,20 @@ def test_a_normalization_that_is_yet_to_be_measured_is_none() -> None:
 
 def test_a_fixed_mean_is_of_pixels_alone() -> None:
     vectors = Box(-1, 1, (4,), np.float32)
-    refused(lambda: NormalizedObservations.of((87.0, 64.0), vectors), "env.normalize_observations", [87.0, 64.0])
+    refused(
+        lambda: NormalizedObservations.of((87.0, 64.0), vectors),
+        "env.normalize_observations",
+        [87.0, 64.0],
+    )
 
 
 @pytest.mark.parametrize("each", [False, True], ids=["one", "each"])
 @pytest.mark.parametrize("name", ["plain", "padded", "residual"])
-def test_pixels_less_their_mean_over_their_deviation_enter_the_network(name: str, each: bool) -> None:
-    """The same numbers give the same outputs and gradients as a network that gets them as they are."""
+def test_pixels_less_their_mean_over_their_deviation_enter_the_network(
+    name: str, each: bool
+) -> None:
+    """The same numbers give the same outputs and gradients as a network that gets them as they
+    are."""
     images = pictures()
     network = build(name)
     plain = build(name, Box(-1, 1, SPACE.shape, np.float32))
@@ -72,13 +81,16 @@ def test_pixels_less_their_mean_over_their_deviation_enter_the_network(name: str
         outputs, add_gradient = one.evaluate(observations[None], actions)
         ones = np.ones_like(outputs.values)
         add_gradient(OutputGradients(log_probs=ones, entropy=0 * ones, values=ones))
-        found.append((outputs.values, outputs.log_probs, one.act_forward(observations)[0], one.gradient))
+        found.append(
+            (outputs.values, outputs.log_probs, one.act_forward(observations)[0], one.gradient)
+        )
     for own, expected in zip(*found, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_bfloat16_does_not_lose_what_differs_a_little_from_the_center() -> None:
-    """A byte less the center is a whole number of at most 255, which bfloat16 has; a scaled one is rounded first."""
+    """A byte less the center is a whole number of at most 255, which bfloat16 has; a scaled one is
+    rounded first."""
     encoder = Cnn(1, 8, 8, 255.0, layers=((1, 1, 1),), features_dim=None, precision="bfloat16")
     with torch.no_grad():
         for name, parameter in encoder.named_parameters():
@@ -103,11 +115,17 @@ def test_pixels_of_one_color_are_not_blown_up() -> None:
 @pytest.mark.parametrize("setting", ["shared", True])
 def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path: Path) -> None:
     """CORNERS shows bright squares on black: the statistics of a run are those of its pictures."""
-    train(tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations=setting, total_steps=800)
+    train(
+        tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations=setting, total_steps=800
+    )
     row = latest(tmp_path)["store"]["stats"]
-    experiment = load_experiment(config(CORNERS, network=SMALL_CNN, env__normalize_observations=setting))
+    experiment = load_experiment(
+        config(CORNERS, network=SMALL_CNN, env__normalize_observations=setting)
+    )
     _, env = build_network(experiment)
-    seen = np.concatenate([experiment.env.make(4, range(i, i + 4)).reset() for i in range(0, 400, 4)])
+    seen = np.concatenate(
+        [experiment.env.make(4, range(i, i + 4)).reset() for i in range(0, 400, 4)]
+    )
     form = NormalizedObservations.of(setting, env.observation_space)
     flat = seen.reshape(-1, *form.shape)
     assert row[0] >= 200  # one step in four of four environments
@@ -116,7 +134,9 @@ def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path
     policy = Policy(experiment, latest(tmp_path)["store"])
     pixels = policy.network.observation_input.pixels
     assert pixels is not None and policy.normalizer is not None
-    np.testing.assert_allclose(np.mean(torch.as_tensor(pixels.center).numpy()), row[1 : 1 + size].mean(), atol=0.5)
+    np.testing.assert_allclose(
+        np.mean(torch.as_tensor(pixels.center).numpy()), row[1 : 1 + size].mean(), atol=0.5
+    )
 
 
 def test_the_network_of_a_callback_scales_them_as_the_policy_does(tmp_path: Path) -> None:
@@ -131,7 +151,9 @@ def test_the_network_of_a_callback_scales_them_as_the_policy_does(tmp_path: Path
     whole = config(CORNERS, network=SMALL_CNN, env__normalize_observations="shared")
     a3c_exp.train(whole, tmp_path / "run", callbacks=[Looks()])
     [found] = Looks.outputs
-    torch.testing.assert_close(found[:2], a3c_exp.load(tmp_path / "run", ["scripted"]).network(seen)[:2])
+    torch.testing.assert_close(
+        found[:2], a3c_exp.load(tmp_path / "run", ["scripted"]).network(seen)[:2]
+    )
 
 
 def test_workers_elsewhere_measure_them_too(tmp_path: Path) -> None:
@@ -139,12 +161,14 @@ def test_workers_elsewhere_measure_them_too(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"env__normalize_observations": "shared", "network": SMALL_CNN}
     train(tmp_path, CORNERS, "ga3c", workers=2, total_steps=800, **settings)
     count, mean = latest(tmp_path)["store"]["stats"][:2]
-    assert count >= 800 / 4 * 12 * 12 * 3 / 2  # one step in four, of which some are still on their way at the end
+    # one step in four, of which some are still on their way at the end
+    assert count >= 800 / 4 * 12 * 12 * 3 / 2
     assert mean == pytest.approx(60, abs=5)
 
 
 @pytest.mark.parametrize(
-    ("env", "setting"), [(CORNERS, [87, 0]), (CORNERS, [1e39, 64]), (TARGET, [87, 60]), (CORNERS, "pixels")]
+    ("env", "setting"),
+    [(CORNERS, [87, 0]), (CORNERS, [1e39, 64]), (TARGET, [87, 60]), (CORNERS, "pixels")],
 )
 def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any) -> None:
     network: dict[str, Any] = {"network": SMALL_CNN} if env == CORNERS else {}
@@ -154,4 +178,6 @@ def test_what_cannot_be_normalized_so_is_refused(env: str, setting: Any) -> None
 
 def test_a_network_that_takes_the_bytes_must_be_able_to_scale_them() -> None:
     with pytest.raises(ConfigError, match=r"^env.normalize_observations = 'shared': .*raw_images"):
-        NormalizedObservations.of("shared", SPACE).prepare(make_network(SeenRaw, SPACE, Discrete(5)))
+        NormalizedObservations.of("shared", SPACE).prepare(
+            make_network(SeenRaw, SPACE, Discrete(5))
+        )

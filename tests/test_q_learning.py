@@ -1,4 +1,5 @@
-"""Q-learning and Sarsa: targets, gradients, exploration, the target network; held against definitions of their own."""
+"""Q-learning and Sarsa: targets, gradients, exploration, the target network; held against
+definitions of their own."""
 
 from __future__ import annotations
 
@@ -40,28 +41,37 @@ def q(name: str, **settings: Any) -> dict[str, Any]:
     return {"algorithm": algorithm, "returns": returns, "epsilon": 0.3} | settings
 
 
-# -- targets and gradients ---------------------------------------------------------------------------------------------
+# -- targets and gradients
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_update_is_minus_the_gradient_of_the_papers_loss(name: str, envs: int) -> None:
-    """By hand, in double precision, for a table of action values and rollouts in which episodes end both ways.
+    """By hand, in double precision, for a table of action values and rollouts in which episodes end
+    both ways.
 
-    The action after the last row, of which Sarsa needs the value, is the first one of the next rollout.
+    The action after the last row, of which Sarsa needs the value, is the first one of the next
+    rollout.
     """
-    gamma, places = 0.9, 3
-    settings = q(name, network=LINEAR, envs_per_worker=envs, rollout_length=6, epsilon=0.6, total_steps=10**6)
+    gamma = 0.9
+    places = 3
+    settings = q(
+        name, network=LINEAR, envs_per_worker=envs, rollout_length=6, epsilon=0.6, total_steps=10**6
+    )
     algorithm = settings["algorithm"] | {"target_every": 10**6}
     corridor = {"env__kwargs": {"n": places}, "env__max_episode_steps": 4}
     store, [worker] = by_descent(CORRIDOR, **settings | {"algorithm": algorithm} | corridor)
-    learner, actor = worker._learner, worker._actor
+    learner = worker._learner
+    actor = worker._actor
     start = normal(len(learner.network.vector))
     online, target = (
         part[:-2].reshape(2, places).T + part[-2:] for part in np.split(start.astype(np.float64), 2)
     )  # [place, action] each: the weights of a layer, and its biases
 
-    rollouts, changes, ends = [], [], 0
+    rollouts = []
+    changes = []
+    ends = 0
     for _ in range(30):
         store.initialize(start)
         snapshot = learner.pull()
@@ -75,7 +85,10 @@ def test_an_update_is_minus_the_gradient_of_the_papers_loss(name: str, envs: int
         for env in range(envs):
             length = len(rollout.rewards)
             for t in range(length):
-                last, total, discount, over = t, 0.0, 1.0, False
+                last = t
+                total = 0.0
+                discount = 1.0
+                over = False
                 while True:
                     total += discount * float(rollout.rewards[last, env])
                     discount *= gamma
@@ -85,31 +98,41 @@ def test_an_update_is_minus_the_gradient_of_the_papers_loss(name: str, envs: int
                     last += 1
                 if over:
                     ends += 1
-                    # Where a time limit has cut an episode, its last place is one step from the row's own.
+                    # Where a time limit has cut an episode, its last place is one step from the
+                    # row's own.
                     if not rollout.terminated[last, env]:
                         place = max(0, seen[last, env] + (1 if actions[last, env] else -1))
                         total += discount * target[place].max()
                 else:
                     after = following if last == length - 1 else rollout
                     row = 0 if last == length - 1 else last + 1
-                    place, action = after.observations[row, env].argmax(), after.actions[row, env]
-                    total += discount * (target[place, action] if name == "Sarsa" else target[place].max())
+                    place = after.observations[row, env].argmax()
+                    action = after.actions[row, env]
+                    total += discount * (
+                        target[place, action] if name == "Sarsa" else target[place].max()
+                    )
                 error = online[seen[t, env], actions[t, env]] - total
                 expected[actions[t, env], seen[t, env]] += error
                 expected[actions[t, env], places] += error
-        by_hand = np.concatenate([expected[:, :places].ravel(), expected[:, places], np.zeros(2 * places + 2)])
+        by_hand = np.concatenate(
+            [expected[:, :places].ravel(), expected[:, places], np.zeros(2 * places + 2)]
+        )
         np.testing.assert_allclose(change, -by_hand, rtol=1e-4, atol=1e-4)
     assert ends > 10
 
 
-# -- exploration -------------------------------------------------------------------------------------------------------
+# -- exploration
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 4, 20])
 def test_the_best_action_is_taken_but_for_the_share_that_explores(count: int) -> None:
     values = np.array([[1.0, 3.0, 2.0, 9.0, 9.0, 9.0]], np.float32).repeat(count, 0)
-    distribution, rng = Greedy(Discrete(3)), np.random.default_rng(0)
-    assert (distribution.sample(values, rng)[0] == 1).all(), "what the target network says does not count"
+    distribution = Greedy(Discrete(3))
+    rng = np.random.default_rng(0)
+    assert (distribution.sample(values, rng)[0] == 1).all(), (
+        "what the target network says does not count"
+    )
     drawn = [distribution.sample_mixed(values, 0.3, rng) for _ in range(8000 // count)]
     actions, log_probs = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     shares = np.array([0.1, 0.8, 0.1])
@@ -118,7 +141,8 @@ def test_the_best_action_is_taken_but_for_the_share_that_explores(count: int) ->
 
 
 def test_a_worker_samples_the_share_that_explores_anew_for_each_rollout() -> None:
-    """So no run depends on what its few workers would each draw once. The best of two actions has probability
+    """So no run depends on what its few workers would each draw once. The best of two actions has
+    probability
     1 - epsilon / 2."""
     schedule = {"_target_": "a3c_exp.schedules.EpsilonByWorker", "until": 0.5}
     experiment = load_experiment(config(CORRIDOR, **q("NStepQ", epsilon=schedule)))
@@ -132,12 +156,16 @@ def test_a_worker_samples_the_share_that_explores_anew_for_each_rollout() -> Non
     assert epsilons(0.0, 1) == pytest.approx([1.0])
     assert {round(found, 3) for found in epsilons(0.25, 20)} == {0.55, 0.505, 0.75}
     found = epsilons(0.5, 400)
-    np.testing.assert_allclose([np.mean(np.isclose(found, end, atol=1e-3)) for end in (0.1, 0.01, 0.5)],
-                               [0.4, 0.3, 0.3], atol=0.08)  # fmt: skip
+    np.testing.assert_allclose(
+        [np.mean(np.isclose(found, end, atol=1e-3)) for end in (0.1, 0.01, 0.5)],
+        [0.4, 0.3, 0.3],
+        atol=0.08,
+    )
     assert EpsilonByWorker()(1.0) == pytest.approx(0.4 * 0.1 + 0.3 * 0.01 + 0.3 * 0.5)
 
 
-# -- the target network ------------------------------------------------------------------------------------------------
+# -- the target network
+# ------------------------------------------------------------------------------------------------
 
 GROUPS = {"online": slice(0, 3), "target": slice(3, 6)}
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -150,9 +178,14 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 @pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True, "workers": 1}])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_nothing_moves_it_but_a_copy_every_so_many_steps(optimizer: str, settings: dict[str, Any]) -> None:
-    """Whatever the gradient is, and however the optimizer decays weights or remembers earlier gradients."""
-    store = make_store(param_slices=GROUPS, target_every=10, optimizer=OPTIMIZERS[optimizer], **settings)
+def test_nothing_moves_it_but_a_copy_every_so_many_steps(
+    optimizer: str, settings: dict[str, Any]
+) -> None:
+    """Whatever the gradient is, and however the optimizer decays weights or remembers earlier
+    gradients."""
+    store = make_store(
+        param_slices=GROUPS, target_every=10, optimizer=OPTIMIZERS[optimizer], **settings
+    )
     store.initialize(ones(2.0))
     found = []
     for _ in range(8):
@@ -162,7 +195,11 @@ def test_nothing_moves_it_but_a_copy_every_so_many_steps(optimizer: str, setting
         assert (after[:3] < before[:3]).all()
         found.append("copied" if np.array_equal(after[3:], after[:3]) else "kept")
         assert found[-1] == "copied" or np.array_equal(after[3:], before[3:])
-    assert [4 * (number + 1) for number, what in enumerate(found) if what == "copied"] == [12, 20, 32]
+    assert [4 * (number + 1) for number, what in enumerate(found) if what == "copied"] == [
+        12,
+        20,
+        32,
+    ]
 
 
 def read(store: Any) -> Array:
@@ -171,7 +208,8 @@ def read(store: Any) -> Array:
     return parameters
 
 
-# -- the network -------------------------------------------------------------------------------------------------------
+# -- the network
+# --------------------------------------------------------------------------------------------------
 
 
 def make_q_network() -> ActorCritic:
@@ -181,9 +219,12 @@ def make_q_network() -> ActorCritic:
 
 
 def test_kernels_and_torch_compute_the_same_and_no_gradient_reaches_the_target_network() -> None:
-    numpy_network, torch_network = make_q_network(), by_torch(make_q_network())
+    numpy_network = make_q_network()
+    torch_network = by_torch(make_q_network())
     torch_network.vector[:] = numpy_network.vector[:] = normal(len(numpy_network.vector))
-    rows, actions, weights = normal(3, 2, 4, seed=1), np.array([[0, 2], [1, 1], [2, 0]]), normal(3, 2, seed=2)
+    rows = normal(3, 2, 4, seed=1)
+    actions = np.array([[0, 2], [1, 1], [2, 0]])
+    weights = normal(3, 2, seed=2)
     for network in (numpy_network, torch_network):
         outputs, add_gradient = network.evaluate(rows, actions)
         parameters, values, _ = network.act_forward(rows[0])
@@ -209,50 +250,86 @@ def test_the_target_network_scales_pictures_as_the_other_does() -> None:
     network = network_of(Cnn, {"layers": ((4, 3, 1),), "features_dim": 8})
     built = network.build(pictures, Discrete(3), np.random.default_rng(1), action_values=True)
     built.normalize_pixels(np.array(100, np.float32), np.array(0.1, np.float32))
-    parameters, _, _ = built.act_forward(np.random.default_rng(2).integers(0, 256, (4, 8, 8, 3), np.uint8))
+    parameters, _, _ = built.act_forward(
+        np.random.default_rng(2).integers(0, 256, (4, 8, 8, 3), np.uint8)
+    )
     np.testing.assert_array_equal(parameters[:, :3], parameters[:, 3:])
     assert parameters.any()
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- what is refused
+# --------------------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "continuous actions": ({"env": "scripted:Target-v0"}, "algorithm"),
     "cells": ({"network": LSTM}, "network"),
-    "another encoder for a critic": ({"network__critic_hidden_sizes": [8]}, "network.critic_hidden_sizes"),
-    "another activation for a critic": ({"network__critic_activation": "relu"}, "network.critic_activation"),
-    "targets that correct for lag": ({"returns": {"_target_": "a3c_exp.returns.VTrace"}}, "returns"),
+    "another encoder for a critic": (
+        {"network__critic_hidden_sizes": [8]},
+        "network.critic_hidden_sizes",
+    ),
+    "another activation for a critic": (
+        {"network__critic_activation": "relu"},
+        "network.critic_activation",
+    ),
+    "targets that correct for lag": (
+        {"returns": {"_target_": "a3c_exp.returns.VTrace"}},
+        "returns",
+    ),
     "targets of other kinds": ({"returns": {"_target_": "a3c_exp.returns.GAE"}}, "returns"),
     "several steps for one": ({"returns__n": 2}, "returns.n"),
-    "targets of a critic": ({"critic_returns": {"_target_": "a3c_exp.returns.NStep", "n": 1}}, "critic_returns"),
+    "targets of a critic": (
+        {"critic_returns": {"_target_": "a3c_exp.returns.NStep", "n": 1}},
+        "critic_returns",
+    ),
     "nothing explores": ({"epsilon": 0.0}, "epsilon"),
     "no target network": ({"algorithm__target_every": 0}, "algorithm.target_every"),
     "settings of PPO": ({"algorithm__epochs": 4}, "algorithm.epochs"),
-    "a rate of the target network": ({"optimizer__param_groups": {"target": {}}}, "optimizer.param_groups"),
-    "shares that are none": ({"epsilon": {"_target_": "a3c_exp.schedules.EpsilonByWorker", "probabilities": [1.0]}},
-                             "epsilon.probabilities"),
-    "ends out of range": ({"epsilon": {"_target_": "a3c_exp.schedules.EpsilonByWorker", "ends": [0.1, 2, 0.5]}},
-                          "epsilon.ends"),
-}  # fmt: skip
+    "a rate of the target network": (
+        {"optimizer__param_groups": {"target": {}}},
+        "optimizer.param_groups",
+    ),
+    "shares that are none": (
+        {"epsilon": {"_target_": "a3c_exp.schedules.EpsilonByWorker", "probabilities": [1.0]}},
+        "epsilon.probabilities",
+    ),
+    "ends out of range": (
+        {"epsilon": {"_target_": "a3c_exp.schedules.EpsilonByWorker", "ends": [0.1, 2, 0.5]}},
+        "epsilon.ends",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_settings_that_do_not_fit_are_refused(what: str) -> None:
     changes, key = REFUSED[what]
     value: Any = {"cells": "Lstm"}.get(what, ...)
-    refused(lambda: load_experiment(config(**{"env": BANDIT} | q("OneStepQ") | changes)), key, value)
+    refused(
+        lambda: load_experiment(config(**{"env": BANDIT} | q("OneStepQ") | changes)), key, value
+    )
 
 
 def test_shards_of_a_parameter_server_are_refused() -> None:
     pytest.importorskip("ray", reason="clusters: pip install 'a3c-exp[ray]'")
     backend = {"_target_": "a3c_exp.backends.ray.Ray", "shards": 2}
-    refused(lambda: load_experiment(config(**q("NStepQ")) | {"backend": backend}), "backend.shards", 2)
+    refused(
+        lambda: load_experiment(config(**q("NStepQ")) | {"backend": backend}), "backend.shards", 2
+    )
 
 
-def test_a_checkpoint_without_its_target_network_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+def test_a_checkpoint_without_its_target_network_is_refused(
+    tmp_path: Path, refuses: Refuses
+) -> None:
     train(tmp_path / "run", **q("NStepQ"))
     train(tmp_path / "other")
-    shutil.copy(tmp_path / "other" / "checkpoints" / "latest.ckpt", tmp_path / "run" / "checkpoints")
+    shutil.copy(
+        tmp_path / "other" / "checkpoints" / "latest.ckpt", tmp_path / "run" / "checkpoints"
+    )
     refuses([f"resume={tmp_path / 'run'}", "plugins=[scripted]", "total_steps=320"], "resume")
-    words = [*QUICK, "env=gym", f"env.id={BANDIT}", "plugins=[scripted]", "network.hidden_sizes=[16]"]
+    words = [
+        *QUICK,
+        "env=gym",
+        f"env.id={BANDIT}",
+        "plugins=[scripted]",
+        "network.hidden_sizes=[16]",
+    ]
     refuses([*words, "experiment=n_step_q", f"init_from={tmp_path / 'other'}"], "init_from")

@@ -1,4 +1,5 @@
-"""Values of settings that are out of range are refused by their component, with the setting's name."""
+"""Values of settings that are out of range are refused by their component, with the setting's
+name."""
 
 from __future__ import annotations
 
@@ -34,7 +35,12 @@ WRONG: dict[Any, dict[str, list[Any]]] = {
         "minibatch_size": [0],
         "target_kl": [-1.0],
     },
-    SGD: {"learning_rate": [0, math.nan], "max_grad_norm": [0], "staleness_power": [-1.0], "momentum": [1.0]},
+    SGD: {
+        "learning_rate": [0, math.nan],
+        "max_grad_norm": [0],
+        "staleness_power": [-1.0],
+        "momentum": [1.0],
+    },
     RMSProp: {"decay": [1.0], "epsilon": [0.0], "initial_mean_square": [-1.0], "momentum": [-0.1]},
     Adam: {"betas": [(0.9, 1.0)], "epsilon": [-1e-8], "weight_decay": [-0.1, math.inf]},
     ParamGroup: {"learning_rate": [-1.0]},
@@ -51,7 +57,12 @@ WRONG: dict[Any, dict[str, list[Any]]] = {
     Lstm: {"hidden_size": [0], "forget_bias": [11.0], "policy_gain": [0.0]},
     Stop: {"worker_episodes": [0], "window": [0, 10**9]},
 }
-CASES = [(cls, name, value) for cls, names in WRONG.items() for name, values in names.items() for value in values]
+CASES = [
+    (cls, name, value)
+    for cls, names in WRONG.items()
+    for name, values in names.items()
+    for value in values
+]
 
 
 @pytest.mark.parametrize(("cls", "name", "value"), CASES, ids=str)

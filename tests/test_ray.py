@@ -1,4 +1,5 @@
-"""Workers and parameter servers as actors of a Ray cluster on loopback, of several nodes where nodes are to die."""
+"""Workers and parameter servers as actors of a Ray cluster on loopback, of several nodes where
+nodes are to die."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def cluster() -> Iterator[Any]:
     """A cluster of one node; tests may add others. One for all tests: it takes seconds to start."""
     os.environ[CLUSTER] = MARK.partition("=")[2]
     os.environ[NICENESS] = "0"  # by default actors wait for all other tests that run now
-    whole = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports())
+    whole = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports()
+    )
     ray.init(address=whole.address, log_to_driver=False, logging_level="ERROR")
     try:
         yield whole
@@ -66,14 +69,18 @@ def cluster() -> Iterator[Any]:
         del os.environ[CLUSTER], os.environ[NICENESS]
 
 
-def on_ray(*arguments: Any, backend: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """A small run's configuration. backend: settings of the backend. A worker that fails is not replaced by default."""
+def on_ray(
+    *arguments: Any, backend: dict[str, Any] | None = None, **settings: Any
+) -> dict[str, Any]:
+    """A small run's configuration. backend: settings of the backend. A worker that fails is not
+    replaced by default."""
     whole = config(*arguments, **settings)
     return whole | {"backend": {"_target_": RAY, "max_restarts": 0} | (backend or {})}
 
 
 def actors(name: str, mark: str = MARK) -> list[int]:
-    """The processes of living actors of a class, which Ray names by it. mark: in the environment of their cluster."""
+    """The processes of living actors of a class, which Ray names by it. mark: in the environment of
+    their cluster."""
     found = []
     for pid in processes(mark):
         with suppress(OSError):
@@ -116,7 +123,8 @@ def endless(**settings: Any) -> Iterator[EndlessRun]:
 
 
 def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_serial(cluster: Any) -> None:
-    """Observations of several parts, and two servers. More settings, without Ray, are in test_ray_protocol."""
+    """Observations of several parts, and two servers. More settings, without Ray, are in
+    test_ray_protocol."""
     one_by_one: dict[str, Any] = {"backend.in_flight": 0, "backend.shards": 2}
     test_parts.check_one_is_as_on_serial("ray", **one_by_one)
 
@@ -135,9 +143,12 @@ def test_a_run_goes_on_from_another_backend_and_goes_on_there(cluster: Any, tmp_
         sizes = {"total_steps": 800 * (number + 1), "checkpoint": {"every": 400}}
         done = train_config(whole | sizes, tmp_path, resume=number > 0)
         assert (done.summary["stop_reason"], done.summary["resumed"]) == ("total_steps", number)
-        saved, counted = latest(tmp_path)["store"], latest(tmp_path)["statistics"]
+        saved = latest(tmp_path)["store"]
+        counted = latest(tmp_path)["statistics"]
         assert saved["steps"] == counted["steps"] == counted["episodes"] >= 800 * (number + 1)
-        assert saved["version"] == counted["updates"] == counted["staleness"][1] == saved["steps"] / 16
+        assert (
+            saved["version"] == counted["updates"] == counted["staleness"][1] == saved["steps"] / 16
+        )
         assert np.isfinite(saved["parameters"]).all()
         versions.append(saved["version"])
     assert versions == sorted(set(versions))
@@ -145,15 +156,20 @@ def test_a_run_goes_on_from_another_backend_and_goes_on_there(cluster: Any, tmp_
     assert [name for name in header.split(",") if name.startswith("ray/")] == ["ray/wait_share"]
 
 
-def test_a_cluster_answers_before_it_is_joined(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_answers_before_it_is_joined(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster_module, "is_joined", lambda: False)
     assert find_fault(cluster.address) is None
 
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced(cluster: Any) -> None:
-    """In rounds the other waits meanwhile, which is no stall; and so may the one whose process stops."""
-    with endless(workers=2, update="sync", backend={"max_restarts": 3, "stall_seconds": 2.0}) as run:
+    """In rounds the other waits meanwhile, which is no stall; and so may the one whose process
+    stops."""
+    with endless(
+        workers=2, update="sync", backend={"max_restarts": 3, "stall_seconds": 2.0}
+    ) as run:
         run.wait_for_events({0, 1}, count=2)
         os.kill(min(actors("WorkerActor")), signal.SIGSTOP)
         told = re.compile(r"worker \d hung: .* for 2 s .*: another one takes its place").fullmatch
@@ -161,11 +177,15 @@ def test_a_worker_that_hangs_is_replaced(cluster: Any) -> None:
         run.wait_for_events({0, 1}, count=2)
 
 
-def test_a_worker_that_raises_at_once_ends_the_run_with_its_traceback(cluster: Any, tmp_path: Path) -> None:
+def test_a_worker_that_raises_at_once_ends_the_run_with_its_traceback(
+    cluster: Any, tmp_path: Path
+) -> None:
     trigger = tmp_path / "trigger"
     trigger.touch()
     loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
-    whole = on_ray(SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend={"max_restarts": 3})
+    whole = on_ray(
+        SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend={"max_restarts": 3}
+    )
     _, _, error = drain(whole)
     assert error is not None
     assert str(error).startswith("worker 0 failed:\nTraceback")
@@ -205,7 +225,9 @@ class TestFaults:
             assert fetched and fetched["multipliers"].tolist() == [1, 0.5]
 
     @pytest.mark.slow
-    def test_workers_of_a_node_that_dies_are_replaced_where_there_is_room(self, cluster: Any) -> None:
+    def test_workers_of_a_node_that_dies_are_replaced_where_there_is_room(
+        self, cluster: Any
+    ) -> None:
         """The head has room for one worker of two CPUs, and so has each other node."""
         node = cluster.add_node(num_cpus=2, **ports())
         with endless(workers=2, backend={"cpus_per_worker": 2, "max_restarts": 3}) as run:

@@ -26,14 +26,16 @@ from a3c_exp.errors import RunError
 class Case:
     """A driver of two servers and two workers, which may be idle for a second.
 
-    answers: by pending call; a status without one is empty. killed: the actors that the driver has killed.
+    answers: by pending call; a status without one is empty. killed: the actors that the driver has
+    killed.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = 1000.0
         self.statuses: list[ServerStatus] = []
         self.killed: list[Any] = []
-        self.ready, self.lost = True, False
+        self.ready = True
+        self.lost = False
         numbers = itertools.count()
         self.ray = mock.MagicMock()
         self.ray.wait, self.ray.get, self.ray.kill = self.wait, self.get, self.killed.append
@@ -76,7 +78,9 @@ class Case:
         return list(self.driver._process(self.driver._take_status(call)))
 
 
-def status_of(*events: Event, beats: dict[tuple[int, int], int] | None = None, episodes: int = 0) -> ServerStatus:
+def status_of(
+    *events: Event, beats: dict[tuple[int, int], int] | None = None, episodes: int = 0
+) -> ServerStatus:
     """A status of the first server. episodes: that worker 1 has finished."""
     return ServerStatus(list(events), 0, np.array([0, episodes, 0]), 0.0, beats or {})
 
@@ -86,7 +90,9 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
     return Case(monkeypatch)
 
 
-def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_between(case: Case) -> None:
+def test_a_server_that_dies_has_all_start_again_unless_nothing_was_learned_in_between(
+    case: Case,
+) -> None:
     """Workers draw other numbers than before. The servers have the state that was last fetched."""
     run = case.driver.run()
     next(run)
@@ -153,7 +159,8 @@ def test_a_cluster_that_is_gone_at_the_end_leaves_the_cached_state(case: Case) -
 
 
 def test_a_worker_that_has_no_room_is_not_waited_for_and_ends_with_the_run(case: Case) -> None:
-    """Worker 0 runs. Rounds go on without worker 1, and so does the end, even if the last steps are reported late."""
+    """Worker 0 runs. Rounds go on without worker 1, and so does the end, even if the last steps are
+    reported late."""
     case.tell(status_of(beats={(0, 0): 1}))
     case.clock += PLACEMENT_SECONDS + 1
     for _ in range(2):
@@ -170,9 +177,10 @@ def test_a_worker_that_has_no_room_is_not_waited_for_and_ends_with_the_run(case:
 
 
 def test_a_failure_is_judged_once_all_that_the_worker_had_sent_is_known(case: Case) -> None:
-    """The status that was on its way may have been made before its last push. It had learned something, so it is
-    replaced although it raised."""
-    case.statuses = [status_of(), status_of(), status_of(Event(1, contributions=1))]  # the second of the other server
+    """The status that was on its way may have been made before its last push. It had learned
+    something, so it is replaced although it raised."""
+    # the second of the other server
+    case.statuses = [status_of(), status_of(), status_of(Event(1, contributions=1))]
     *_, restart = case.driver._end(1, WorkerExit("it failed", is_own=True))
     assert restart is not None
     assert (restart.worker, restart.counts) == (1, {"restarts": 1})
@@ -197,7 +205,8 @@ class TestHeartbeats:
 
 def test_the_cause_of_a_death_is_one_line() -> None:
     text = (
-        "The actor died.\n\tpid: 26498\nWorker exit detail: It exits. If the process was killed by the kernel, consider"
+        "The actor died.\n\tpid: 26498\nWorker exit detail: It exits. "
+        "If the process was killed by the kernel, consider"
     )
     assert death_text(RuntimeError(text)) == "It exits"
     assert death_text(RuntimeError()) == "no cause is known"

@@ -33,14 +33,21 @@ class TestALocalCluster:
     def _started(self, tmp_path: Path) -> Iterator[None]:
         """A program that trains, and the mark in the environment of its processes.
 
-        TMPDIR is short: Ray's sockets lie there, and their paths may have no more than 107 characters.
+        TMPDIR is short: Ray's sockets lie there, and their paths may have no more than 107
+        characters.
         """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as self.temporary:
             self.mark = f"A3C_EXP_TEST={tmp_path}"
             self.folder = tmp_path / "run"
-            arguments = command(self.folder, BANDIT, "ray", "workers=1", "total_steps=1e12", "checkpoint.every=1000")
+            arguments = command(
+                self.folder, BANDIT, "ray", "workers=1", "total_steps=1e12", "checkpoint.every=1000"
+            )
             # RAY_ADDRESS is a cluster that the run does not ask for.
-            own = {"A3C_EXP_TEST": str(tmp_path), "TMPDIR": self.temporary, "RAY_ADDRESS": "127.0.0.1:1"}
+            own = {
+                "A3C_EXP_TEST": str(tmp_path),
+                "TMPDIR": self.temporary,
+                "RAY_ADDRESS": "127.0.0.1:1",
+            }
             self.process = subprocess.Popen(arguments, cwd=tmp_path, env=os.environ | own)
             try:
                 wait_until(self.has_updates, SECONDS)
@@ -64,7 +71,11 @@ class TestALocalCluster:
 
     @pytest.mark.slow
     def test_whose_head_is_killed_ends_the_run_saved(self) -> None:
-        (head,) = (pid for pid in processes(self.mark) if "gcs_server" in Path(f"/proc/{pid}/comm").read_text())
+        (head,) = (
+            pid
+            for pid in processes(self.mark)
+            if "gcs_server" in Path(f"/proc/{pid}/comm").read_text()
+        )
         os.kill(head, signal.SIGKILL)
         assert self.process.wait(SECONDS) == 1
         summary = json.loads((self.folder / "summary.json").read_text())
@@ -96,11 +107,17 @@ def listening(pids: list[int]) -> set[str]:
             except OSError:
                 continue
             sockets |= {found[1]} if found else set()
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
 
 
-def test_ray_must_be_restricted_to_this_machine_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_must_be_restricted_to_this_machine_before_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     restrict_to_loopback()  # as it was when these tests were collected
     monkeypatch.delenv("RAY_AUTH_MODE")
     with pytest.raises(RunError, match="import it later"):
@@ -120,7 +137,8 @@ def test_an_address_that_does_not_answer_is_refused_at_once(address: str) -> Non
 
 
 def test_a_server_that_is_no_cluster_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts connections, so that Ray itself would try for a quarter of an hour and heed no signal."""
+    """It accepts connections, so that Ray itself would try for a quarter of an hour and heed no
+    signal."""
     monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         thread = Thread(target=server.serve_forever)
@@ -133,8 +151,11 @@ def test_a_server_that_is_no_cluster_is_refused_in_time(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_a_signal_while_ray_starts_ends_the_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray would replace the handlers, in the main thread by an exit, and in C by an abort 3 s later."""
+def test_a_signal_while_ray_starts_ends_the_run_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray would replace the handlers, in the main thread by an exit, and in C by an abort 3 s
+    later."""
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)

@@ -1,4 +1,5 @@
-"""The calls between workers and parameter servers, without Ray: pulls and pushes, shards, synchronous rounds."""
+"""The calls between workers and parameter servers, without Ray: pulls and pushes, shards,
+synchronous rounds."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ Result = TypeVar("Result")
 
 
 class Cluster:
-    """Servers whose calls all run in one thread, as those of an actor do. calls: names of the methods that were called.
+    """Servers whose calls all run in one thread, as those of an actor do. calls: names of the
+    methods that were called.
 
     initial: they begin with its state.
     """
@@ -58,7 +60,9 @@ class Cluster:
         """Send a call, as a copy, to a server."""
         self.calls.append(method)
         sent = pickle.loads(pickle.dumps(arguments))
-        return asyncio.run_coroutine_threadsafe(getattr(self.servers[server], method)(*sent), self.loop)
+        return asyncio.run_coroutine_threadsafe(
+            getattr(self.servers[server], method)(*sent), self.loop
+        )
 
     def fetch(self) -> dict[str, Any]:
         """The state of all servers, after all messages that were sent before."""
@@ -87,9 +91,14 @@ class Cluster:
 
 
 @contextmanager
-def serving(shards: int = 1, initial: SharedStore | None = None, **settings: Any) -> Iterator[Cluster]:
-    """Within: servers of two workers' parameters, which are 0, or of `initial`. settings: see `make_spec`."""
-    cluster = Cluster(make_store(**{"workers": 2} | settings) if initial is None else initial, shards)
+def serving(
+    shards: int = 1, initial: SharedStore | None = None, **settings: Any
+) -> Iterator[Cluster]:
+    """Within: servers of two workers' parameters, which are 0, or of `initial`. settings: see
+    `make_spec`."""
+    cluster = Cluster(
+        make_store(**{"workers": 2} | settings) if initial is None else initial, shards
+    )
     try:
         yield cluster
     finally:
@@ -170,8 +179,8 @@ class TestOneWorker:
             np.testing.assert_array_equal(servers.fetch()["multipliers"], [0.5, 2.0])
 
     def test_does_not_wait_for_replies_that_arrive_while_it_collects(self) -> None:
-        """With one push in flight, a rollout begins with the parameters of the one before; after a quick reply, with
-        those of its own push. The server reports the events."""
+        """With one push in flight, a rollout begins with the parameters of the one before; after a
+        quick reply, with those of its own push. The server reports the events."""
         first_parameters = []
         with serving() as servers:
             remote = servers.started(in_flight=1)
@@ -206,7 +215,8 @@ class TestOneWorker:
             assert not blocked.is_alive()
 
     def test_is_followed_by_a_replacement_that_continues_its_generator(self) -> None:
-        rng, other = np.random.default_rng(5), np.random.default_rng(9)
+        rng = np.random.default_rng(5)
+        other = np.random.default_rng(9)
         with serving() as servers:
             first = servers.started()
             push(first, 0, ones(), rng=rng)
@@ -267,7 +277,15 @@ class TestRounds:
 
             at_once([partial(work, early, 0), partial(work, late, 1)])
             for worker in (early, late):
-                assert len({(reply.snapshot.rounds, reply.snapshot.version) for reply in worker._replies}) == 1
+                assert (
+                    len(
+                        {
+                            (reply.snapshot.rounds, reply.snapshot.version)
+                            for reply in worker._replies
+                        }
+                    )
+                    == 1
+                )
             assert servers.fetch()["parameters"].tolist() == [2.0 + 6] * SIZE
 
     def test_of_minibatches_end_with_the_rollouts_of_all(self) -> None:

@@ -1,4 +1,5 @@
-"""Plain data of files and command lines: what is read, what is refused in plain words, and nothing that waits."""
+"""Plain data of files and command lines: what is read, what is refused in plain words, and nothing
+that waits."""
 
 from __future__ import annotations
 
@@ -24,13 +25,22 @@ from a3c_exp.run.run_folder import read_summary
 
 # YAML and JSON.
 
-PLAIN = {"a": 1, "b": [1.5, None, True, "x"], "c": {"d": {}, "e": "${seed}"}, "large": LARGEST, "small": -LARGEST}
+PLAIN = {
+    "a": 1,
+    "b": [1.5, None, True, "x"],
+    "c": {"d": {}, "e": "${seed}"},
+    "large": LARGEST,
+    "small": -LARGEST,
+}
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("{a: 1, b: [1.5, null, true, x], c: '2024-01-01'}", {"a": 1, "b": [1.5, None, True, "x"], "c": "2024-01-01"}),
+        (
+            "{a: 1, b: [1.5, null, true, x], c: '2024-01-01'}",
+            {"a": 1, "b": [1.5, None, True, "x"], "c": "2024-01-01"},
+        ),
         ("a: 1e6", {"a": 1e6}),
         ("1: 2", {1: 2}),
     ],
@@ -45,7 +55,9 @@ def test_a_large_mapping_is_refused_before_it_is_built(monkeypatch: pytest.Monke
         parse_yaml("\n".join(f"{number:07}: 0" for number in range(110_000)))
 
 
-ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1}]" for n in range(30))
+ALIAS_BOMB = "\n".join(
+    f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1}]" for n in range(30)
+)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +65,10 @@ ALIAS_BOMB = "\n".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1
     [
         (ALIAS_BOMB, "has an alias in line 1: write the value"),
         ("b: 1\na: !!set {x, y}", "a must be plain"),
-        ("a: !!python/object/apply:os.system [x]", "is no YAML: line 1: could not determine a constructor"),
+        (
+            "a: !!python/object/apply:os.system [x]",
+            "is no YAML: line 1: could not determine a constructor",
+        ),
         ("a: 2024-01-01", "a must be plain"),
         (f"a: {'[' * 900}{']' * 900}", "is nested more than 32 levels deep in line 1"),
         (f"a: {'9' * 5000}", "has a number that is too long, or a key that is no text"),
@@ -71,8 +86,12 @@ def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) ->
     assert time.perf_counter() - start < 10
 
 
-@pytest.mark.parametrize("steps", ["}", "[" * 100_000, "9" * 5000, LARGEST + 1, f"[{'1,' * 100_000}1]"])
-def test_a_summary_that_is_no_json_or_beyond_the_limits_counts_as_none(steps: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "steps", ["}", "[" * 100_000, "9" * 5000, LARGEST + 1, f"[{'1,' * 100_000}1]"]
+)
+def test_a_summary_that_is_no_json_or_beyond_the_limits_counts_as_none(
+    steps: object, tmp_path: Path
+) -> None:
     for value, summary in (("1", {"steps": 1}), (steps, None)):
         (tmp_path / "summary.json").write_text(f'{{"steps": {value}}}')
         assert read_summary(tmp_path) == summary
@@ -123,7 +142,8 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"x" * 101, "has 101 bytes, and may have 100"), (b"\xff", "is no text in UTF-8")]
+    ("content", "reason"),
+    [(b"x" * 101, "has 101 bytes, and may have 100"), (b"\xff", "is no text in UTF-8")],
 )
 def test_a_text_has_its_limits(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -131,7 +151,9 @@ def test_a_text_has_its_limits(content: bytes, reason: str, tmp_path: Path) -> N
         read_text(tmp_path / "file", most=100)
 
 
-def test_the_home_of_a_user_who_does_not_exist_is_a_name_like_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_of_a_user_who_does_not_exist_is_a_name_like_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME", "/somewhere")
     assert expanded("~/run") == Path("/somewhere/run")
     assert expanded("~nobody_of_that_name/run") == Path("~nobody_of_that_name/run")

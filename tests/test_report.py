@@ -33,12 +33,22 @@ def run(
     settings: dict[str, Any] | None = None,
     **summary: Any,
 ) -> None:
-    """A run's folder. settings: beside those that every run has. summary: beside what every summary says."""
+    """A run's folder. settings: beside those that every run has. summary: beside what every summary
+    says."""
     folder.mkdir(parents=True)
-    whole: dict[str, Any] = {"env": {"_target_": "a3c_exp.envs.Gym", "id": env} if isinstance(env, str) else env}
-    whole |= {"seed": seed, "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}, "reward_threshold": 475.0}
+    whole: dict[str, Any] = {
+        "env": {"_target_": "a3c_exp.envs.Gym", "id": env} if isinstance(env, str) else env
+    }
+    whole |= {
+        "seed": seed,
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 5},
+        "reward_threshold": 475.0,
+    }
     (folder / "config.yaml").write_text(yaml.safe_dump(whole | (settings or {})))
-    values: dict[str, Any] = {"solved_at_steps": solved, "solved_at_seconds": solved and solved / 1000}
+    values: dict[str, Any] = {
+        "solved_at_steps": solved,
+        "solved_at_seconds": solved and solved / 1000,
+    }
     values |= {"mean_return_100": 480.0, "best_eval_return": 500.0, "steps_per_second": 1000.0}
     values |= {"staleness_mean": 0.5, "commit": "abc", "stop_reason": "total_steps"}
     (folder / "summary.json").write_text(json.dumps(values | summary))
@@ -51,7 +61,9 @@ def returns(n: int, name: str = "NStep") -> dict[str, Any]:
 def curve(folder: Path, *points: tuple[int, float, float], ended: bool = True) -> None:
     """Give a run a learning curve of steps, seconds and returns. ended: leave its summary."""
     rows = "".join(f"{step},{seconds},{value},0.1\n" for step, seconds, value in points)
-    (folder / "metrics.csv").write_text(f"step,wall_seconds,rollout/ep_rew_mean,train/entropy\n{rows}")
+    (folder / "metrics.csv").write_text(
+        f"step,wall_seconds,rollout/ep_rew_mean,train/entropy\n{rows}"
+    )
     if not ended:
         (folder / "summary.json").unlink()
 
@@ -72,7 +84,11 @@ def ranked(folder: Path) -> dict[str, Runs]:
 GYM = "a3c_exp.envs.Gym"
 MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [8]}
 LSTM = {"_target_": "a3c_exp.networks.Lstm", "encoder": MLP}
-INSIDE = {"_target_": "a3c_exp.optimizers.RMSProp", "epsilon_inside": True, "initial_mean_square": 1}
+INSIDE = {
+    "_target_": "a3c_exp.optimizers.RMSProp",
+    "epsilon_inside": True,
+    "initial_mean_square": 1,
+}
 ADAM = {"_target_": "a3c_exp.optimizers.Adam"}
 
 
@@ -83,26 +99,48 @@ ADAM = {"_target_": "a3c_exp.optimizers.Adam"}
         ([returns(5), returns(9, "Discounted")], ["returns=n_step", "returns=discounted"]),
         (
             [returns(5), returns(9, "Discounted"), returns(7)],
-            ["returns=n_step, returns.n=5", "returns=discounted, returns.n=9", "returns=n_step, returns.n=7"],
+            [
+                "returns=n_step, returns.n=5",
+                "returns=discounted, returns.n=9",
+                "returns=n_step, returns.n=7",
+            ],
         ),
         ([{"network": LSTM}, {"network": MLP}], ["network=lstm", "network=mlp"]),
         ([{"optimizer": INSIDE}, {"optimizer": ADAM}], ["optimizer=rmsprop_tf", "optimizer=adam"]),
-        ([{"network": MLP, "workers": 1}, {"network": MLP, "workers": 2}], ["workers=1", "workers=2"]),
-        ([{"init_from": None}, {"init_from": "outputs/0"}, {"init_from": "outputs/1"}], ["x", "init_from=a run"]),
-        ([{"total_steps": 2000000}, {"total_steps": 2e6}], ["x"]),
-        ([{"checkpoint": {"every": 10}}, {"checkpoint": {"every": 20}}, {"log": {"every": 5}}], ["x"]),
         (
-            [{"network": {"_target_": "a3c_exp.networks.Mlp"}}, {"network": {"_target_": "mine.Mlp"}}],
+            [{"network": MLP, "workers": 1}, {"network": MLP, "workers": 2}],
+            ["workers=1", "workers=2"],
+        ),
+        (
+            [{"init_from": None}, {"init_from": "outputs/0"}, {"init_from": "outputs/1"}],
+            ["x", "init_from=a run"],
+        ),
+        ([{"total_steps": 2000000}, {"total_steps": 2e6}], ["x"]),
+        (
+            [{"checkpoint": {"every": 10}}, {"checkpoint": {"every": 20}}, {"log": {"every": 5}}],
+            ["x"],
+        ),
+        (
+            [
+                {"network": {"_target_": "a3c_exp.networks.Mlp"}},
+                {"network": {"_target_": "mine.Mlp"}},
+            ],
             ["network=mlp", "network=mine.Mlp"],
         ),
         (
-            [{"env": {"_target_": GYM, "id": "x", "kwargs": kwargs}} for kwargs in ({}, {"gravity": -5.0})],
+            [
+                {"env": {"_target_": GYM, "id": "x", "kwargs": kwargs}}
+                for kwargs in ({}, {"gravity": -5.0})
+            ],
             ["x", "env.kwargs.gravity=-5"],
         ),
     ],
 )
-def test_a_configuration_is_named_by_what_differs(settings: list[Any], named: list[str], tmp_path: Path) -> None:
-    """Of a component by its option, and by what differs within its class. What is resolved separates runs too."""
+def test_a_configuration_is_named_by_what_differs(
+    settings: list[Any], named: list[str], tmp_path: Path
+) -> None:
+    """Of a component by its option, and by what differs within its class. What is resolved
+    separates runs too."""
     for number, each in enumerate(settings):
         run(tmp_path / str(number), number, env="x", settings=each)
     [configurations] = grouped(tmp_path).values()
@@ -125,14 +163,33 @@ def test_folders_tell_configurations_of_one_name_apart(tmp_path: Path) -> None:
 
 
 def test_an_option_of_ones_own_is_named_by_the_word_that_was_typed(tmp_path: Path) -> None:
-    for name, overrides in {"clipped": ["algorithm=clipped", "seed=0"], "Plain": None, "Old": [7, "seed"]}.items():
-        run(tmp_path / name, 0, settings={"algorithm": {"_target_": f"mine.{name}"}}, overrides=overrides)
+    for name, overrides in {
+        "clipped": ["algorithm=clipped", "seed=0"],
+        "Plain": None,
+        "Old": [7, "seed"],
+    }.items():
+        run(
+            tmp_path / name,
+            0,
+            settings={"algorithm": {"_target_": f"mine.{name}"}},
+            overrides=overrides,
+        )
     [configurations] = grouped(tmp_path).values()
-    assert set(configurations) == {"algorithm=clipped", "algorithm=mine.Plain", "algorithm=mine.Old"}
+    assert set(configurations) == {
+        "algorithm=clipped",
+        "algorithm=mine.Plain",
+        "algorithm=mine.Old",
+    }
 
 
-def test_environments_are_apart_by_name_game_or_class_and_have_their_own_configurations(tmp_path: Path) -> None:
-    environments: list[Any] = ["CartPole-v1", {"_target_": "a3c_exp.envs.Atari", "game": "x"}, {"_target_": "my.Env"}]
+def test_environments_are_apart_by_name_game_or_class_and_have_their_own_configurations(
+    tmp_path: Path,
+) -> None:
+    environments: list[Any] = [
+        "CartPole-v1",
+        {"_target_": "a3c_exp.envs.Atari", "game": "x"},
+        {"_target_": "my.Env"},
+    ]
     for number, env in enumerate(environments):
         run(tmp_path / str(number), 0, env=env, settings=returns(number))
     names = {env: list(each) for env, each in grouped(tmp_path).items()}
@@ -147,12 +204,22 @@ def test_a_row_gives_estimates_and_ranges_and_counts_failures(tmp_path: Path) ->
         run(tmp_path / str(seed), seed, solved, mean_return_100=100.0 * seed)
     row = list(table(ranked(tmp_path))[0].values())
     assert row[:3] == ["CartPole-v1", "4", "3 of 4"]
-    assert re.fullmatch(r"150\.0 \[\d+\.\d, \d+\.\d\]", row[3]), "the mean without the best and the worst"
-    assert row[4:] == ["500.0 [500.0, 500.0]", "2,500 (1,000 to 3,000)", "2.5 (1.0 to 3.0)", *row[7:9], "*"]
+    assert re.fullmatch(r"150\.0 \[\d+\.\d, \d+\.\d\]", row[3]), (
+        "the mean without the best and the worst"
+    )
+    assert row[4:] == [
+        "500.0 [500.0, 500.0]",
+        "2,500 (1,000 to 3,000)",
+        "2.5 (1.0 to 3.0)",
+        *row[7:9],
+        "*",
+    ]
     assert row[7:9] == ["1,000 (1,000 to 1,000)", "0.50 (0.50 to 0.50)"]
 
 
-def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configurations_are_ranked_by_their_final_return(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Among equals the one that was solved soonest is first."""
     for n, solved in ((4, None), (3, 9000), (2, 1000)):
         run(tmp_path / "equal" / str(n), 0, solved, settings=returns(n))
@@ -160,7 +227,14 @@ def test_configurations_are_ranked_by_their_final_return(tmp_path: Path, capsys:
     for seed in range(3):
         run(tmp_path / f"a{seed}", seed, settings=returns(5), mean_return_100=100.0 + seed)
         run(tmp_path / f"b{seed}", seed, 1000, settings=returns(9), mean_return_100=300.0 + seed)
-        run(tmp_path / f"c{seed}", seed, settings=returns(7), mean_return_100=None, best_eval_return=None, commit=None)
+        run(
+            tmp_path / f"c{seed}",
+            seed,
+            settings=returns(7),
+            mean_return_100=None,
+            best_eval_return=None,
+            commit=None,
+        )
     shutil.rmtree(tmp_path / "equal")
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
@@ -205,7 +279,10 @@ def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_comp
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
     say_comparison([Job(0, [], folder, "") for folder in folders])
     sentence, *rows, command = capsys.readouterr().err.splitlines()
-    assert sentence.startswith("CartPole-v1: returns.n=2 is ahead of returns.n=1") and "ends higher" in sentence
+    assert (
+        sentence.startswith("CartPole-v1: returns.n=2 is ahead of returns.n=1")
+        and "ends higher" in sentence
+    )
     for row, n, value in zip(rows, (1, 2), (22.0, 32.0), strict=True):
         assert row.startswith(f"  returns.n={n}: ") and f" {value} [" in row and "steps" not in row
     assert "a3c_exp.report" in command
@@ -213,39 +290,67 @@ def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_comp
     assert "CartPole" not in capsys.readouterr().err
 
 
-def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(tmp_path: Path) -> None:
+def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(
+    tmp_path: Path,
+) -> None:
     """How far the last rollout went beyond it is luck."""
     stop = {"stop": {"mean_return": 475.0}}
     for n, steps in ((5, 3000), (9, 1000)):
         for seed in range(5):
-            place, settings, value = tmp_path / f"{n}_{seed}", returns(n) | stop, 475.0 + n + seed
-            run(place, seed, steps + seed, settings=settings, mean_return_100=value, stop_reason="mean_return")
+            place = tmp_path / f"{n}_{seed}"
+            settings = returns(n) | stop
+            value = 475.0 + n + seed
+            run(
+                place,
+                seed,
+                steps + seed,
+                settings=settings,
+                mean_return_100=value,
+                stop_reason="mean_return",
+            )
     configurations = ranked(tmp_path)
     assert list(configurations) == ["returns.n=9", "returns.n=5"]
     assert {row["final return"] for row in table(configurations)} == {"475.0 [475.0, 475.0]"}
     [sentence] = comparison(configurations)
-    assert sentence.startswith("returns.n=9 is ahead of returns.n=5") and "is solved after fewer steps" in sentence
+    assert (
+        sentence.startswith("returns.n=9 is ahead of returns.n=5")
+        and "is solved after fewer steps" in sentence
+    )
 
 
 @pytest.mark.parametrize(("seeds", "apart"), [(5, 1.0), (4, 100.0)])
-def test_runs_that_overlap_or_are_few_leave_it_undecided(tmp_path: Path, seeds: int, apart: float) -> None:
+def test_runs_that_overlap_or_are_few_leave_it_undecided(
+    tmp_path: Path, seeds: int, apart: float
+) -> None:
     for n in (5, 9):
         for seed in range(seeds):
-            run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=apart * n + 4 * seed)
+            run(
+                tmp_path / f"{n}_{seed}",
+                seed,
+                settings=returns(n),
+                mean_return_100=apart * n + 4 * seed,
+            )
     [sentence] = comparison(ranked(tmp_path))
     assert sentence.startswith("Undecided between returns.n=5 and returns.n=9")
 
 
 def test_a_high_mean_of_few_good_runs_is_not_ahead(tmp_path: Path) -> None:
     for seed in range(25):
-        run(tmp_path / f"5_{seed}", seed, settings=returns(5), mean_return_100=500.0 if seed < 7 else 20.0)
+        run(
+            tmp_path / f"5_{seed}",
+            seed,
+            settings=returns(5),
+            mean_return_100=500.0 if seed < 7 else 20.0,
+        )
         run(tmp_path / f"9_{seed}", seed, settings=returns(9), mean_return_100=49.0 + seed / 100)
     configurations = ranked(tmp_path)
     assert next(iter(configurations)) == "returns.n=5"
     assert comparison(configurations)[0].startswith("Undecided between")
 
 
-def test_without_a_return_a_comparison_is_undecided_and_without_a_threshold_nothing_is_reached(tmp_path: Path) -> None:
+def test_without_a_return_a_comparison_is_undecided_and_without_a_threshold_nothing_is_reached(
+    tmp_path: Path,
+) -> None:
     run(tmp_path / "a", settings=returns(5) | {"reward_threshold": None})
     assert comparison(ranked(tmp_path)) == []
     assert table(ranked(tmp_path))[0]["solved"] == "-"
@@ -275,13 +380,17 @@ def test_a_mean_of_a_few_episodes_solves_nothing(tmp_path: Path) -> None:
     run(tmp_path / "a", settings={"reward_threshold": 100.0})
     (tmp_path / "a" / "summary.json").unlink()
     rows = "10,1,150,3\n2000,2,20,99\n3000,3,110,120\n4000,4,90,140\n"
-    (tmp_path / "a" / "metrics.csv").write_text(f"step,wall_seconds,rollout/ep_rew_mean,rollout/episodes\n{rows}")
+    (tmp_path / "a" / "metrics.csv").write_text(
+        f"step,wall_seconds,rollout/ep_rew_mean,rollout/episodes\n{rows}"
+    )
     [found], _ = find_runs([tmp_path])
     numbers = [found.numbers[name] for name in ("solved_steps", "best_return", "final_return")]
     assert numbers == [3000, 110, 90]
 
 
-def test_the_best_return_of_a_run_that_goes_on_is_that_of_its_evaluations_too(tmp_path: Path) -> None:
+def test_the_best_return_of_a_run_that_goes_on_is_that_of_its_evaluations_too(
+    tmp_path: Path,
+) -> None:
     run(tmp_path / "a")
     (tmp_path / "a" / "summary.json").unlink()
     header = "step,wall_seconds,rollout/ep_rew_mean,rollout/episodes,eval/mean_reward"
@@ -289,14 +398,19 @@ def test_the_best_return_of_a_run_that_goes_on_is_that_of_its_evaluations_too(tm
     assert find_runs([tmp_path])[0][0].numbers["best_return"] == 80
 
 
-def test_a_run_that_goes_on_is_reported_as_far_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_goes_on_is_reported_as_far_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(tmp_path / "a", settings={"reward_threshold": 30.0})
     curve(tmp_path / "a", (1000, 1.0, 10.0), (2000, 2.0, 30.0), (3000, 3.0, 20.0), ended=False)
     with open(tmp_path / "a" / "metrics.csv", "a") as file:
         file.write("4000,4.0,99")  # as it is while the run writes it
     assert report.main([str(tmp_path)]) == 0
     output = capsys.readouterr().out
-    assert "| CartPole-v1 | 1, 1 unfinished | 1 of 1 | 20.0 | 30.0 | 2,000 | 2.0 | 1,000 | - | a |" in output
+    assert (
+        "| CartPole-v1 | 1, 1 unfinished | 1 of 1 | 20.0 | 30.0 | 2,000 | 2.0 | 1,000 | - | a |"
+        in output
+    )
     assert "Unfinished, and counted: a." in output
 
 
@@ -314,14 +428,18 @@ def test_a_run_that_was_interrupted_counts_as_one_that_was_killed(
     assert "| CartPole-v1 | 2, 1 unfinished |" in output and "Unfinished, and counted: b." in output
 
 
-def test_runs_that_failed_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_failed_are_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(tmp_path / "a", 0, 1000, machine={"processor": "this one", "usable_cores": 2})
     run(tmp_path / "b", 1, stop_reason="stalled")
     run(tmp_path / "c", 2, 5000, machine={"processor": "that one", "usable_cores": 8})
     assert report.main([str(tmp_path)]) == 1, "as evaluate ends that leaves runs out"
     output = capsys.readouterr().out
     assert "| CartPole-v1 | 2 | 2 of 2 |" in output
-    assert f"; that one, 8 cores; this one, 2 cores.\nLeft out: {tmp_path / 'b'}: stalled\n" in output
+    assert (
+        f"; that one, 8 cores; this one, 2 cores.\nLeft out: {tmp_path / 'b'}: stalled\n" in output
+    )
     page = (tmp_path / "report" / "index.html").read_text()
     assert "stalled" in page and "<img" not in page, "there is no curve"
     for folder, reason in ((tmp_path / "b", "stalled"), (tmp_path / "nowhere", "config.yaml")):
@@ -343,7 +461,9 @@ ODD = [
 
 
 @pytest.mark.parametrize(("file", "content", "reason"), ODD)
-def test_a_run_that_cannot_be_read_is_named_and_left_out(file: str, content: str, reason: str, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_is_named_and_left_out(
+    file: str, content: str, reason: str, tmp_path: Path
+) -> None:
     """A sweep of many seeds keeps its report where one folder has suffered."""
     run(tmp_path / "a", 0)
     run(tmp_path / "b", 1)
@@ -354,10 +474,14 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(file: str, content: str
     runs, left_out = find_runs([tmp_path])
     assert [each.folder for each in runs] == [tmp_path / "a"]
     assert left_out[tmp_path / "b"].startswith(f"its {file} is damaged: {reason}")
-    assert left_out[tmp_path / "c"].startswith(f"its {file} is damaged: "), "a FIFO is not waited for"
+    assert left_out[tmp_path / "c"].startswith(f"its {file} is damaged: "), (
+        "a FIFO is not waited for"
+    )
 
 
-def test_names_with_control_characters_are_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_with_control_characters_are_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(tmp_path / "a", 0, env="Cart\x1b[2J|Pole\n-v1")
     run(tmp_path / "b\x1b[31m", 1)
     (tmp_path / "b\x1b[31m" / "summary.json").write_text("{}")
@@ -405,12 +529,16 @@ def test_a_curve_is_what_metrics_csv_has_of_returns(tmp_path: Path) -> None:
         "100,1.0,10,\n200,2.0,,5\n400,4.0,40,\n300,3.0,nan,\n300,2.5,30,\n700,7.0,7"
     )
     found = read_curve(file)
-    assert found.steps.tolist() == [100, 300, 400], "in order, without what is not finite, and without half a row"
+    assert found.steps.tolist() == [100, 300, 400], (
+        "in order, without what is not finite, and without half a row"
+    )
     assert found.seconds.tolist() == [1.0, 2.5, 4.0]
     assert found.returns.tolist() == [10, 30, 40]
 
 
-def test_a_band_goes_as_far_as_the_longest_run_and_those_that_ended_earlier_keep_their_return(tmp_path: Path) -> None:
+def test_a_band_goes_as_far_as_the_longest_run_and_those_that_ended_earlier_keep_their_return(
+    tmp_path: Path,
+) -> None:
     for seed, last in enumerate((1000, 2000, 3000)):
         run(tmp_path / str(seed), seed)
         curve(tmp_path / str(seed), (0, 0.0, 0.0), (last, last / 100, float(last)))
@@ -423,7 +551,9 @@ def test_a_band_goes_as_far_as_the_longest_run_and_those_that_ended_earlier_keep
     assert over_time is not None and over_time.x[-1] == 30.0
 
 
-def test_a_band_leaves_out_runs_that_go_on_or_ends_with_the_shortest_of_them(tmp_path: Path) -> None:
+def test_a_band_leaves_out_runs_that_go_on_or_ends_with_the_shortest_of_them(
+    tmp_path: Path,
+) -> None:
     for seed, last in enumerate((1000, 2000)):
         run(tmp_path / str(seed), seed)
         curve(tmp_path / str(seed), (0, 0.0, 0.0), (last, 1.0, 1.0), ended=False)
@@ -467,14 +597,21 @@ def test_a_setting_with_many_values_has_a_scatter(values: int, tmp_path: Path) -
             settings = {"optimizer": optimizer, "returns": {"_target_": f"a3c_exp.returns.{name}"}}
             score = None if (n, name) == (3, "GAE") else 10.0 * n
             run(tmp_path / f"{name}{n}", settings=settings, mean_return_100=score)
-    run(tmp_path / "other", settings={"optimizer": {"_target_": "mine.Other", "learning_rate": "auto"}})
+    run(
+        tmp_path / "other",
+        settings={"optimizer": {"_target_": "mine.Other", "learning_rate": "auto"}},
+    )
     assert report.main([str(tmp_path)]) == 0
     picture = tmp_path / "report" / "1_CartPole-v1_optimizer.learning_rate.png"
     assert picture.exists() == (values == 7)
-    assert ("over optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()) == (values == 7)
+    assert ("over optimizer.learning_rate" in (tmp_path / "report" / "index.html").read_text()) == (
+        values == 7
+    )
 
 
-def test_numbers_at_a_narrow_axis_are_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_at_a_narrow_axis_are_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[Any] = []
 
     def keep(figure: Any) -> bytes:
@@ -483,12 +620,18 @@ def test_numbers_at_a_narrow_axis_are_plain(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("a3c_exp.report.charts._png", keep)
     for n in range(8):
-        settings = {"optimizer": {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-3 + 5e-4 * n}}
+        settings = {
+            "optimizer": {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-3 + 5e-4 * n}
+        }
         run(tmp_path / str(n), settings=settings, mean_return_100=10.0 * n)
     assert report.main([str(tmp_path)]) == 0
     [axes] = drawn[0].axes
     drawn[0].draw_without_rendering()
-    shown = [label.get_text() for which in ("major", "minor") for label in axes.get_xticklabels(which=which)]
+    shown = [
+        label.get_text()
+        for which in ("major", "minor")
+        for label in axes.get_xticklabels(which=which)
+    ]
     assert any(shown) and not any("$" in text for text in shown)
 
 
@@ -496,9 +639,15 @@ def test_each_run_is_a_point_of_a_scatter_where_two_settings_have_many_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []
-    monkeypatch.setattr("matplotlib.axes.Axes.scatter", lambda self, x, y, **look: drawn.append(len(x)))
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.scatter", lambda self, x, y, **look: drawn.append(len(x))
+    )
     for n in range(8):
-        optimizer = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-4 * 2**n, "max_grad_norm": 1.0 + n}
+        optimizer = {
+            "_target_": "a3c_exp.optimizers.SGD",
+            "learning_rate": 1e-4 * 2**n,
+            "max_grad_norm": 1.0 + n,
+        }
         run(tmp_path / str(n), settings={"optimizer": optimizer}, mean_return_100=10.0 * n)
     assert report.main([str(tmp_path)]) == 0
     assert drawn == [8, 8]
@@ -527,7 +676,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
     page = (written / "index.html").read_text()
     sources = re.findall(r"\b(?:src|srcset|href|action|data)=.{30}", page)
-    assert [source[:27] for source in sources] == ['src="data:image/png;base64,'] * 2, "curves of two environments"
+    assert [source[:27] for source in sources] == ['src="data:image/png;base64,'] * 2, (
+        "curves of two environments"
+    )
     assert not re.search("<(script|link|iframe)", page), "a name is text, not code"
     assert html.escape(SCRIPT) in page
     sentence = "Undecided between returns.n=5 and returns.n=9"
@@ -536,7 +687,9 @@ def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
     assert len(pictures) == 2 and all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
 
 
-@pytest.mark.parametrize(("cell", "written"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("x=1", "x=1"), (-1.5e-7, "-1.5e-07")])
+@pytest.mark.parametrize(
+    ("cell", "written"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("x=1", "x=1"), (-1.5e-7, "-1.5e-07")]
+)
 def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, cell: object, written: str) -> None:
     write_table(tmp_path / "table.csv", ["a", "b"], [[cell, "y"]])
     assert (tmp_path / "table.csv").read_text() == f"a,b\n{written},y\n"
@@ -546,10 +699,25 @@ def test_tables_can_be_read_by_other_programs(written: Path) -> None:
     with open(written / "runs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["configuration"] for row in rows} == {"returns.n=5", "returns.n=9"}
-    assert sorted(float(row["final_return"]) for row in rows) == [50.0, 50.0, 51.0, 51.0, 90.0, 90.0, 91.0, 91.0]
-    assert (rows[0]["steps"], rows[0]["solved_steps"], rows[0]["stop_reason"]) == ("2000.0", "1000.0", "total_steps")
+    assert sorted(float(row["final_return"]) for row in rows) == [
+        50.0,
+        50.0,
+        51.0,
+        51.0,
+        90.0,
+        90.0,
+        91.0,
+        91.0,
+    ]
+    assert (rows[0]["steps"], rows[0]["solved_steps"], rows[0]["stop_reason"]) == (
+        "2000.0",
+        "1000.0",
+        "total_steps",
+    )
     with open(written / "curves.csv", newline="") as file:
         points = list(csv.DictReader(file))
     assert {(row["axis"], row["runs"]) for row in points} == {("steps", "2"), ("seconds", "2")}
-    last = [row for row in points if row["configuration"] == "returns.n=9" and row["axis"] == "steps"][-1]
+    last = [
+        row for row in points if row["configuration"] == "returns.n=9" and row["axis"] == "steps"
+    ][-1]
     assert [float(last[name]) for name in ("x", "iqm", "low", "high")] == [2000.0, 90.5, 90.0, 91.0]

@@ -26,20 +26,35 @@ VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
 
 
 def faulty(fault: str, backend: str = "processes", **settings: Any) -> dict[str, Any]:
-    """A run whose second worker goes wrong at its 20th step. Its replacement does not, unless `victim` is None."""
+    """A run whose second worker goes wrong at its 20th step. Its replacement does not, unless
+    `victim` is None."""
     kwargs = {"fault": fault, "victim": VICTIM} | settings.pop("faults", {})
-    defaults: dict[str, Any] = {"workers": 2, "envs_per_worker": 1, "total_steps": 10**9, "backend__max_restarts": 3}
-    return config("faulty:Faulty-v0", backend, env__kwargs=kwargs, plugins=["faulty"], **defaults | settings)
+    defaults: dict[str, Any] = {
+        "workers": 2,
+        "envs_per_worker": 1,
+        "total_steps": 10**9,
+        "backend__max_restarts": 3,
+    }
+    return config(
+        "faulty:Faulty-v0", backend, env__kwargs=kwargs, plugins=["faulty"], **defaults | settings
+    )
 
 
 def replaced(events: list[Event]) -> bool:
     """Return whether a worker was replaced, and its replacement has learned something."""
-    restart = next((index for index, event in enumerate(events) if event.counts.get("restarts", 0)), len(events))
-    return any(event.worker == events[restart].worker and event.contributions for event in events[restart + 1 :])
+    restart = next(
+        (index for index, event in enumerate(events) if event.counts.get("restarts", 0)),
+        len(events),
+    )
+    return any(
+        event.worker == events[restart].worker and event.contributions
+        for event in events[restart + 1 :]
+    )
 
 
 def ended(whole: dict[str, Any]) -> list[Event]:
-    """The events of a run that goes on until a worker has been replaced, and then ends by itself."""
+    """The events of a run that goes on until a worker has been replaced, and then ends by
+    itself."""
     events, state, error = drain(whole, enough=replaced)
     assert error is None
     assert np.isfinite(state["parameters"]).all()
@@ -54,7 +69,9 @@ class TestAKilledWorker:
         warnings = [warning for event in events for warning in event.warnings]
         assert warnings == ["worker 1 was killed by SIGKILL: another one takes its place"]
 
-    def test_is_replaced_although_a_program_that_it_started_holds_its_pipe(self, tmp_path: Path) -> None:
+    def test_is_replaced_although_a_program_that_it_started_holds_its_pipe(
+        self, tmp_path: Path
+    ) -> None:
         note = tmp_path / "note"
         events = ended(faulty("leave a child", faults={"note": str(note)}))
         assert sum(event.counts.get("restarts", 0) for event in events) == 1
@@ -64,12 +81,17 @@ class TestAKilledWorker:
 
 class TestAWorkerThatHangs:
     def test_because_it_is_stopped_is_killed_and_replaced(self) -> None:
-        with running(faulty("raise", faults={"victim": -1}, backend__stall_seconds=1.0)) as (events, store):
+        with running(faulty("raise", faults={"victim": -1}, backend__stall_seconds=1.0)) as (
+            events,
+            store,
+        ):
             next(event for event in events if event is not None and event.worker == 1)
             victim = next(child.pid for child in worker_processes() if child.name == "worker 1")
             assert victim is not None
             os.kill(victim, signal.SIGSTOP)
-            restart = next(event for event in events if event is not None and "restarts" in event.counts)
+            restart = next(
+                event for event in events if event is not None and "restarts" in event.counts
+            )
             assert restart.worker == 1
             assert restart.warnings[0].startswith("worker 1 hung: it")
             assert "and was killed" in restart.warnings[0]
@@ -80,7 +102,8 @@ def test_a_worker_that_raises_after_its_first_update_is_replaced(tmp_path: Path)
     trigger = tmp_path / "trigger"
     loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
     triggered = threading.Event()
-    contributors, restarted = set[int](), set[int]()
+    contributors = set[int]()
+    restarted = set[int]()
 
     def enough(events: list[Event]) -> bool:
         last = events[-1] if events else Event(0)  # there are many events: each is looked at once
@@ -93,8 +116,14 @@ def test_a_worker_that_raises_after_its_first_update_is_replaced(tmp_path: Path)
             trigger.touch()
         return bool(last.contributions) and last.worker in restarted
 
-    settings: dict[str, Any] = {"algorithm": loss, "plugins": ["scripted", "faulty"], "backend__max_restarts": 3}
-    events, _, error = drain(config(SCRIPTED, "processes", workers=2, total_steps=10**9, **settings), enough)
+    settings: dict[str, Any] = {
+        "algorithm": loss,
+        "plugins": ["scripted", "faulty"],
+        "backend__max_restarts": 3,
+    }
+    events, _, error = drain(
+        config(SCRIPTED, "processes", workers=2, total_steps=10**9, **settings), enough
+    )
     assert error is None
     (warning,) = [warning for event in events for warning in event.warnings]
     assert warning.endswith("RuntimeError: scripted to fail\nanother one takes its place")
@@ -119,23 +148,34 @@ def test_a_fork_server_that_is_killed_is_started_again_and_the_run_goes_on() -> 
             kill_fork_server()
         return len(restarted) >= 2 and learned == {0, 1}
 
-    events, _, error = drain(config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3), enough)
+    events, _, error = drain(
+        config(backend="processes", workers=2, total_steps=10**9, backend__max_restarts=3), enough
+    )
     assert error is None
     assert sum(event.counts.get("restarts", 0) for event in events) == 2
     assert len(lost) == 2 and not any(_is_worker(pid) for pid in lost)
     wait_until(nobody_works)
 
 
-def test_a_fork_server_that_dies_as_a_worker_is_started_costs_no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker would come from the next server, and would take itself for an orphan of the first."""
-    look_up, killed = forkserver.server, list[int]()
+def test_a_fork_server_that_dies_as_a_worker_is_started_costs_no_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker would come from the next server, and would take itself for an orphan of the
+    first."""
+    look_up = forkserver.server
+    killed = list[int]()
 
     def server() -> int:
         pid = look_up()
         if not killed:
             killed.append(pid)
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text())
+            wait_until(
+                lambda: (
+                    not Path(f"/proc/{pid}").exists()
+                    or ") Z " in Path(f"/proc/{pid}/stat").read_text()
+                )
+            )
         return pid
 
     monkeypatch.setattr(forkserver, "server", server)

@@ -23,13 +23,23 @@ from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.trainer import Run, Trainer
 
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
-NORMALIZED = {"env__normalize_observations": True, "env__normalize_rewards": True, "env__kwargs": {"length": 5}}
+NORMALIZED = {
+    "env__normalize_observations": True,
+    "env__normalize_rewards": True,
+    "env__kwargs": {"length": 5},
+}
 EVERYTHING: dict[str, Any] = NORMALIZED | {"workers": 2, "schedule": LINEAR, "eval__every": 100}
 
-# Whole episodes in an environment without randomness: a resumed run equals a run that never stopped, since it stops
-# between two episodes. (Observations are ones and zeros, so that their sums are exact in any order.)
+# Whole episodes in an environment without randomness: a resumed run equals a run that never
+# stopped, since it stops
+# between two episodes. (Observations are ones and zeros, so that their sums are exact in any
+# order.)
 ALONE = {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800}
-BETWEEN_EPISODES: dict[str, Any] = ALONE | {"env__normalize_observations": True, "schedule": LINEAR, "lock": True}
+BETWEEN_EPISODES: dict[str, Any] = ALONE | {
+    "env__normalize_observations": True,
+    "schedule": LINEAR,
+    "lock": True,
+}
 LSTM = {"network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}}
 NADAM = {"_target_": "torch.optim.NAdam", "lr": 1e-2}
 LOSS_MODULE = SETTINGS["a loss with a module"]
@@ -49,27 +59,44 @@ class TestState:
         """A resumed run with nothing left to do saves the state that it has read."""
         train(tmp_path, TARGET, optimizer_state="per_worker", **EVERYTHING)
         before = latest(tmp_path)
-        assert all(np.any(before["store"][key]) for key in ("parameters", "optimizer_state", "stats", "rng_states"))
+        assert all(
+            np.any(before["store"][key])
+            for key in ("parameters", "optimizer_state", "stats", "rng_states")
+        )
         done = resume(tmp_path)
         after = latest(tmp_path)
         assert same(after["store"], before["store"])
         for key in ("steps", "updates", "episodes", "recent_returns", "staleness"):
             assert same(after["statistics"][key], before["statistics"][key]), key
-        assert after["best_eval_return"] == before["best_eval_return"] == done.summary["best_eval_return"]
+        assert (
+            after["best_eval_return"]
+            == before["best_eval_return"]
+            == done.summary["best_eval_return"]
+        )
 
     @pytest.mark.parametrize("parts", [LSTM, LSTM | {"optimizer": NADAM}, LOSS_MODULE, SARSA])
-    def test_a_run_in_two_parts_equals_the_run_in_one(self, parts: dict[str, Any], tmp_path: Path) -> None:
-        """Parameters, optimizer state, Adam's counter, the schedule, the statistics and the worker's generator: bit for
-        bit, also on another backend."""
+    def test_a_run_in_two_parts_equals_the_run_in_one(
+        self, parts: dict[str, Any], tmp_path: Path
+    ) -> None:
+        """Parameters, optimizer state, Adam's counter, the schedule, the statistics and the
+        worker's generator: bit for bit, also on another backend."""
         settings = BETWEEN_EPISODES | parts
         train(tmp_path / "one", **settings)
         done = train(tmp_path / "two", stop__max_episodes=20, **settings)
         assert done.summary["steps"] < 500, "threads would run on"
         resume(tmp_path / "two", stop__max_episodes=None, backend={"_target_": TARGETS["threads"]})
-        one, two = latest(tmp_path / "one"), latest(tmp_path / "two")
+        one = latest(tmp_path / "one")
+        two = latest(tmp_path / "two")
         for key in one["store"]:
             assert same(one["store"][key], two["store"][key]), key
-        for key in ("steps", "episodes", "updates", "recent_returns", "recent_lengths", "recent_end_steps"):
+        for key in (
+            "steps",
+            "episodes",
+            "updates",
+            "recent_returns",
+            "recent_lengths",
+            "recent_end_steps",
+        ):
             assert same(one["statistics"][key], two["statistics"][key]), key
 
     def test_a_resumed_run_plays_other_episodes(self, tmp_path: Path) -> None:
@@ -83,10 +110,13 @@ class TestState:
         assert not np.intersect1d(first, both[len(first) :]).size
 
     def test_a_worse_policy_does_not_replace_the_best_one(self, tmp_path: Path) -> None:
-        """Also if the run was killed between the evaluation that found it and the next checkpoint."""
+        """Also if the run was killed between the evaluation that found it and the next
+        checkpoint."""
         done = train(tmp_path, TARGET, **EVERYTHING)
         state = latest(tmp_path)
-        checkpoint.save(tmp_path / "checkpoints" / "latest.ckpt", state | {"best_eval_return": None})
+        checkpoint.save(
+            tmp_path / "checkpoints" / "latest.ckpt", state | {"best_eval_return": None}
+        )
         best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
         checkpoint.save(tmp_path / "checkpoints" / "best.ckpt", best | {"best_eval_return": 1e6})
         assert resume(tmp_path, total_steps=320).summary["best_eval_return"] == 1e6
@@ -112,9 +142,13 @@ class TestFiles:
         before = [(tmp_path / name).read_bytes() for name in ("config.yaml", "summary.json")]
         with pytest.raises(FolderError):
             resume(tmp_path, total_steps=320)
-        assert [(tmp_path / name).read_bytes() for name in ("config.yaml", "summary.json")] == before
+        assert [
+            (tmp_path / name).read_bytes() for name in ("config.yaml", "summary.json")
+        ] == before
 
-    def test_a_resumed_run_has_no_summary_until_it_ends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_resumed_run_has_no_summary_until_it_ends(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Killed meanwhile, it has none, as if it were killed in its first session."""
         train(tmp_path)
         assert (tmp_path / "summary.json").exists()
@@ -126,7 +160,9 @@ class TestFiles:
 
 class TestCurves:
     def test_times_add_up_and_resumptions_are_counted(self, tmp_path: Path) -> None:
-        first = train(tmp_path, reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**6).summary
+        first = train(
+            tmp_path, reward_threshold=0.0, stop__mean_return=0.0, total_steps=10**6
+        ).summary
         saved = latest(tmp_path)["statistics"]["seconds"]
         second = resume(tmp_path, stop__mean_return=None, total_steps=480).summary
         assert json.loads((tmp_path / "summary.json").read_text()) == second
@@ -151,7 +187,9 @@ class TestCurves:
 
 class TestCommandLine:
     @pytest.mark.parametrize("damage", ["missing", "another network's"])
-    def test_a_checkpoint_that_cannot_be_used_is_one_line(self, damage: str, tmp_path: Path, refuses: Refuses) -> None:
+    def test_a_checkpoint_that_cannot_be_used_is_one_line(
+        self, damage: str, tmp_path: Path, refuses: Refuses
+    ) -> None:
         folder = tmp_path / "run"
         train(folder)
         if damage == "missing":
@@ -163,13 +201,17 @@ class TestCommandLine:
         refuses([f"resume={folder}", "plugins=[scripted]", "total_steps=320"], "resume")
         assert content(folder) == before
 
-    def test_a_run_that_is_still_going_on_is_refused(self, tmp_path: Path, refuses: Refuses) -> None:
+    def test_a_run_that_is_still_going_on_is_refused(
+        self, tmp_path: Path, refuses: Refuses
+    ) -> None:
         train(tmp_path)
         with exclusive_folder(tmp_path):
             refuses([f"resume={tmp_path}", "plugins=[scripted]"], "resume", str(tmp_path))
         assert main([f"resume={tmp_path}", "plugins=[scripted]"]) == 0
 
-    def test_total_steps_below_the_steps_made_are_refused(self, tmp_path: Path, refuses: Refuses) -> None:
+    def test_total_steps_below_the_steps_made_are_refused(
+        self, tmp_path: Path, refuses: Refuses
+    ) -> None:
         train(tmp_path, total_steps=150)
         words = [f"resume={tmp_path}", "plugins=[scripted]"]
         assert "must be 160 or more" in refuses([*words, "total_steps=100"], "total_steps", 100)

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Returns, Trajectory, VTrace
 
-REWARDS, VALUES, LAST = (1, 2, 3, 4), (10, 20, 30, 40), 50
+REWARDS = (1, 2, 3, 4)
+VALUES = (10, 20, 30, 40)
+LAST = 50
 
 
 def one_environment(
@@ -26,7 +28,8 @@ def one_environment(
     truncated: int | None = None,
     final: float = 0.0,
 ) -> Trajectory:
-    """B = 1. last: V(s_T). An episode ends in step `terminated`, or in step `truncated` with V(final) = `final`.
+    """B = 1. last: V(s_T). An episode ends in step `terminated`, or in step `truncated` with
+    V(final) = `final`.
 
     On-policy: both log-probabilities are ln 1/2.
     """
@@ -36,7 +39,9 @@ def one_environment(
         ends[0, terminated], next_values[terminated] = True, 0.0
     if truncated is not None:
         ends[1, truncated], next_values[truncated] = True, final
-    r, v, next_v = (np.array(each, np.float32).reshape(-1, 1) for each in (rewards, values, next_values))
+    r, v, next_v = (
+        np.array(each, np.float32).reshape(-1, 1) for each in (rewards, values, next_values)
+    )
     log_probs = np.full(ends[0].shape, np.log(0.5), np.float32)
     return Trajectory(r, v, next_v, ends[0], ends[1], log_probs, log_probs)
 
@@ -44,7 +49,8 @@ def one_environment(
 @st.composite
 def trajectories(draw: st.DrawFn, truncations: bool = True) -> Trajectory:
     """Any mixture of episodes of any lengths, with next_values as a rollout has them."""
-    length, width = draw(st.integers(1, 20)), draw(st.integers(1, 3))
+    length = draw(st.integers(1, 20))
+    width = draw(st.integers(1, 3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     shape = (length, width)
     rewards = rng.normal(scale=draw(st.sampled_from([0.0, 1.0, 10.0])), size=shape)
@@ -100,13 +106,15 @@ ESTIMATORS: list[Returns] = [
 ]
 
 
-# -- by hand: gamma = 1/2; rewards 1 2 3 4; values 10 20 30 40, and 50 after them ------------------------------------
+# -- by hand: gamma = 1/2; rewards 1 2 3 4; values 10 20 30 40, and 50 after them
+# ------------------------------------
 
 
 @pytest.mark.parametrize(
     ("returns", "ends", "expected"),
     [
-        # G_0 = 1 + 2/2 + V(s_2)/4 = 1 + 1 + 7.5; the last row has only one step left, then V(s_4) = 50.
+        # G_0 = 1 + 2/2 + V(s_2)/4 = 1 + 1 + 7.5; the last row has only one step left, then V(s_4) =
+        # 50.
         (NStep(n=2), {}, [9.5, 13.5, 17.5, 29.0]),
         (NStep(n=2), {"terminated": 1}, [2.0, 2.0, 17.5, 29.0]),
         # V(final) = 60: 1 + 2/2 + 60/4 and 2 + 60/2.
@@ -115,7 +123,8 @@ ESTIMATORS: list[Returns] = [
         (NStep(), {}, [6.375, 10.75, 17.5, 29.0]),
         (Discounted(), {"terminated": 3}, [3.25, 4.5, 5.0, 4.0]),
         (Discounted(), {"truncated": 3, "final": 8}, [3.75, 5.5, 7.0, 8.0]),
-        # s_2 and s_3 are states of the rollout; s_4 and s_5, which rows 2 and 3 would need, are not.
+        # s_2 and s_3 are states of the rollout; s_4 and s_5, which rows 2 and 3 would need, are
+        # not.
         (NStepZero(n=2), {}, [9.5, 13.5, 5.0, 4.0]),
         # The known bias: V(final) = 60 is known and not used.
         (NStepZero(n=2), {"truncated": 1, "final": 60}, [2.0, 2.0, 5.0, 4.0]),
@@ -126,7 +135,8 @@ def test_targets_by_hand(returns: Returns, ends: dict[str, Any], expected: list[
     assert column(returns(one_environment(REWARDS, VALUES, LAST, **ends), 0.5)[1]) == expected
 
 
-# -- against the definitions -----------------------------------------------------------------------------------------
+# -- against the definitions
+# -----------------------------------------------------------------------------------------
 
 
 def sum_of_rewards(x: Trajectory, gamma: float, t: int, b: int, m: int) -> float:
@@ -182,16 +192,20 @@ def test_gae_is_its_definition(x: Trajectory, gamma: float, lambda_: float) -> N
 
 
 def test_a_long_episode_keeps_five_digits() -> None:
-    """5,000 rewards of 1 sum to (1 - gamma^m) / (1 - gamma), with m steps left and gamma as single precision has it."""
+    """5,000 rewards of 1 sum to (1 - gamma^m) / (1 - gamma), with m steps left and gamma as single
+    precision has it."""
     gamma = float(np.float32(0.999))
     ones = np.ones((5000, 2), np.float32)
     ends = np.arange(5000)[:, None].repeat(2, axis=1) == 4999
     _, returns = Discounted()(Trajectory(ones, ones, 0 * ones, ends, ends & False), gamma)
     left = np.arange(5000, 0, -1)[:, None]
-    np.testing.assert_allclose(returns, ((1 - gamma**left) / (1 - gamma)).repeat(2, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        returns, ((1 - gamma**left) / (1 - gamma)).repeat(2, axis=1), rtol=1e-5
+    )
 
 
-# -- against one another ---------------------------------------------------------------------------------------------
+# -- against one another
+# ---------------------------------------------------------------------------------------------
 
 
 @given(trajectories(), gammas, st.integers(0, 10))
@@ -201,7 +215,8 @@ def test_an_n_past_the_rollout_is_all_of_it(x: Trajectory, gamma: float, more: i
     np.testing.assert_array_equal(Discounted()(x, gamma)[1], whole)
 
 
-# -- what holds for all of them --------------------------------------------------------------------------------------
+# -- what holds for all of them
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=repr)
@@ -219,7 +234,8 @@ def test_they_are_pure_functions(estimator: Returns, x: Trajectory, gamma: float
         np.testing.assert_array_equal(array, copy)
 
 
-# -- v-trace --------------------------------------------------------------------------------------------------------
+# -- v-trace
+# --------------------------------------------------------------------------------------------------
 
 
 def v_trace_definition(
@@ -228,7 +244,8 @@ def v_trace_definition(
     """Equation 1 of Espeholt et al. 2018, a sum of products for each row; and its advantages."""
     assert x.log_probs is not None and x.target_log_probs is not None
     ratios = np.exp(x.target_log_probs.astype(np.float64) - x.log_probs)
-    rho, c = np.minimum(rho_clip, ratios), lambda_ * np.minimum(c_clip, ratios)
+    rho = np.minimum(rho_clip, ratios)
+    c = lambda_ * np.minimum(c_clip, ratios)
     deltas = rho * (x.rewards.astype(np.float64) + gamma * x.next_values - x.values)
 
     def v(t: int, b: int) -> float:
@@ -249,15 +266,22 @@ bounds = st.sampled_from([(1.0, 1.0), (2.0, 0.5), (1e6, 1e6)])
 
 
 @given(trajectories(), gammas, st.sampled_from([0.0, 0.3, 0.95, 1.0]), bounds)
-def test_v_trace_is_its_definition(x: Trajectory, gamma: float, lambda_: float, bound: tuple[float, float]) -> None:
+def test_v_trace_is_its_definition(
+    x: Trajectory, gamma: float, lambda_: float, bound: tuple[float, float]
+) -> None:
     actual = VTrace(lambda_=lambda_, rho_clip=bound[0], c_clip=bound[1])(x, gamma)
     for result, expected in zip(actual, v_trace_definition(x, gamma, lambda_, *bound), strict=True):
-        scale = max(1.0, np.abs(expected).max())  # products of unbounded ratios are large, and their digits as many
+        # products of unbounded ratios are large, and their digits as many
+        scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(result / scale, expected / scale, atol=2e-4)
 
 
 def test_v_trace_stays_finite_where_the_policy_that_acted_was_nearly_certain_not_to() -> None:
     x = one_environment(REWARDS, VALUES, LAST)
-    strange = replace(x, log_probs=np.full((4, 1), -1000, np.float32), target_log_probs=np.zeros((4, 1), np.float32))
+    strange = replace(
+        x,
+        log_probs=np.full((4, 1), -1000, np.float32),
+        target_log_probs=np.zeros((4, 1), np.float32),
+    )
     for result, expected in zip(VTrace()(strange, 0.5), VTrace()(x, 0.5), strict=True):
         np.testing.assert_array_equal(result, expected)

@@ -23,18 +23,23 @@ class TestPushesIntoRounds:
         assert last.done() and first.done() and second.done()
         assert [ticket.event.updates for ticket in (first, second, last)] == [0, 0, 1]
         assert all(ticket.event.staleness == {0: 1} for ticket in (first, second, last))
-        np.testing.assert_allclose(store.state()["parameters"], -ones((10 * 1 + 10 * 2 + 20 * 6) / 40))
+        np.testing.assert_allclose(
+            store.state()["parameters"], -ones((10 * 1 + 10 * 2 + 20 * 6) / 40)
+        )
         assert (store.version, store.steps) == (1, 40)
 
     def test_a_worker_whose_gradient_was_refused_is_part_of_no_update(self) -> None:
         store = make_store(synchronous=True, workers=2)
-        refused, sound = push(store, 0, None, steps=10), push(store, 1, ones(3), steps=10)
+        refused = push(store, 0, None, steps=10)
+        sound = push(store, 1, ones(3), steps=10)
         assert refused.done() and sound.done()
         assert refused.event.staleness == {}
         assert store.counters.gradients[:2].tolist() == [0, 1]
         np.testing.assert_allclose(store.state()["parameters"], -ones(3))
 
-    def test_a_push_for_a_later_round_makes_the_steps_of_rounds_that_do_not_wait_for_it(self) -> None:
+    def test_a_push_for_a_later_round_makes_the_steps_of_rounds_that_do_not_wait_for_it(
+        self,
+    ) -> None:
         store = make_store(synchronous=True, workers=2)
         first = push(store, 0, ones(1))
         later = push(store, 1, ones(4), pull(store)._replace(rounds=1))
@@ -48,15 +53,23 @@ class TestAQuorum:
     """Rounds of M of N."""
 
     def test_drops_a_late_gradient_but_not_what_it_brings(self) -> None:
-        store = make_store(synchronous=True, quorum=2, observations=NormalizedObservations(True, (3,)))
+        store = make_store(
+            synchronous=True, quorum=2, observations=NormalizedObservations(True, (3,))
+        )
         snapshots = [pull(store, worker) for worker in range(3)]
         first, second = (push(store, worker, ones(), snapshots[worker]) for worker in range(2))
         assert second.done() and first.done()
-        stats, rng = measure_stats(np.ones((5, 3), np.float32), None), np.random.default_rng(7)
+        stats = measure_stats(np.ones((5, 3), np.float32), None)
+        rng = np.random.default_rng(7)
         late = push(store, 2, ones(100), snapshots[2], steps=5, stats=stats, rng=rng)
         assert late.done(), "without waiting for another round"
         event = late.event
-        assert (event.counts.get("late_gradients", 0), event.updates, event.staleness, event.steps) == (1, 0, {}, 5)
+        assert (
+            event.counts.get("late_gradients", 0),
+            event.updates,
+            event.staleness,
+            event.steps,
+        ) == (1, 0, {}, 5)
         counted = store.counters.stats()
         assert store.steps == 7 and counted is not None and counted[0] == 5
         np.testing.assert_array_equal(store.counters.rng_states[2], pack_rng(rng))
@@ -67,7 +80,8 @@ class TestAQuorum:
 
     def test_a_refused_gradient_does_not_count_and_its_worker_may_bring_another(self) -> None:
         store = make_store(synchronous=True, quorum=2)
-        refused, first = push(store, 0, None), push(store, 1, ones(1))
+        refused = push(store, 0, None)
+        first = push(store, 1, ones(1))
         assert refused.done() and not first.done()
         assert refused.event.staleness == {}
         assert push(store, 0, ones(3)).done() and first.done()
@@ -92,7 +106,9 @@ class TestAQuorum:
         store = make_store(synchronous=True, quorum=2)
         push(store, 0, ones(1))
         store.leave(0)
-        assert push(store, 1, ones(3)).done(), "the gradient of the dead counts: it is in the average"
+        assert push(store, 1, ones(3)).done(), (
+            "the gradient of the dead counts: it is in the average"
+        )
         np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
     def test_a_replacement_takes_the_place_of_the_dead_in_a_round(self) -> None:
@@ -156,15 +172,20 @@ class TestTurnsWithAQuorum:
         assert push(store, 0, ones()).done() and waiting.done()
 
     def test_nobody_waits_for_ever(self) -> None:
-        """Workers that push, finish, leave and come back at random: one of them can always go on."""
+        """Workers that push, finish, leave and come back at random: one of them can always go
+        on."""
         for seed in range(30):
             rng = np.random.default_rng(seed)
             workers = int(rng.integers(2, 6))
-            store = make_store(synchronous=True, workers=workers, quorum=int(rng.integers(1, workers)))
+            store = make_store(
+                synchronous=True, workers=workers, quorum=int(rng.integers(1, workers))
+            )
             snapshots = [pull(store, worker) for worker in range(workers)]
             waits: dict[int, Callable[[], bool]] = {}
             for _ in range(200):
-                free = [worker for worker in range(workers) if worker not in waits or waits[worker]()]
+                free = [
+                    worker for worker in range(workers) if worker not in waits or waits[worker]()
+                ]
                 assert free, "all wait"
                 worker = int(rng.choice(free))
                 waits.pop(worker, None)

@@ -1,4 +1,5 @@
-"""Checkpoints that are whole but wrong: each is refused in one line before anything is built from it."""
+"""Checkpoints that are whole but wrong: each is refused in one line before anything is built from
+it."""
 
 from __future__ import annotations
 
@@ -95,7 +96,9 @@ def test_a_finished_run_that_is_killed_before_it_goes_on_is_as_it_was(run: Path)
         patch.setattr("a3c_exp.run.provenance.commit", Mock(side_effect=KeyboardInterrupt))
         train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
     assert (how_ended(run), read_config(run)) == ("finished", before)
-    assert train_config(config(**RUN) | {"total_steps": 128}, run, resume=True).summary["steps"] == 128
+    assert (
+        train_config(config(**RUN) | {"total_steps": 128}, run, resume=True).summary["steps"] == 128
+    )
 
 
 def test_a_table_that_waits_for_its_writer_is_refused(run: Path) -> None:
@@ -146,12 +149,17 @@ def flip_bit(path: Path) -> bytes:
 def test_a_cut_run_without_a_readable_latest_checkpoint_goes_on_from_the_one_before(
     is_missing: bool, cut: Path
 ) -> None:
-    """That one takes the place of the damaged one, which is set aside: the next save does not replace it."""
+    """That one takes the place of the damaged one, which is set aside: the next save does not
+    replace it."""
     damaged = flip_bit(latest_path(cut))
     if is_missing:
         latest_path(cut).unlink()
     done = train_config(config(**RUN) | {"total_steps": 128}, cut, resume=True)
-    assert (done.summary["stop_reason"], done.summary["steps"], done.summary["resumed"]) == ("total_steps", 128, 1)
+    assert (done.summary["stop_reason"], done.summary["steps"], done.summary["resumed"]) == (
+        "total_steps",
+        128,
+        1,
+    )
     assert "the run goes on from step_32.ckpt" in (cut / "train.log").read_text()
     assert load_state(latest_path(cut))["store"]["steps"] == 128
     aside = latest_path(cut).with_name("latest.ckpt.old")
@@ -161,7 +169,9 @@ def test_a_cut_run_without_a_readable_latest_checkpoint_goes_on_from_the_one_bef
 def test_two_damaged_checkpoints_are_refused_in_one_line_and_stay(cut: Path) -> None:
     paths = [latest_path(cut), latest_path(cut).with_name("step_32.ckpt")]
     damaged = [flip_bit(path) for path in paths]
-    with pytest.raises(ConfigError, match=r"latest\.ckpt'?: is no checkpoint, or a damaged one") as error:
+    with pytest.raises(
+        ConfigError, match=r"latest\.ckpt'?: is no checkpoint, or a damaged one"
+    ) as error:
         train_config(config(**RUN) | {"total_steps": 128}, cut, resume=True)
     assert "\n" not in str(error.value)
     assert [path.read_bytes() for path in paths] == damaged
@@ -184,7 +194,11 @@ def test_a_finished_run_leaves_the_checkpoints_that_are_to_be_kept(
     keep: str, evaluate: int | None, left: set[str], tmp_path: Path
 ) -> None:
     """Numbered ones with the latest."""
-    train(tmp_path, checkpoint={"every": 40, "keep": keep, "last": 1}, eval={"every": evaluate, "episodes": 1})
+    train(
+        tmp_path,
+        checkpoint={"every": 40, "keep": keep, "last": 1},
+        eval={"every": evaluate, "episodes": 1},
+    )
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == left
 
 
@@ -198,7 +212,9 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
     def save(path: Path, state: dict[str, object]) -> None:
         if len(saved) > 1:
             assert same(latest(tmp_path), saved[-1])
-            before, last = (checkpoint.load(folder / f"step_{number}.ckpt") for number in numbers(tmp_path))
+            before, last = (
+                checkpoint.load(folder / f"step_{number}.ckpt") for number in numbers(tmp_path)
+            )
             assert same(before, saved[-2]) and same(last, saved[-1])
         original(path, state)
         saved.append(latest(tmp_path))
@@ -210,10 +226,15 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
 
 
 def test_a_failed_run_leaves_all_its_checkpoints(tmp_path: Path) -> None:
-    faulty: dict[str, Any] = {"env__kwargs": {"fails_at": 9, "failure": "huge"}, "total_steps": 10**9}
+    faulty: dict[str, Any] = {
+        "env__kwargs": {"fails_at": 9, "failure": "huge"},
+        "total_steps": 10**9,
+    }
     run = train(tmp_path, SCRIPTED, checkpoint={"every": 8, "keep": "none"}, **faulty)
     assert run.exit_code == 1
-    assert names(tmp_path)[0] == "latest.ckpt" and len(numbers(tmp_path)) == 2, "one may be damaged, or of a bad policy"
+    assert names(tmp_path)[0] == "latest.ckpt" and len(numbers(tmp_path)) == 2, (
+        "one may be damaged, or of a bad policy"
+    )
 
 
 def test_a_best_checkpoint_that_could_not_be_written_leaves_the_latest(tmp_path: Path) -> None:
@@ -237,7 +258,11 @@ def names(folder: Path) -> list[str]:
 
 
 def numbers(folder: Path) -> list[int]:
-    return sorted(int(name[len("step_") : -len(".ckpt")]) for name in names(folder) if name.startswith("step_"))
+    return sorted(
+        int(name[len("step_") : -len(".ckpt")])
+        for name in names(folder)
+        if name.startswith("step_")
+    )
 
 
 def test_those_of_the_last_saves_are_kept(tmp_path: Path) -> None:
@@ -245,13 +270,17 @@ def test_those_of_the_last_saves_are_kept(tmp_path: Path) -> None:
     train(tmp_path, **SAVES)
     assert numbers(tmp_path) == [96, 128, 160]
     for steps in numbers(tmp_path):
-        assert checkpoint.load(tmp_path / "checkpoints" / f"step_{steps}.ckpt")["store"]["steps"] == steps
+        assert (
+            checkpoint.load(tmp_path / "checkpoints" / f"step_{steps}.ckpt")["store"]["steps"]
+            == steps
+        )
     train(tmp_path / "none", checkpoint__every=32)
     assert names(tmp_path / "none") == ["latest.ckpt"]
 
 
 def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
-    """Of a checkpoint that is damaged the one before it takes the place; numbers of the lost part go."""
+    """Of a checkpoint that is damaged the one before it takes the place; numbers of the lost part
+    go."""
     whole = config(**SAVES)
     train_config(whole, tmp_path)
     for name in ("latest", "step_160"):
@@ -262,16 +291,22 @@ def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
     assert latest(tmp_path)["store"]["steps"] == 144 and numbers(tmp_path) == [96, 128, 144]
 
 
-def test_an_evaluation_takes_one_by_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_takes_one_by_its_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(tmp_path, **SAVES)
     assert evaluate.main([str(tmp_path), "episodes=1", "checkpoint=128", "plugins=[scripted]"]) == 0
     assert capsys.readouterr().out.startswith("policy: step_128.ckpt, after 128 steps\n")
 
 
-def test_one_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(tmp_path, **SAVES)
     assert evaluate.main([str(tmp_path), "checkpoint=100", "plugins=[scripted]"]) == 2
-    assert "checkpoint = 100: must be best, latest or one of [96, 128, 160]" in capsys.readouterr().err
+    assert (
+        "checkpoint = 100: must be best, latest or one of [96, 128, 160]" in capsys.readouterr().err
+    )
 
 
 def test_a_new_run_in_the_folder_deletes_them(tmp_path: Path) -> None:
@@ -280,7 +315,9 @@ def test_a_new_run_in_the_folder_deletes_them(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_folder_that_has_one_without_a_run_is_refused(here: Path, refuses: Callable[..., str]) -> None:
+def test_a_folder_that_has_one_without_a_run_is_refused(
+    here: Path, refuses: Callable[..., str]
+) -> None:
     (here / "run" / "checkpoints").mkdir(parents=True)
     (here / "run" / "checkpoints" / "step_7.ckpt").touch()
     assert "step_7.ckpt" in refuses(["hydra.run.dir=run"], "hydra.run.dir")

@@ -20,9 +20,13 @@ from a3c_exp.schedules import Linear, Schedule, progress_of, value
     ],
     ids=str,
 )
-def test_a_line_goes_from_start_to_end_and_is_constant_outside(line: Linear, expected: list[float]) -> None:
+def test_a_line_goes_from_start_to_end_and_is_constant_outside(
+    line: Linear, expected: list[float]
+) -> None:
     """The last rollouts of a run end a little after `total_steps`."""
-    assert [line(progress) for progress in (-0.1, 0.0, 0.25, 0.5, 1.0, 1.2)] == pytest.approx(expected)
+    assert [line(progress) for progress in (-0.1, 0.0, 0.25, 0.5, 1.0, 1.2)] == pytest.approx(
+        expected
+    )
 
 
 def test_a_line_ends_exactly_where_it_should() -> None:
@@ -45,8 +49,12 @@ def test_a_range_holds_for_a_number_and_for_both_ends_of_a_schedule() -> None:
     Exploring(epsilon=0.3)
     Exploring(epsilon=Linear(start=1.0, end=0.0))
     refused(lambda: Exploring(epsilon=-0.3), "epsilon", -0.3)
-    assert "begins" in refused(lambda: Exploring(epsilon=Linear(start=1.5, end=0.5)), "epsilon", 1.5)
-    assert "ends" in refused(lambda: Exploring(epsilon=Linear(start=0.5, end=-1.0)), "epsilon", -1.0)
+    assert "begins" in refused(
+        lambda: Exploring(epsilon=Linear(start=1.5, end=0.5)), "epsilon", 1.5
+    )
+    assert "ends" in refused(
+        lambda: Exploring(epsilon=Linear(start=0.5, end=-1.0)), "epsilon", -1.0
+    )
 
 
 def test_a_line_ends_after_it_begins() -> None:

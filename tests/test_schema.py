@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,8 @@ from a3c_exp.config.schema import build
 from a3c_exp.errors import require
 from a3c_exp.optimizers import Optimizer
 
-HERE = __name__.partition(".")[0]  # what a user would list in `plugins` to have this file's classes built
+# what a user would list in `plugins` to have this file's classes built
+HERE = __name__.partition(".")[0]
 
 
 class Shape(ABC):
@@ -88,7 +90,13 @@ def square(side: object) -> dict[str, object]:
 
 
 def test_a_value_of_the_declared_type_arrives_unchanged() -> None:
-    values: dict[str, Any] = {"scale": 0.5, "shown": True, "mode": "fit", "workers": "auto", "pair": (1, "a")}
+    values: dict[str, Any] = {
+        "scale": 0.5,
+        "shown": True,
+        "mode": "fit",
+        "workers": "auto",
+        "pair": (1, "a"),
+    }
     values |= {"wrappers": ("a", {"b": {"c": 1}}), "anything": {"of": ["any", 1]}, "limit": None}
     made = picture(**values, sizes=[64, 32])
     assert {name: getattr(made, name) for name in values} == values
@@ -122,7 +130,9 @@ def test_a_whole_float_counts_as_a_whole_number() -> None:
         ("scales", 1, "'scale'"),  # no such setting
     ],
 )
-def test_another_type_is_refused_with_key_value_and_what_is_allowed(field: str, value: object, allowed: str) -> None:
+def test_another_type_is_refused_with_key_value_and_what_is_allowed(
+    field: str, value: object, allowed: str
+) -> None:
     expected = None if value == "???" else ... if value != value else value
     assert allowed in refused(lambda: picture(**{field: value}), f"picture.{field}", expected)
 
@@ -162,11 +172,14 @@ class Flat(Shape):
     ],
 )
 def test_what_a_class_lacks_is_named(cls: str, missing: str) -> None:
-    assert missing in refused(lambda: picture(shape=named(cls)), "picture.shape._target_", f"{__name__}.{cls}")
+    assert missing in refused(
+        lambda: picture(shape=named(cls)), "picture.shape._target_", f"{__name__}.{cls}"
+    )
 
 
 def test_a_base_is_no_component_itself() -> None:
-    refused(lambda: build({"learning_rate": 1.0}, Optimizer, "optimizer"), "optimizer._target_", None)  # type: ignore[type-abstract]
+    bare = {"learning_rate": 1.0}
+    refused(lambda: build(bare, Optimizer, "optimizer"), "optimizer._target_", None)  # type: ignore[type-abstract]
     typo = {"_target_": "a3c_exp.optimizers.Adm"}
     problem = refused(lambda: build(typo, Optimizer, "optimizer"), "optimizer._target_")  # type: ignore[type-abstract]
     assert "did you mean 'Adam'" in problem
@@ -206,7 +219,9 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
     (tmp_path / "broken_plugin.py").write_text("undefined\n")
     monkeypatch.syspath_prepend(tmp_path)
     for plugin in ("no_such_plugin", "", ".relative", "../broken_plugin", "a\0b", "broken_plugin"):
-        assert "Error: " in refused(lambda plugin=plugin: import_plugins([plugin]), "plugins", plugin)  # type: ignore[misc]
+        problem = refused(partial(import_plugins, [plugin]), "plugins", plugin)
+        assert "Error: " in problem
     node = {"_target_": "broken_plugin.X"}
-    problem = refused(lambda: build(node, Shape, "it", plugins=["broken_plugin"]), "it._target_", "broken_plugin.X")  # type: ignore[type-abstract]
+    make = lambda: build(node, Shape, "it", plugins=["broken_plugin"])  # type: ignore[type-abstract]  # noqa: E731
+    problem = refused(make, "it._target_", "broken_plugin.X")
     assert "NameError" in problem

@@ -15,13 +15,20 @@ from a3c_exp.run.statistics import RunStatistics
 
 
 def event(
-    worker: int = 0, returns: list[float] | None = None, ends: list[int] | None = None, finished: int = 0, **fields: Any
+    worker: int = 0,
+    returns: list[float] | None = None,
+    ends: list[int] | None = None,
+    finished: int = 0,
+    **fields: Any,
 ) -> Event:
-    """An event with episodes of 7 steps. finished: environments of the worker that have ended an episode so far."""
+    """An event with episodes of 7 steps. finished: environments of the worker that have ended an
+    episode so far."""
     returns = [] if returns is None else returns
     count = len(returns)
     end_steps = np.array(range(count) if ends is None else ends, np.int64)
-    episodes = Episodes(np.array(returns, np.float64), np.full(count, 7, np.int64), end_steps, finished)
+    episodes = Episodes(
+        np.array(returns, np.float64), np.full(count, 7, np.int64), end_steps, finished
+    )
     return Event(worker, episodes=episodes, **fields)
 
 
@@ -37,7 +44,10 @@ def test_staleness_is_reported_for_the_window_and_for_the_run() -> None:
     statistics.add(event(updates=1, staleness=Counter({1: 1})))
     second = statistics.window(0)
     assert (second["async/staleness_mean"], second["async/staleness_max"]) == (1, 1)
-    assert (statistics.summary()["staleness_mean"], statistics.summary()["staleness_max"]) == (2.5, 9)
+    assert (statistics.summary()["staleness_mean"], statistics.summary()["staleness_max"]) == (
+        2.5,
+        9,
+    )
 
 
 # -- the window -----------------------------------------------------------------------------
@@ -65,7 +75,8 @@ def test_a_windows_metrics_are_means_over_its_updates_alone_however_these_were_m
 def test_the_last_100_do_not_depend_on_how_episodes_were_packed_into_events(
     ended: list[tuple[int, float]], sizes: list[int]
 ) -> None:
-    """ended: worker and return of each episode, by end step. Events of one worker arrive in order, packs vary."""
+    """ended: worker and return of each episode, by end step. Events of one worker arrive in order,
+    packs vary."""
     queues: dict[int, list[tuple[int, float]]] = {}
     for end, (worker, value) in enumerate(ended):
         queues.setdefault(worker, []).append((end, value))
@@ -74,13 +85,16 @@ def test_the_last_100_do_not_depend_on_how_episodes_were_packed_into_events(
         for worker, queue in queues.items():
             pack, queues[worker] = queue[:size], queue[size:]
             if pack:
-                statistics.add(event(worker, [value for _, value in pack], [end for end, _ in pack]))
+                statistics.add(
+                    event(worker, [value for _, value in pack], [end for end, _ in pack])
+                )
     assert statistics.episodes == len(ended)
     assert (np.diff(statistics.state()["recent_end_steps"]) >= 0).all()
     assert statistics.mean_return == pytest.approx(np.mean([value for _, value in ended[-100:]]))
 
 
-# -- the reward threshold -------------------------------------------------------------------------------
+# -- the reward threshold
+# -------------------------------------------------------------------------------
 
 
 def test_a_threshold_is_judged_after_100_episodes_and_one_of_every_environment() -> None:
@@ -110,7 +124,11 @@ def test_restored_statistics_continue_as_if_nothing_had_happened() -> None:
     now = [100.0]
     statistics = RunStatistics(environments=1, clock=lambda: now[0])
     returns = [float(i) for i in range(150)]
-    statistics.add(event(0, returns, updates=7, counts=Counter(rejected=2), steps=900, staleness=Counter({3: 7})))
+    statistics.add(
+        event(
+            0, returns, updates=7, counts=Counter(rejected=2), steps=900, staleness=Counter({3: 7})
+        )
+    )
     now[0] += 30
     restored = RunStatistics(environments=1, clock=lambda: now[0])
     restored.restore(statistics.state())
@@ -119,11 +137,13 @@ def test_restored_statistics_continue_as_if_nothing_had_happened() -> None:
     now[0] += 5
     assert restored.summary() == statistics.summary()
     assert restored.state().keys() == statistics.state().keys()
-    assert restored.window(seconds=5.0)["time/steps_per_second"] == 2  # of what came after the restoration
+    # of what came after the restoration
+    assert restored.window(seconds=5.0)["time/steps_per_second"] == 2
 
 
 def test_after_a_restoration_every_environment_must_end_an_episode_again() -> None:
-    statistics, restored = RunStatistics(environments=2), RunStatistics(environments=2)
+    statistics = RunStatistics(environments=2)
+    restored = RunStatistics(environments=2)
     statistics.add(event(0, [500.0] * 100, finished=2))
     restored.restore(statistics.state())
     assert not restored.reached(475)

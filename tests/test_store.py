@@ -1,4 +1,5 @@
-"""The store as workers and the trainer see it: pull, push, stop, and the state that a checkpoint keeps."""
+"""The store as workers and the trainer see it: pull, push, stop, and the state that a checkpoint
+keeps."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.optimizers import SGD, Adam
 from a3c_exp.schedules import Linear
 
-BOTH: dict[str, Any] = {"observations": NormalizedObservations(True, (2,)), "normalize_rewards": True}
+BOTH: dict[str, Any] = {
+    "observations": NormalizedObservations(True, (2,)),
+    "normalize_rewards": True,
+}
 
 
 def test_a_push_without_a_gradient_moves_counters_only() -> None:
@@ -38,18 +42,24 @@ def test_a_pull_and_a_peek_bring_the_same_snapshot(locked: bool) -> None:
     for worker, part in enumerate(np.split(observations, [20, 50])):
         push(store, worker, ones(), steps=len(part), stats=measure_stats(part, np.zeros(1)))
     into = np.empty(SIZE, np.float32)
-    pulled, peeked = store.pull(1, into), store.peek()
+    pulled = store.pull(1, into)
+    peeked = store.peek()
     np.testing.assert_array_equal(into, -ones(3))
     assert (pulled.version, pulled.steps) == (peeked.version, peeked.steps) == (3, 100)
     for normalizer in (pulled.normalizer, peeked.normalizer):
-        assert normalizer is not None and normalizer.mean is not None and normalizer.inverse_std is not None
+        assert (
+            normalizer is not None
+            and normalizer.mean is not None
+            and normalizer.inverse_std is not None
+        )
         np.testing.assert_allclose(normalizer.mean, observations.mean(0), rtol=1e-5)
         np.testing.assert_allclose(1 / normalizer.inverse_std, observations.std(0), rtol=1e-5)
     assert make_store().peek().normalizer is None
 
 
 def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> None:
-    store, rng = make_store(), np.random.default_rng(5)
+    store = make_store()
+    rng = np.random.default_rng(5)
     rng.standard_exponential(7, dtype=np.float32)  # leaves half a word over
     push(store, 1, ones(), rng=rng)
     started = np.random.default_rng(0)
@@ -62,11 +72,14 @@ def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> 
     assert store.counters.training_seconds > 0
 
 
-# -- multipliers ------------------------------------------------------------------------------------------------------
+# -- multipliers
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True}], ids=str)
-def test_a_step_has_the_multiplier_of_the_pull_that_its_gradient_is_based_on(settings: dict[str, bool]) -> None:
+def test_a_step_has_the_multiplier_of_the_pull_that_its_gradient_is_based_on(
+    settings: dict[str, bool],
+) -> None:
     store = make_store(workers=1, **settings)
     before = pull(store)
     store.set_multipliers(learning_rate=0.25)
@@ -92,15 +105,18 @@ def test_each_multiplier_stays_until_it_is_set_again_and_is_part_of_the_state() 
     assert pull(store).multipliers == (0.1, -3.0)
 
 
-# -- the state that a checkpoint keeps --------------------------------------------------------------------------------
+# -- the state that a checkpoint keeps
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("locked", [False, True])
 @pytest.mark.parametrize("workers", [2, 5])
 def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, workers: int) -> None:
-    adam, observed = Adam(learning_rate=0.1, max_grad_norm=None), NormalizedObservations(True, (2,))
+    adam = Adam(learning_rate=0.1, max_grad_norm=None)
+    observed = NormalizedObservations(True, (2,))
     settings: dict[str, Any] = {"optimizer": adam, "locked": locked, "observations": observed}
-    store, rng = make_store(**settings), np.random.default_rng(5)
+    store = make_store(**settings)
+    rng = np.random.default_rng(5)
     for worker in (0, 1, 2, 1):
         gradient = rng.standard_normal(SIZE).astype(np.float32)
         stats = measure_stats(rng.standard_normal((10, 2)), None)
@@ -116,14 +132,21 @@ def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, wo
     for each in (store, other):
         push(each, 0, ones())
     np.testing.assert_array_equal(store.state()["parameters"], other.state()["parameters"])
-    mine, theirs = pull(store).normalizer, pull(other).normalizer
-    assert mine is not None and theirs is not None and mine.mean is not None and theirs.mean is not None
+    mine = pull(store).normalizer
+    theirs = pull(other).normalizer
+    assert (
+        mine is not None
+        and theirs is not None
+        and mine.mean is not None
+        and theirs.mean is not None
+    )
     np.testing.assert_array_equal(mine.mean, theirs.mean)
 
 
 def test_a_state_is_copied_while_workers_update_faster_than_their_statistics_are_copied() -> None:
     """Its counters may be newer, but never older than its parameters."""
-    store, copied = make_store(locked=True), 0
+    store = make_store(locked=True)
+    copied = 0
     counters = store.counters.state
 
     def slowly() -> dict[str, Any]:
@@ -152,8 +175,10 @@ def test_the_state_of_another_network_or_optimizer_is_refused() -> None:
 
 def test_a_start_from_another_run_takes_its_observation_statistics_and_not_its_returns() -> None:
     """Returns depend on rewards and discount, which may differ here."""
-    first, second = make_store(**BOTH), make_store(**BOTH)
-    observations, returns = np.array([[3.0, 5.0], [5.0, 9.0]]), np.array([1000.0, -1000.0])
+    first = make_store(**BOTH)
+    second = make_store(**BOTH)
+    observations = np.array([[3.0, 5.0], [5.0, 9.0]])
+    returns = np.array([1000.0, -1000.0])
     push(first, 0, ones(), steps=2, stats=measure_stats(observations, returns))
     second.start_from(first.state())
     np.testing.assert_array_equal(second.state()["parameters"], -ones())
@@ -161,14 +186,18 @@ def test_a_start_from_another_run_takes_its_observation_statistics_and_not_its_r
     normalizer = pull(second).normalizer
     assert normalizer is not None and normalizer.mean is not None
     np.testing.assert_allclose(normalizer.mean, [4, 7])
-    assert normalizer.reward_scale is not None and math.isnan(normalizer.reward_scale), "no return has been measured"
+    assert normalizer.reward_scale is not None and math.isnan(normalizer.reward_scale), (
+        "no return has been measured"
+    )
 
 
-# -- statistics -------------------------------------------------------------------------------------------------------
+# -- statistics
+# --------------------------------------------------------------------------------------------------
 
 
 def test_statistics_read_half_written_are_hardly_wrong() -> None:
-    """A worker writes its row while another reads it: whichever part is the newer one, the scale holds."""
+    """A worker writes its row while another reads it: whichever part is the newer one, the scale
+    holds."""
     rng = np.random.default_rng(0)
     stores = [make_store(observations=NormalizedObservations(True, (2,))) for _ in range(2)]
     before, after = stores
@@ -176,21 +205,33 @@ def test_statistics_read_half_written_are_hardly_wrong() -> None:
         for store in stores:
             store.counters.count(0, 20, measure_stats(observations, None))
     after.counters.count(0, 20, measure_stats(rng.normal(100, 1, (20, 2)), None))
-    old, new = before.state(), after.state()
+    old = before.state()
+    new = after.state()
     for written in range(1, len(new["stats"])):
         torn = np.concatenate([new["stats"][:written], old["stats"][written:]])
         before.restore(old | {"stats": torn})
         normalizer = before.normalizer()
-        assert normalizer is not None and normalizer.mean is not None and normalizer.inverse_std is not None
+        assert (
+            normalizer is not None
+            and normalizer.mean is not None
+            and normalizer.inverse_std is not None
+        )
         np.testing.assert_allclose(normalizer.mean, 100, atol=0.1)
         np.testing.assert_allclose(normalizer.inverse_std, 1, atol=0.05)
 
 
-# -- generators -------------------------------------------------------------------------------------------------------
+# -- generators
+# --------------------------------------------------------------------------------------------------
 
 
 def test_no_two_roles_workers_environments_or_resumptions_share_a_stream() -> None:
-    keys = [(role, w, e, r) for role in seeding.Role for w in range(3) for e in range(3) for r in range(2)]
+    keys = [
+        (role, w, e, r)
+        for role in seeding.Role
+        for w in range(3)
+        for e in range(3)
+        for r in range(2)
+    ]
     drawn = {seeding.generator(0, role, w, e, r).random() for role, w, e, r in keys}
     assert len(drawn) == len(keys)
 
@@ -204,7 +245,8 @@ locked_or_not = pytest.mark.parametrize("locked", [False, True])
 @locked_or_not
 def test_staleness_is_the_updates_between_pull_and_push(locked: bool) -> None:
     store = make_store(locked=locked)
-    first, second = pull(store, 0), pull(store, 1)
+    first = pull(store, 0)
+    second = pull(store, 1)
     assert push(store, 1, ones(), second).event.staleness == {0: 1}
     push(store, 1, ones())
     assert push(store, 0, ones(), first).event.staleness == {2: 1}
@@ -212,7 +254,9 @@ def test_staleness_is_the_updates_between_pull_and_push(locked: bool) -> None:
 
 @pytest.mark.parametrize(("power", "step"), [(0.0, 1.0), (0.5, 0.5)])
 @locked_or_not
-def test_the_rate_is_divided_by_a_power_of_the_staleness(power: float, step: float, locked: bool) -> None:
+def test_the_rate_is_divided_by_a_power_of_the_staleness(
+    power: float, step: float, locked: bool
+) -> None:
     """Gradients of staleness 0 and 1 have the whole rate. The last one here is 4 updates old."""
     store = make_store(optimizer=SGD(learning_rate=1.0, staleness_power=power), locked=locked)
     first = pull(store)
@@ -233,19 +277,24 @@ def test_the_rate_follows_the_progress_at_the_pull(settings: dict[str, bool]) ->
 
 
 def test_optimizer_state_per_worker_is_independent_of_other_workers() -> None:
-    """Each worker's Adam counts its own updates. With the shared counter its bias correction would be wrong."""
+    """Each worker's Adam counts its own updates. With the shared counter its bias correction would
+    be wrong."""
     adam = Adam(learning_rate=0.1, max_grad_norm=None)
-    several, single = make_store(optimizer=adam, optimizer_state_per_worker=True), make_store(optimizer=adam, workers=1)
+    several = make_store(optimizer=adam, optimizer_state_per_worker=True)
+    single = make_store(optimizer=adam, workers=1)
     for _ in range(3):
         push(several, 0, ones(0.5))
     before = several.state()["parameters"]
     push(several, 1, ones(-2))
     push(single, 0, ones(-2))
-    np.testing.assert_allclose(several.state()["parameters"] - before, single.state()["parameters"], rtol=1e-5)
+    np.testing.assert_allclose(
+        several.state()["parameters"] - before, single.state()["parameters"], rtol=1e-5
+    )
 
 
 def test_a_worker_new_at_a_resumption_begins_with_the_initial_optimizer_state() -> None:
-    """Adam's first step has the length of the rate. With another worker's state it would be a third of that."""
+    """Adam's first step has the length of the rate. With another worker's state it would be a third
+    of that."""
     adam = Adam(learning_rate=0.1, max_grad_norm=None)
     settings: dict[str, Any] = {"optimizer": adam, "optimizer_state_per_worker": True}
     store = make_store(**settings, workers=1)
@@ -259,7 +308,8 @@ def test_a_worker_new_at_a_resumption_begins_with_the_initial_optimizer_state() 
         np.testing.assert_allclose(before - resumed.state()["parameters"], 0.1, rtol=1e-3)
 
 
-# -- many writers at once ---------------------------------------------------------------------------------------------
+# -- many writers at once
+# ---------------------------------------------------------------------------------------------
 
 
 def _push_many(store: SharedStore, worker: int, count: int) -> None:
@@ -270,9 +320,15 @@ def _push_many(store: SharedStore, worker: int, count: int) -> None:
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_every_update_is_counted_and_with_the_lock_none_is_lost(kind: str) -> None:
     forkserver.ensure_running()  # with all imports
-    store = Processes().store(make_spec(locked=True)) if kind == "processes" else make_store(locked=True)
+    store = (
+        Processes().store(make_spec(locked=True))
+        if kind == "processes"
+        else make_store(locked=True)
+    )
     store.initialize(np.zeros(SIZE, np.float32))
-    start: Any = threading.Thread if kind == "threads" else multiprocessing.get_context("forkserver").Process
+    start: Any = (
+        threading.Thread if kind == "threads" else multiprocessing.get_context("forkserver").Process
+    )
     writers = [start(target=_push_many, args=(store, worker, 300)) for worker in range(3)]
     for writer in writers:
         writer.start()

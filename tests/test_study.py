@@ -16,7 +16,8 @@ from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.run import files
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # study is not installed: it belongs to the checkout
+# study is not installed: it belongs to the checkout
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from study import __main__ as study
 from study import curves, figures, runs
@@ -26,13 +27,22 @@ from study.runs import ROOT, Training
 from study.sources import __main__ as sources
 from study.sources import a3c, records
 
-SMALL = ("env=cartpole", "backend=serial", "workers=1", "envs_per_worker=2", "total_steps=64", "eval.every=null")
+SMALL = (
+    "env=cartpole",
+    "backend=serial",
+    "workers=1",
+    "envs_per_worker=2",
+    "total_steps=64",
+    "eval.every=null",
+)
 
 
 # Records.
 
 
-def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = dict[Path, str]()
     monkeypatch.setattr(a3c_exp, "compose", pytest.fail)
     monkeypatch.setattr(curves, "draw", lambda *_: None)
@@ -46,7 +56,9 @@ def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(mon
 def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
     for one in [entry for section in SECTIONS.values() for entry in section]:
         found = Results(ROOT / "results", one.name).read()
-        assert all(record.command.startswith(f"{one.recipe.command} ") for record in found), one.name
+        assert all(record.command.startswith(f"{one.recipe.command} ") for record in found), (
+            one.name
+        )
 
 
 # What is run.
@@ -65,8 +77,18 @@ def test_the_command_trains_plays_and_writes(
     assert study.main([]) == 0
     assert "tiny, seed 0: return 7.0" in capsys.readouterr().out
     (record,) = Results(tmp_path / "results", "tiny").read()
-    assert (record.seed, record.steps, record.greedy_episodes, record.solved_steps) == (0, 1024, 100, None)
-    assert (record.greedy_return, record.drawn_return, record.drawn_lowest, record.drawn_episodes) == (7.0, 7.0, 7.0, 3)
+    assert (record.seed, record.steps, record.greedy_episodes, record.solved_steps) == (
+        0,
+        1024,
+        100,
+        None,
+    )
+    assert (
+        record.greedy_return,
+        record.drawn_return,
+        record.drawn_lowest,
+        record.drawn_episodes,
+    ) == (7.0, 7.0, 7.0, 3)
     assert record.stop_reason == "total_steps"
     assert record.command == f"python -m a3c_exp {' '.join(recipe.overrides)} seed=0"
     text = (tmp_path / "RESULTS.md").read_text()
@@ -74,14 +96,18 @@ def test_the_command_trains_plays_and_writes(
     assert "](results/curves/curves.svg)" in text
     assert str(tmp_path) not in text
 
-    table = np.loadtxt(tmp_path / "results" / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2)
+    table = np.loadtxt(
+        tmp_path / "results" / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2
+    )
     assert 1 <= len(table) <= curves.POINTS
     assert np.all(np.diff(table[:, 0]) > 0)
     assert np.all((table[:, 2] >= 8) & (table[:, 2] <= 500)), "CartPole's returns"
     picture = (tmp_path / "results" / "curves" / "curves.svg").read_bytes()
     assert b"<!-- cartpole: mean return of 100 episodes -->" in picture
     study.write()
-    assert (tmp_path / "results" / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
+    assert (tmp_path / "results" / "curves" / "curves.svg").read_bytes() == picture, (
+        "git sees no change"
+    )
     monkeypatch.setattr(study, "SECTIONS", {"One": (replace(tiny, name="other"),)})
     study.write()
     assert "curves" not in (tmp_path / "RESULTS.md").read_text(), "nothing has been run"
@@ -93,10 +119,16 @@ def test_the_command_trains_plays_and_writes(
 
 def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
     """A point of each panel: of its last line."""
-    rows = [figures.points(figure, panel, tmp_path) for figure in figures.FIGURES.values() for panel in figure.panels]
+    rows = [
+        figures.points(figure, panel, tmp_path)
+        for figure in figures.FIGURES.values()
+        for panel in figure.panels
+    ]
     first = [row[-1] for row in rows]
     with hydra_session() as hydra:
-        for node in compose_jobs(hydra, [shlex.split(point.entry.recipe.command)[3:] for point in first]):
+        for node in compose_jobs(
+            hydra, [shlex.split(point.entry.recipe.command)[3:] for point in first]
+        ):
             load_experiment(to_container(node), check=False)
     assert {point.entry.env for point in first} == {"cartpole", "lunar", "pong"}
     names = [point.entry.name for row in rows for point in row]
@@ -107,16 +139,22 @@ def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last_value", "targets"), [(None, [10, 17, 24, 11, 4]), (10.0, [10, 17, 24, 51, 24])], ids=["zero", "maximum"]
+    ("last_value", "targets"),
+    [(None, [10, 17, 24, 11, 4]), (10.0, [10, 17, 24, 51, 24])],
+    ids=["zero", "maximum"],
 )
-def test_n_step_targets_are_those_of_the_authors_example(last_value: float | None, targets: list[float]) -> None:
+def test_n_step_targets_are_those_of_the_authors_example(
+    last_value: float | None, targets: list[float]
+) -> None:
     """Its "2 steps" are 2 rewards and then V, which the function of the notebooks calls 3."""
     values = np.arange(5, dtype=np.float32)
     assert a3c.n_step_targets([0, 1, 2, 3, 4], values, 3, 2.0, last_value).tolist() == targets
 
 
-def test_missing_terms_as_zero_and_maximum_terms_are_the_same_where_every_episode_ends_with_value_0() -> None:
-    zero, maximum = (a3c.run(f"threads_n_step_{form}", seed=3, episodes=30) for form in ("zero", "max"))
+def test_zero_and_maximum_terms_are_the_same_where_every_episode_ends_with_value_0() -> None:
+    zero, maximum = (
+        a3c.run(f"threads_n_step_{form}", seed=3, episodes=30) for form in ("zero", "max")
+    )
     assert zero == maximum
     assert a3c.run("threads_n_step_zero", seed=4, episodes=30) != zero
 
@@ -125,7 +163,9 @@ def test_command_runs_each_source_once_for_a_seed_and_its_table_shows_the_record
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sources, "FOLDER", tmp_path)
-    monkeypatch.setattr(records, "SOURCES", {name: replace(one, seeds=1) for name, one in records.SOURCES.items()})
+    monkeypatch.setattr(
+        records, "SOURCES", {name: replace(one, seeds=1) for name, one in records.SOURCES.items()}
+    )
     full = records.train
     monkeypatch.setattr(records, "train", lambda name, seed: full(name, seed, episodes=2))
     for name in records.SOURCES:

@@ -47,15 +47,21 @@ def test_a_heart_says_what_its_worker_does_while_it_stands_still() -> None:
 
 
 class TestRestarts:
-    def test_a_killed_worker_is_replaced_so_many_times_without_a_contribution_in_between(self) -> None:
+    def test_a_killed_worker_is_replaced_so_many_times_without_a_contribution_in_between(
+        self,
+    ) -> None:
         restarts = made(3)
         for attempt in range(3):
             assert restarts.next_attempt(1) == attempt, "seeds never return"
             event = restarts.on_failure(1, 1, KILLED)
             assert (event.worker, event.counts) == (1, {"restarts": 1})
-            assert event.warnings == ("worker 1 was killed by SIGKILL: another one takes its place",)
+            assert event.warnings == (
+                "worker 1 was killed by SIGKILL: another one takes its place",
+            )
         contribute(restarts, 1, worker=0)  # every worker is counted alone
-        with pytest.raises(RunError, match=r"killed by SIGKILL\n.*replaced 3 times .*max_restarts") as caught:
+        with pytest.raises(
+            RunError, match=r"killed by SIGKILL\n.*replaced 3 times .*max_restarts"
+        ) as caught:
             restarts.on_failure(1, 1, KILLED)
         assert caught.value.reason == "max_restarts"
 
@@ -93,9 +99,13 @@ class TestRestarts:
         assert caught.value.reason == "stalled"
 
     def test_an_environments_error_is_counted_and_its_worker_replaced(self) -> None:
-        event = made().on_failure(1, 1, failed("worker 1", EnvError("environment 0 raised\nTraceback")))
+        event = made().on_failure(
+            1, 1, failed("worker 1", EnvError("environment 0 raised\nTraceback"))
+        )
         assert event.counts == {"restarts": 1, "env_errors": 1}
-        assert event.warnings == ("worker 1: environment 0 raised\nTraceback\nanother one takes its place",)
+        assert event.warnings == (
+            "worker 1: environment 0 raised\nTraceback\nanother one takes its place",
+        )
 
     @pytest.mark.parametrize(("key", "value"), [("max_restarts", -1), ("stall_seconds", 0.0)])
     def test_settings_out_of_range_are_refused(self, key: str, value: float) -> None:
@@ -124,7 +134,12 @@ class TestStallWatch:
         assert self.look([{0: 5}] * 9, seconds=3600, limit=10) == [None] * 9
 
     def test_of_several_it_is_the_one_that_has_been_idle_longest(self) -> None:
-        assert self.look([{0: 1, 1: 1}, {0: 2, 1: 1}, {0: 2, 1: 1}, {0: 2, 1: 1}], limit=1.5) == [None, 1, 1, 1]
+        assert self.look([{0: 1, 1: 1}, {0: 2, 1: 1}, {0: 2, 1: 1}, {0: 2, 1: 1}], limit=1.5) == [
+            None,
+            1,
+            1,
+            1,
+        ]
 
     def test_a_replacement_begins_anew(self) -> None:
         now = iter(range(9))
@@ -136,11 +151,14 @@ class TestStallWatch:
 
 
 def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
-    store, ended = make_store(), list[bool]()
+    store = make_store()
+    ended = list[bool]()
 
     def start() -> Iterator[ThreadSource]:
         for _ in range(1000):
-            yield ThreadSource(store=store, worker=0, run=lambda attempt: iter([Event(0, contributions=1)]))
+            yield ThreadSource(
+                store=store, worker=0, run=lambda attempt: iter([Event(0, contributions=1)])
+            )
             time.sleep(0.01)
 
     supervisor = PipeSupervisor(start(), RestartSettings(), store)
@@ -148,14 +166,17 @@ def test_workers_that_run_are_supervised_while_the_others_are_started() -> None:
     assert isinstance(next(filter(None, outputs)), Event)
     store.stop()
     started = len(supervisor.sources)
-    assert len([*filter(None, outputs)]) == started - 1 < 999, "a run that is over starts no more workers"
+    assert len([*filter(None, outputs)]) == started - 1 < 999, (
+        "a run that is over starts no more workers"
+    )
     assert ended == [True]
 
 
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_thread_that_hangs_fails_the_run_unless_that_is_over(is_over: bool) -> None:
     """The environments of its worker may hang as they are closed."""
-    store, release = make_store(), threading.Event()
+    store = make_store()
+    release = threading.Event()
 
     def hang() -> Iterator[Event]:
         store.heartbeat(0).begin(CLOSING)
@@ -167,7 +188,9 @@ def test_a_thread_that_hangs_fails_the_run_unless_that_is_over(is_over: bool) ->
     try:
         if is_over:
             (*_, last) = filter(None, events)
-            assert "closed its environments" in last.warnings[0] and "left behind" in last.warnings[0]
+            assert (
+                "closed its environments" in last.warnings[0] and "left behind" in last.warnings[0]
+            )
         else:
             with pytest.raises(RunError, match="closed its environments") as caught:
                 list(events)

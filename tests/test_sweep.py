@@ -1,4 +1,5 @@
-"""Sweeps: names, lines, folders, and going on with a sweep that was cut. Runs are on the serial backend."""
+"""Sweeps: names, lines, folders, and going on with a sweep that was cut. Runs are on the serial
+backend."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 
 import a3c_exp.__main__ as program
 from a3c_exp.cli.existing import find_action
-from a3c_exp.cli.hydra_compose import compose_jobs, compose_node, for_hydra, hydra_session, parse, sweep
+from a3c_exp.cli.hydra_compose import (
+    compose_jobs,
+    compose_node,
+    for_hydra,
+    hydra_session,
+    parse,
+    sweep,
+)
 from a3c_exp.cli.names import folder_names
 from a3c_exp.cli.processes import TOGETHER_SECONDS, Job, Runs
 from a3c_exp.config.saved import read_config
@@ -68,9 +76,15 @@ def again(finished: Path, here: Path) -> Path:
         ),
         ([["low=-1e-16"], ["low=1e+16"]], r"low--1e-16 low-1e\+16"),
         ([["a.n=1", "b.n=2"], ["a.n=2", "b.n=3"]], "a.n-1_b.n-2 a.n-2_b.n-3"),
-        ([["returns={_target_:a3c_exp.returns.NStep,n:3}"], ["returns=gae"]], "returns-NStep-n-3 gae"),
+        (
+            [["returns={_target_:a3c_exp.returns.NStep,n:3}"], ["returns=gae"]],
+            "returns-NStep-n-3 gae",
+        ),
         ([["env.id=../ä/b c"], ["env.id=x"]], "id-b-c id-x"),
-        ([["network.hidden_sizes=[32,32]"], ["network.hidden_sizes=[[32],[32]]"]], r"sizes-32-32 sizes-32-32-\w{6}"),
+        (
+            [["network.hidden_sizes=[32,32]"], ["network.hidden_sizes=[[32],[32]]"]],
+            r"sizes-32-32 sizes-32-32-\w{6}",
+        ),
         ([["+env.kwargs.g=A"], ["+env.kwargs.g=a"]], r"g-A g-a-\w{6}"),
         ([[f"{key}={'x' * 90}{end}" for key in "ab"] for end in "12"], r"x-\w{6} x-\w{6}"),
         ([["seed=0"]], "seed-0"),
@@ -79,13 +93,20 @@ def again(finished: Path, here: Path) -> Path:
 )
 def test_runs_are_named_by_what_differs(jobs: list[list[str]], names: str) -> None:
     found = folder_names(jobs)
-    assert all(re.search(f"{end}$", name) for name, end in zip(found, names.split(), strict=True)), found
+    assert all(
+        re.search(f"{end}$", name) for name, end in zip(found, names.split(), strict=True)
+    ), found
     assert all(re.fullmatch(r"[A-Za-z0-9._+-]{1,107}", name) for name in found)
     assert len({name.lower() for name in found}) == len(jobs)
 
 
 def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
-    words = ["experiment=pong", "algorithm=a3c,ppo", "stop={window:5},{max_episodes:3}", "reward_threshold=3,null"]
+    words = [
+        "experiment=pong",
+        "algorithm=a3c,ppo",
+        "stop={window:5},{max_episodes:3}",
+        "reward_threshold=3,null",
+    ]
     with hydra_session() as hydra:
         jobs = sweep(parse(words))
         shared = [OmegaConf.to_container(node) for node in compose_jobs(hydra, jobs)]
@@ -113,20 +134,31 @@ def test_draws_are_log_uniform_and_the_same_with_each_command() -> None:
     assert 1e-4 <= min(many) < 1.02e-4 and 0.98e-2 < max(many) <= 1e-2
     counts, _ = np.histogram(np.log10(many), bins=4, range=(-4, -2))
     assert (abs(counts - 500) < 80).all(), "four standard deviations"
-    assert drawn("loguniform(1e-4,1e-2,20)") == many[:20], "a larger sweep goes on with a smaller one"
+    assert drawn("loguniform(1e-4,1e-2,20)") == many[:20], (
+        "a larger sweep goes on with a smaller one"
+    )
     assert drawn("loguniform(1e-4,1e-2,20,seed=1)")[0] not in many[:20]
 
 
-@pytest.mark.parametrize("arguments", ["1e-2,1e-4,20", "0,1,20", "1e-4,1e-2,0", "1e-4,1e-2,1e9", "a,b,2", "1e-4"])
-def test_draws_that_cannot_be_made_are_refused(arguments: str, here: Path, refuses: Refuses) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["1e-2,1e-4,20", "0,1,20", "1e-4,1e-2,0", "1e-4,1e-2,1e9", "a,b,2", "1e-4"]
+)
+def test_draws_that_cannot_be_made_are_refused(
+    arguments: str, here: Path, refuses: Refuses
+) -> None:
     refuses(["-m", f"optimizer.learning_rate=loguniform({arguments})"], "optimizer.learning_rate")
 
 
 def test_each_draw_is_a_run_of_its_own(here: Path, in_process: None) -> None:
     (here / "inside").mkdir()
     draws = "sweep=inside/../draws"
-    assert program.main([*QUICK, draws, "jobs=2", "optimizer.learning_rate=loguniform(1e-4,1e-2,2)"]) == 0
-    assert runs(here / "draws") == [f"learning_rate-{rate}" for rate in sorted(drawn("loguniform(1e-4,1e-2,2)"))]
+    assert (
+        program.main([*QUICK, draws, "jobs=2", "optimizer.learning_rate=loguniform(1e-4,1e-2,2)"])
+        == 0
+    )
+    assert runs(here / "draws") == [
+        f"learning_rate-{rate}" for rate in sorted(drawn("loguniform(1e-4,1e-2,2)"))
+    ]
 
 
 # What a sweep prints, and leaves.
@@ -138,7 +170,8 @@ FAILING = "algorithm={_target_:faulty.FailingA3C,trigger:trigger},a3c"
 def test_a_sweep_says_what_starts_ends_and_fails(
     here: Path, in_process: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One run after the other; a failed run begins anew with the same command, and a finished one stays."""
+    """One run after the other; a failed run begins anew with the same command, and a finished one
+    stays."""
     (here / "trigger").touch()
     quick = ["backend=threads", *QUICK[1:]]
     command = [*quick, "sweep=folder", "plugins=[faulty]", FAILING, "seed=3,3"]
@@ -146,14 +179,30 @@ def test_a_sweep_says_what_starts_ends_and_fails(
     lines = capfd.readouterr().err.splitlines()
     assert sum(line.startswith("given twice, run once: ") for line in lines) == 2
     assert "algorithm=a3c seed=3: begins" in lines
-    assert [line for line in lines if re.match(r"1 of 2, \d+:\d\d left: algorithm=.*FailingA3C.*: failed$", line)]
-    assert [line for line in lines if re.match(r"2 of 2: algorithm=a3c seed=3: finished.* after \d+ steps", line)]
+    assert [
+        line
+        for line in lines
+        if re.match(r"1 of 2, \d+:\d\d left: algorithm=.*FailingA3C.*: failed$", line)
+    ]
+    assert [
+        line
+        for line in lines
+        if re.match(r"2 of 2: algorithm=a3c seed=3: finished.* after \d+ steps", line)
+    ]
     assert re.match(r"1 of 2 runs have finished, in folder", lines[-3])
-    assert re.match(r"failed: folder/algorithm-FailingA3C\S*: failed.*: RuntimeError: scripted to fail", lines[-2])
+    assert re.match(
+        r"failed: folder/algorithm-FailingA3C\S*: failed.*: RuntimeError: scripted to fail",
+        lines[-2],
+    )
     assert lines[-1].endswith("-m a3c_exp.report folder")
     failed, ended = runs(here / "folder")
     assert ended == "algorithm-a3c_seed-3"
-    assert summary(here / "folder" / ended)["overrides"] == [*quick, "plugins=[faulty]", "algorithm=a3c", "seed=3"]
+    assert summary(here / "folder" / ended)["overrides"] == [
+        *quick,
+        "plugins=[faulty]",
+        "algorithm=a3c",
+        "seed=3",
+    ]
     assert program.main(command) == 0
     assert "algorithm=a3c seed=3: has finished before" in capfd.readouterr().err
     assert summary(here / "folder" / failed)["resumed"] == 0
@@ -172,7 +221,8 @@ def test_two_runs_share_the_cores(here: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @LINUX
 @pytest.mark.parametrize(
-    ("quota", "cores"), [(None, 4), ("max 100000", 4), ("150000 100000", 2), ("300000 100000", 3), ("damaged", 4)]
+    ("quota", "cores"),
+    [(None, 4), ("max 100000", 4), ("150000 100000", 2), ("300000 100000", 3), ("damaged", 4)],
 )
 def test_a_containers_quota_counts(
     quota: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,8 +237,11 @@ def test_a_containers_quota_counts(
 # Runs that are there already.
 
 
-def test_a_finished_sweep_stays_byte_for_byte(again: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """With a larger command one run is added. A narrower one knows its run, though it would name it otherwise."""
+def test_a_finished_sweep_stays_byte_for_byte(
+    again: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With a larger command one run is added. A narrower one knows its run, though it would name it
+    otherwise."""
     before = content(again / "two")
     assert program.main([*TWO[:-1], "seed=0,1,2"]) == 0
     assert "seed=1: has finished before" in capfd.readouterr().err
@@ -199,7 +252,9 @@ def test_a_finished_sweep_stays_byte_for_byte(again: Path, capfd: pytest.Capture
     assert {name: now[name] for name in before} == before
 
 
-def test_the_runs_of_a_sweep_are_listed_without_starting_one(again: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_runs_of_a_sweep_are_listed_without_starting_one(
+    again: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     before = content(again)
     assert program.main([*TWO[:-1], "seed=1,2", "--cfg", "job"]) == 0
     assert [Path(line).name for line in capfd.readouterr().out.splitlines()] == [
@@ -208,13 +263,18 @@ def test_the_runs_of_a_sweep_are_listed_without_starting_one(again: Path, capfd:
     ]
     assert program.main([*TWO[:-1], "seed=1", "gamma=1,1.0", "--cfg", "job"]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 1, "the same number"
-    assert program.main([*TWO[:-1], "seed=5", "plugins=[scripted],[scripted,faulty]", "--cfg", "job"]) == 0
+    assert (
+        program.main([*TWO[:-1], "seed=5", "plugins=[scripted],[scripted,faulty]", "--cfg", "job"])
+        == 0
+    )
     assert len(capfd.readouterr().out.splitlines()) == 2, "an environment may be another one there"
     assert content(again) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGXCPU])
-def test_a_run_that_reached_its_end_after_it_was_asked_to_end_has_finished(number: int, again: Path) -> None:
+def test_a_run_that_reached_its_end_after_it_was_asked_to_end_has_finished(
+    number: int, again: Path
+) -> None:
     job = Job(0, [], again / "two" / "seed-0", "seed=0")
     Runs([job], [], "resume", 1)._take(job, 128 + number)
     assert job.status == "ended"
@@ -223,7 +283,9 @@ def test_a_run_that_reached_its_end_after_it_was_asked_to_end_has_finished(numbe
 def test_signals_that_come_together_let_runs_be_saved(tmp_path: Path) -> None:
     """A terminal that is closed sends two."""
     done: list[str] = []
-    process = SimpleNamespace(terminate=lambda: done.append("asked"), kill=lambda: done.append("killed"))
+    process = SimpleNamespace(
+        terminate=lambda: done.append("asked"), kill=lambda: done.append("killed")
+    )
     runs = Runs([], [], "resume", 1)
     runs._running = [(Job(0, [], tmp_path, ""), cast(Any, process))]
     runs._noted.signal, runs._noted.count = signal.SIGHUP, 2
@@ -275,7 +337,10 @@ def test_a_sweep_with_other_settings_is_refused_by_name(again: Path, refuses: Re
 
 
 def test_existing_restart_begins_anew_and_leaves_other_files(again: Path) -> None:
-    mine = [again / "run" / name for name in ("notes.txt", "checkpoints/mine.ckpt", "videos/holiday.mp4")]
+    mine = [
+        again / "run" / name
+        for name in ("notes.txt", "checkpoints/mine.ckpt", "videos/holiday.mp4")
+    ]
     for path in mine:
         path.parent.mkdir(exist_ok=True)
         path.write_text("of my own")
@@ -286,7 +351,9 @@ def test_existing_restart_begins_anew_and_leaves_other_files(again: Path) -> Non
     assert same(latest(again / "run")["store"], before["store"])
     assert log not in (again / "run" / "train.log").read_text()
     assert len(list((again / "run").glob("events*"))) == 1
-    assert all(path.exists() for path in mine) and not (again / "run" / "videos" / "64.mp4").exists()
+    assert (
+        all(path.exists() for path in mine) and not (again / "run" / "videos" / "64.mp4").exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,8 +367,11 @@ def test_existing_restart_begins_anew_and_leaves_other_files(again: Path) -> Non
         ({"checkpoints": None}, "begin"),
     ],
 )
-def test_a_folder_is_treated_by_what_is_in_it(changes: dict[str, Any], action: str, again: Path) -> None:
-    """A run that was cut continues from its checkpoint. Without one, or where it failed, it begins anew."""
+def test_a_folder_is_treated_by_what_is_in_it(
+    changes: dict[str, Any], action: str, again: Path
+) -> None:
+    """A run that was cut continues from its checkpoint. Without one, or where it failed, it begins
+    anew."""
     before = summary(again / "run")
     (again / "run" / "summary.json").unlink()
     if "checkpoints" in changes:
@@ -314,7 +384,9 @@ def test_a_folder_is_treated_by_what_is_in_it(changes: dict[str, Any], action: s
     assert find_action(again / "run", config, "resume") == action
 
 
-def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_locked_run_is_looked_at_again_at_the_end(
+    again: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """As when another program works on the same sweep."""
     (again / "two" / "seed-0" / "summary.json").unlink()
     (again / "two" / "seed-1" / "summary.json").unlink()
@@ -333,9 +405,13 @@ def test_a_locked_run_is_looked_at_again_at_the_end(again: Path, capfd: pytest.C
     assert runs(again / "two") == ["seed-0", "seed-1"]
 
 
-def test_launchers_need_an_extra(here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
+def test_launchers_need_an_extra(
+    here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
     monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", lambda *_: ["basic"])
-    line = refuses(["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm")
+    line = refuses(
+        ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm"
+    )
     assert "a3c-exp[sweep]" in line
     assert not list(here.iterdir())
 
@@ -362,7 +438,9 @@ def victim(here: Path) -> Path:
         ["-m", "hydra/launcher=submitit_local", "sweep=run"],
     ],
 )
-def test_a_link_out_of_a_run_is_refused(words: list[str], victim: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_link_out_of_a_run_is_refused(
+    words: list[str], victim: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     Path("run").mkdir()
     Path("run/checkpoints").symlink_to(victim)
     Path("run/multirun.yaml").symlink_to(victim / "latest.ckpt")
@@ -382,7 +460,9 @@ def test_a_link_out_of_a_run_is_refused(words: list[str], victim: Path, capfd: p
         ("checkpoints/best.ckpt", "resume"),
     ],
 )
-def test_files_of_another_program_are_not_replaced(name: str, existing: str, victim: Path, refuses: Refuses) -> None:
+def test_files_of_another_program_are_not_replaced(
+    name: str, existing: str, victim: Path, refuses: Refuses
+) -> None:
     Path("checkpoints").mkdir()
     Path(name).write_text("title: mine\n")
     refuses([*QUICK, "hydra.run.dir=.", f"existing={existing}"], "hydra.run.dir", str(Path.cwd()))

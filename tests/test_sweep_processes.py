@@ -1,4 +1,5 @@
-"""The processes of a sweep: signals, kills, two programs on one sweep, launchers of Hydra's, batch systems."""
+"""The processes of a sweep: signals, kills, two programs on one sweep, launchers of Hydra's, batch
+systems."""
 
 from __future__ import annotations
 
@@ -35,10 +36,13 @@ class Sweeps:
         command = [sys.executable, "-m", "a3c_exp", "sweep=sweep", *words]
         environment = {**os.environ, "A3C_EXP_TEST": self.mark, **variables}
         with self.lines.open("w") as lines:
-            return Popen(command, cwd=self.folder, env=environment, stderr=lines, start_new_session=True)
+            return Popen(
+                command, cwd=self.folder, env=environment, stderr=lines, start_new_session=True
+            )
 
     def end(self, started: Popen[bytes], code: int) -> str:
-        """The lines that a program has printed. Its exit code must be `code`, and no process may be left."""
+        """The lines that a program has printed. Its exit code must be `code`, and no process may be
+        left."""
         assert started.wait(timeout=SECONDS) == code, self.lines.read_text()
         wait_until(lambda: not processes(self.mark), 60)
         return self.lines.read_text()
@@ -48,7 +52,10 @@ class Sweeps:
         assert "Traceback" not in self.end(self.start(*words), 0)
 
     def summaries(self) -> dict[str, dict[str, Any]]:
-        return {path.parent.name: json.loads(path.read_text()) for path in self.folder.glob("sweep/*/summary.json")}
+        return {
+            path.parent.name: json.loads(path.read_text())
+            for path in self.folder.glob("sweep/*/summary.json")
+        }
 
     def reasons(self) -> dict[str, str]:
         return {name: each["stop_reason"] for name, each in sorted(self.summaries().items())}
@@ -77,8 +84,15 @@ def sweeps(tmp_path: Path) -> Iterator[Sweeps]:
 
 
 def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps: Sweeps) -> None:
-    command = [*QUICK, "stop.mean_return=null", "checkpoint.every=1000", "total_steps=100000000,20000", "jobs=2"]
-    long, short = "total_steps-100000000", "total_steps-20000"
+    command = [
+        *QUICK,
+        "stop.mean_return=null",
+        "checkpoint.every=1000",
+        "total_steps=100000000,20000",
+        "jobs=2",
+    ]
+    long = "total_steps-100000000"
+    short = "total_steps-20000"
     log = sweeps.folder / "sweep" / long / "train.log"
 
     def has_begun(times: int) -> bool:
@@ -96,7 +110,9 @@ def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps
     sweeps.wait_for_checkpoints(long)
     started.kill()
     err = sweeps.end(started, -signal.SIGKILL)
-    assert "total_steps=100000000: its process was killed by SIGKILL: it runs again at the end" in err
+    assert (
+        "total_steps=100000000: its process was killed by SIGKILL: it runs again at the end" in err
+    )
     assert sweeps.reasons() == {long: "interrupted", short: "total_steps"}
 
     started = sweeps.start(*command)
@@ -109,8 +125,12 @@ def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR2, 75)], ids=["ctrl-c", "preempted"])
-def test_a_signal_to_all_its_processes_ends_a_sweep_in_order(number: int, code: int, sweeps: Sweeps) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR2, 75)], ids=["ctrl-c", "preempted"]
+)
+def test_a_signal_to_all_its_processes_ends_a_sweep_in_order(
+    number: int, code: int, sweeps: Sweeps
+) -> None:
     started = sweeps.start(*LONG, "jobs=2", "seed=0,1,2")
     sweeps.wait_for_checkpoints("seed-0", "seed-1")
     os.killpg(started.pid, number)
@@ -160,19 +180,25 @@ def test_a_launcher_runs_jobs_and_goes_on_with_those_that_were_cut(
     launcher: str, backend: str, sweeps: Sweeps, here: Path
 ) -> None:
     package = {"submitit_local": "submitit"}.get(launcher, launcher)
-    pytest.importorskip(f"hydra_plugins.hydra_{package}_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
+    pytest.importorskip(
+        f"hydra_plugins.hydra_{package}_launcher", reason="launchers: pip install 'a3c-exp[sweep]'"
+    )
     words = [f"backend={backend}", *QUICK[1:]]
     assert program.main([*words, "seed=1", "hydra.run.dir=sweep/cut"]) == 0
     (here / "sweep" / "cut" / "summary.json").unlink()
     sweeps.finish(*words, "-m", f"hydra/launcher={launcher}", "seed=0,1")
-    assert sweeps.reasons() == {"seed-0": "total_steps", "cut": "total_steps"}, "found by its configuration"
+    assert sweeps.reasons() == {"seed-0": "total_steps", "cut": "total_steps"}, (
+        "found by its configuration"
+    )
     assert sweeps.summaries()["cut"]["resumed"] == 1
 
 
 @pytest.mark.slow
 def test_a_launchers_sweep_without_a_name_has_one_folder(here: Path) -> None:
     """Its name is the time, which Hydra would look at once more."""
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
+    pytest.importorskip(
+        "hydra_plugins.hydra_submitit_launcher", reason="launchers: pip install 'a3c-exp[sweep]'"
+    )
     assert program.main([*QUICK, "-m", "hydra/launcher=submitit_local", "seed=0,1"]) == 0
     [folder] = (here / "outputs").iterdir()
     assert {path.name for path in folder.glob("seed-*")} == {"seed-0", "seed-1"}
@@ -180,7 +206,9 @@ def test_a_launchers_sweep_without_a_name_has_one_folder(here: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_of_a_launcher_that_fails_is_said_with_exit_code_1(sweeps: Sweeps) -> None:
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="launchers: pip install 'a3c-exp[sweep]'")
+    pytest.importorskip(
+        "hydra_plugins.hydra_submitit_launcher", reason="launchers: pip install 'a3c-exp[sweep]'"
+    )
     trigger = sweeps.folder / "trigger"
     trigger.touch()
     failing = ["plugins=[faulty]", f"algorithm={{_target_:faulty.FailingA3C,trigger:'{trigger}'}}"]
@@ -191,10 +219,17 @@ def test_a_run_of_a_launcher_that_fails_is_said_with_exit_code_1(sweeps: Sweeps)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signals", [[signal.SIGUSR2], [signal.SIGTERM, signal.SIGUSR2]], ids=["usr2", "term-usr2"])
-def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: list[int], sweeps: Sweeps) -> None:
-    """submitit has the job queued again by `scontrol requeue`. Slurm may send SIGTERM before its signal."""
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="Slurm: pip install 'a3c-exp[sweep]'")
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGUSR2], [signal.SIGTERM, signal.SIGUSR2]], ids=["usr2", "term-usr2"]
+)
+def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(
+    signals: list[int], sweeps: Sweeps
+) -> None:
+    """submitit has the job queued again by `scontrol requeue`. Slurm may send SIGTERM before its
+    signal."""
+    pytest.importorskip(
+        "hydra_plugins.hydra_submitit_launcher", reason="Slurm: pip install 'a3c-exp[sweep]'"
+    )
     variables = install_slurm(sweeps.folder / "slurm")
     words = [*QUICK, "total_steps=50000", "stop.mean_return=null", "seed=0"]
     started = sweeps.start(*words, "-m", "hydra/launcher=submitit_slurm", **variables)
@@ -207,7 +242,8 @@ def test_a_preempted_job_of_slurm_is_queued_again_and_its_run_goes_on(signals: l
     assert (run["stop_reason"], run["resumed"]) == ("total_steps", 1)
 
 
-# Stand-ins for Slurm: they run the batch script that submitit writes for a job, on this machine, at once.
+# Stand-ins for Slurm: they run the batch script that submitit writes for a job, on this machine, at
+# once.
 
 
 SBATCH = """
@@ -255,9 +291,15 @@ kill -s TERM "$(cat "$STAND_IN/pid")"
 
 
 def install_slurm(folder: Path) -> dict[str, str]:
-    """Write the commands to a folder. Returns the environment variables by which programs find them."""
+    """Write the commands to a folder. Returns the environment variables by which programs find
+    them."""
     folder.mkdir()
-    for name, script in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scontrol": SCONTROL}.items():
+    for name, script in {
+        "sbatch": SBATCH,
+        "srun": SRUN,
+        "sacct": SACCT,
+        "scontrol": SCONTROL,
+    }.items():
         (folder / name).write_text(f"#!/bin/bash{script}")
         (folder / name).chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}", "STAND_IN": str(folder)}

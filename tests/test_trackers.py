@@ -29,8 +29,13 @@ EVERY: dict[str, Any] = {"eval__every": 80, "checkpoint__every": 80}
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing is sent to the makers of these packages, and nothing is written outside of the test's folder."""
-    for name, value in {"WANDB_ERROR_REPORTING": "false", "DO_NOT_TRACK": "1", "WANDB_SILENT": "true"}.items():
+    """Nothing is sent to the makers of these packages, and nothing is written outside of the test's
+    folder."""
+    for name, value in {
+        "WANDB_ERROR_REPORTING": "false",
+        "DO_NOT_TRACK": "1",
+        "WANDB_SILENT": "true",
+    }.items():
         monkeypatch.setenv(name, value)
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "wandb_home"))
@@ -50,10 +55,13 @@ def curves(folder: Path) -> Curves:
 
 
 def records(path: Path) -> Iterator[Any]:
-    """The records of a file of W&B: a log in the format of LevelDB, in blocks of 32 KiB, after 7 bytes."""
+    """The records of a file of W&B: a log in the format of LevelDB, in blocks of 32 KiB, after 7
+    bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, place, parts = path.read_bytes(), 7, b""
+    data = path.read_bytes()
+    place = 7
+    parts = b""
     while place < len(data):
         left = 32768 - place % 32768
         if left < 7:
@@ -83,13 +91,21 @@ def of_kind(folder: Path, kind: str) -> list[Any]:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     found = of_kind(folder, "history")
-    return [{"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in each.item} for each in found]
+    return [
+        {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in each.item}
+        for each in found
+    ]
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_wandb_has_every_point_once_also_of_a_resumed_run(backend: str, tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="W&B: pip install 'a3c-exp[wandb]'")
-    tracker = {"_target_": "a3c_exp.callbacks.Wandb", "mode": "offline", "checkpoints": "best", "tags": ["mine"]}
+    tracker = {
+        "_target_": "a3c_exp.callbacks.Wandb",
+        "mode": "offline",
+        "checkpoints": "best",
+        "tags": ["mine"],
+    }
     media = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
     whole = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
     train_config(whole, tmp_path)
@@ -109,7 +125,9 @@ def test_wandb_has_every_point_once_also_of_a_resumed_run(backend: str, tmp_path
     configured = {each.key: json.loads(each.value_json) for each in begun[0].config.update}
     assert configured["total_steps"] == 160 and configured["env"]["id"] == whole["env"]["id"]
     assert {each.name for each in of_kind(tmp_path, "artifact")} == {f"{begun[0].run_id}-best"}
-    told = {each.key: each.value_json for part in of_kind(tmp_path, "summary") for each in part.update}
+    told = {
+        each.key: each.value_json for part in of_kind(tmp_path, "summary") for each in part.update
+    }
     assert told["stop_reason"] == '"total_steps"'
 
 
@@ -119,8 +137,13 @@ def test_the_runs_of_a_sweep_share_a_group(tmp_path: Path, in_process: None) -> 
     tracker = "callbacks=[{_target_:a3c_exp.callbacks.Wandb,mode:offline}]"
     assert program.main([*QUICK, tracker, "seed=1,2", "sweep=mine"]) == 0
     assert program.main(["resume=mine/seed-1", "total_steps=128", "trust=[callbacks]"]) == 0
-    groups = [[each.run_group for each in of_kind(folder, "run")] for folder in sorted(Path("mine").glob("seed-*"))]
-    assert [set(each) for each in groups] == [{"mine"}, {"mine"}] and len(groups[0]) > len(groups[1])
+    groups = [
+        [each.run_group for each in of_kind(folder, "run")]
+        for folder in sorted(Path("mine").glob("seed-*"))
+    ]
+    assert [set(each) for each in groups] == [{"mine"}, {"mine"}] and len(groups[0]) > len(
+        groups[1]
+    )
 
 
 # MLflow.
@@ -133,24 +156,57 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_mlflow_has_every_point_once_also_of_a_resumed_run(backend: str, tmp_path: Path, store: str) -> None:
+def test_mlflow_has_every_point_once_also_of_a_resumed_run(
+    backend: str, tmp_path: Path, store: str
+) -> None:
     mlflow = pytest.importorskip("mlflow", reason="MLflow: pip install 'a3c-exp[mlflow]'")
-    tracker = {"_target_": "a3c_exp.callbacks.Mlflow", "tracking_uri": store, "checkpoints": "both", "name": backend}
+    tracker = {
+        "_target_": "a3c_exp.callbacks.Mlflow",
+        "tracking_uri": store,
+        "checkpoints": "both",
+        "name": backend,
+    }
     media = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
     whole = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
-    done = [train_config(whole, tmp_path), train_config(whole | {"total_steps": 320}, tmp_path, resume=True)]
+    done = [
+        train_config(whole, tmp_path),
+        train_config(whole | {"total_steps": 320}, tmp_path, resume=True),
+    ]
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("a3c_exp")
-    (run,) = [each for each in client.search_runs([experiment.experiment_id]) if each.info.run_name == backend]
-    histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
-    found = {name: sorted((each.step, each.value) for each in points) for name, points in histories.items()}
+    (run,) = [
+        each
+        for each in client.search_runs([experiment.experiment_id])
+        if each.info.run_name == backend
+    ]
+    histories = {
+        name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics
+    }
+    found = {
+        name: sorted((each.step, each.value) for each in points)
+        for name, points in histories.items()
+    }
     summaries = {name: found.pop(name) for name in list(found) if name.startswith("summary/")}
     assert found == curves(tmp_path)
-    assert [value for _, value in summaries["summary/steps"]] == [each.summary["steps"] for each in done]
-    assert (run.data.params["total_steps"], run.data.params["env.id"]) == ("160", whole["env"]["id"])
+    assert [value for _, value in summaries["summary/steps"]] == [
+        each.summary["steps"] for each in done
+    ]
+    assert (run.data.params["total_steps"], run.data.params["env.id"]) == (
+        "160",
+        whole["env"]["id"],
+    )
     assert run.info.status == "FINISHED"
-    files = {each.path for folder in ("", "checkpoints") for each in client.list_artifacts(run.info.run_id, folder)}
-    assert {"config.yaml", "summary.json", "checkpoints/best.ckpt", "checkpoints/latest.ckpt"} <= files
+    files = {
+        each.path
+        for folder in ("", "checkpoints")
+        for each in client.list_artifacts(run.info.run_id, folder)
+    }
+    assert {
+        "config.yaml",
+        "summary.json",
+        "checkpoints/best.ckpt",
+        "checkpoints/latest.ckpt",
+    } <= files
 
 
 def test_points_that_a_server_refuses_are_a_warning(tmp_path: Path, store: str) -> None:
@@ -158,12 +214,18 @@ def test_points_that_a_server_refuses_are_a_warning(tmp_path: Path, store: str) 
     mlflow = pytest.importorskip("mlflow", reason="MLflow: pip install 'a3c-exp[mlflow]'")
     tracker = {"_target_": "a3c_exp.callbacks.Mlflow", "tracking_uri": store, "name": "refused"}
     naming = {"_target_": f"{__name__}.Naming"}
-    done = train_config(config(callbacks=[tracker, naming], plugins=["scripted", __name__]), tmp_path)
+    done = train_config(
+        config(callbacks=[tracker, naming], plugins=["scripted", __name__]), tmp_path
+    )
     assert done.summary["stop_reason"] == "total_steps"
     assert "has refused 1 points" in (tmp_path / "train.log").read_text()
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("a3c_exp")
-    (run,) = [each for each in client.search_runs([experiment.experiment_id]) if each.info.run_name == "refused"]
+    (run,) = [
+        each
+        for each in client.search_runs([experiment.experiment_id])
+        if each.info.run_name == "refused"
+    ]
     assert run.data.metrics["train/n_updates"] == done.summary["updates"]
 
 
@@ -176,18 +238,22 @@ class Naming(Callback):
 
 
 def test_a_folder_of_somebody_cannot_have_them_connect() -> None:
-    """W&B offline neither: its own settings say where it writes. What needs trust is tested with the callbacks."""
+    """W&B offline neither: its own settings say where it writes. What needs trust is tested with
+    the callbacks."""
     assert not Wandb.stays_inside and not Mlflow.stays_inside
 
 
 # Without them.
 
 
-@pytest.mark.parametrize(("name", "found"), [("wandb", ModuleSpec("wandb", None)), ("mlflow", None)])
+@pytest.mark.parametrize(
+    ("name", "found"), [("wandb", ModuleSpec("wandb", None)), ("mlflow", None)]
+)
 def test_a_missing_package_is_one_line_and_no_matter_to_who_evaluates(
     name: str, found: ModuleSpec | None, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of the package's name, such as W&B makes, is no package: Python finds a namespace there."""
+    """A folder of the package's name, such as W&B makes, is no package: Python finds a namespace
+    there."""
     folder = a3c_exp.train(QUICK, here / "run").folder
     text = (folder / "config.yaml").read_text()
     listed = f"callbacks:\n- _target_: a3c_exp.callbacks.{name.capitalize()}\n"

@@ -1,4 +1,5 @@
-"""Modules that a rollout cannot be reproduced with are refused before training, in one line that says why."""
+"""Modules that a rollout cannot be reproduced with are refused before training, in one line that
+says why."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def refusal(call: Callable[[], Any], name: str) -> str:
     return raised.value.problem
 
 
-def verified(module: type[nn.Module], space: Box = VECTORS, actions: Any = None, **settings: Any) -> ActorCritic:
+def verified(
+    module: type[nn.Module], space: Box = VECTORS, actions: Any = None, **settings: Any
+) -> ActorCritic:
     network = make_network(module, space, Discrete(2) if actions is None else actions, **settings)
     verify(network, space)
     return network
@@ -75,18 +78,25 @@ FAULTS = {
 class TestAnEncoder:
     @pytest.mark.parametrize("fault", FAULTS)
     def test_with_a_fault_is_refused(self, fault: str) -> None:
-        assert FAULTS[fault] in refusal(lambda: verified(Faulty, fault=fault, shared=True), "Faulty")
+        assert FAULTS[fault] in refusal(
+            lambda: verified(Faulty, fault=fault, shared=True), "Faulty"
+        )
 
     @pytest.mark.parametrize("fault", ["dropout", "sum"])
     def test_of_the_critic_or_before_cells_is_tried_too(self, fault: str) -> None:
         assert FAULTS[fault] in refusal(lambda: verified(Faulty, critic_fault=fault), "Faulty")
-        before_cells = refusal(lambda: verify(make_lstm(Faulty, encoder={"fault": fault}), VECTORS), "Faulty")
+        before_cells = refusal(
+            lambda: verify(make_lstm(Faulty, encoder={"fault": fault}), VECTORS), "Faulty"
+        )
         assert FAULTS[fault] in before_cells
 
     @pytest.mark.parametrize("module", [Residual, Lazy, Normed, Constants, Tied, Faulty, Mlp])
     def test_without_a_fault_is_accepted_and_left_as_it_was(self, module: type[nn.Module]) -> None:
         network = make_network(module, VECTORS, Discrete(2))
-        vector, constants = network.vector.copy(), {n: x.clone() for n, x in network.constants().items()}
+        vector, constants = (
+            network.vector.copy(),
+            {n: x.clone() for n, x in network.constants().items()},
+        )
         modes = [each.training for each in network.modules()]
         torch.manual_seed(7)
         expected = torch.rand(3)
@@ -100,7 +110,8 @@ class TestAnEncoder:
 
 
 class TestTheFormOfObservations:
-    """Inputs of a module, by its constructor's arguments: expected values are those of the documented form."""
+    """Inputs of a module, by its constructor's arguments: expected values are those of the
+    documented form."""
 
     @pytest.mark.parametrize(
         ("given", "seen", "scale"),
@@ -117,7 +128,9 @@ class TestTheFormOfObservations:
         ids=str,
     )
     @pytest.mark.parametrize("raw", [False, True])
-    def test_observation_space_is_that_of_what_it_gets(self, given: Box, seen: Box, scale: float, raw: bool) -> None:
+    def test_observation_space_is_that_of_what_it_gets(
+        self, given: Box, seen: Box, scale: float, raw: bool
+    ) -> None:
         network = verified(SeenRaw if raw else Seen, given, shared=True)
         module: Any = dict(network.named_children())["actor_encoder"]
         is_picture = given.shape != seen.shape or len(seen.shape) == 3
@@ -149,7 +162,9 @@ class TestTheFormOfObservations:
             (Pictures, Box(-1, 1, (2, 2, 2, 2, 2)), "network=mlp"),
         ],
     )
-    def test_a_module_for_others_is_refused_with_advice(self, module: type[nn.Module], space: Box, advice: str) -> None:
+    def test_a_module_for_others_is_refused_with_advice(
+        self, module: type[nn.Module], space: Box, advice: str
+    ) -> None:
         problem = refusal(lambda: verified(module, space), module.__name__)
         assert str(space.shape) in problem and advice in problem
 
@@ -160,7 +175,9 @@ def test_a_lazy_layer_that_is_not_used_is_refused() -> None:
             super().__init__(inputs)
             self.other = nn.LazyLinear(3)
 
-    assert "other.weight must be float32, and have a size" in refusal(lambda: verified(Unused), "Unused")
+    assert "other.weight must be float32, and have a size" in refusal(
+        lambda: verified(Unused), "Unused"
+    )
 
 
 def test_a_constructor_that_exits_is_refused() -> None:
@@ -187,7 +204,9 @@ WHOLE_FAULTS = {
 class TestAWholeActorCritic:
     @pytest.mark.parametrize("fault", WHOLE_FAULTS)
     def test_with_a_fault_is_refused(self, fault: str) -> None:
-        assert WHOLE_FAULTS[fault] in refusal(lambda: verified(FaultyWhole, fault=fault), "FaultyWhole")
+        assert WHOLE_FAULTS[fault] in refusal(
+            lambda: verified(FaultyWhole, fault=fault), "FaultyWhole"
+        )
 
     @pytest.mark.parametrize("space", [Discrete(3), BOX], ids=str)
     def test_without_a_state_has_the_gradient_of_torch(self, space: gym.Space[Any]) -> None:
@@ -213,4 +232,6 @@ class TestAWholeActorCritic:
     def test_with_a_state_has_the_gradient_of_torch(self, space: gym.Space[Any]) -> None:
         network = verified(Gru, VECTORS, space)
         ends = np.random.default_rng(5).random((6, 3)) < 0.3
-        compare_gradients(network, normal(6, 3, 4), space, RecurrentInput(0.3 * normal(3, 5, seed=6), ends))
+        compare_gradients(
+            network, normal(6, 3, 4), space, RecurrentInput(0.3 * normal(3, 5, seed=6), ends)
+        )

@@ -1,4 +1,5 @@
-"""The thread that saves, stops and replaces waits for nothing without bound: each kind is made to block here."""
+"""The thread that saves, stops and replaces waits for nothing without bound: each kind is made to
+block here."""
 
 from __future__ import annotations
 
@@ -52,13 +53,20 @@ STOPPING = {"_target_": "faulty.StoppingSGD", "learning_rate": 1e-3}
 STOPPED: dict[str, dict[str, Any]] = {
     "while it holds the lock": {"optimizer": STOPPING, "lock": True, "stop__max_seconds": 2.0},
     "in a round": {"optimizer": STOPPING, "update": "sync"},
-    "in a message": {"env": "faulty:Faulty-v0", "env__kwargs": {"fault": "half a message"}, "stop__max_seconds": 2.0},
+    "in a message": {
+        "env": "faulty:Faulty-v0",
+        "env__kwargs": {"fault": "half a message"},
+        "stop__max_seconds": 2.0,
+    },
 }
 
 
 @pytest.mark.parametrize("settings", STOPPED.values(), ids=STOPPED)
-def test_a_stopped_worker(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that is asked for comes, and the first Ctrl-C, or the rule of a stop, ends the run."""
+def test_a_stopped_worker(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is asked for comes, and the first Ctrl-C, or the rule of a stop, ends the
+    run."""
     monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
     limited = "stop__max_seconds" in settings
     file = tmp_path / "checkpoints" / "latest.ckpt"
@@ -74,7 +82,9 @@ def test_a_stopped_worker(settings: dict[str, Any], tmp_path: Path, monkeypatch:
 
     common: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "plugins": ["scripted", "faulty"]}
     with meanwhile(ask):
-        done = train(tmp_path, backend="processes", backend__stall_seconds=None, **common | settings)
+        done = train(
+            tmp_path, backend="processes", backend__stall_seconds=None, **common | settings
+        )
     assert time.monotonic() - asked[0] < 2 * LATE
     assert done.summary["stop_reason"] == ("max_seconds" if limited else "interrupted")
     assert done.summary["training_seconds"] < 2 + LATE
@@ -84,7 +94,8 @@ def test_a_stopped_worker(settings: dict[str, Any], tmp_path: Path, monkeypatch:
 
 
 def test_a_stopped_fork_server(tmp_path: Path) -> None:
-    """It neither tells that a worker was killed nor forks another one. It is killed, and started again."""
+    """It neither tells that a worker was killed nor forks another one. It is killed, and started
+    again."""
 
     def stop() -> None:
         wait_until((tmp_path / "checkpoints" / "latest.ckpt").exists)
@@ -93,7 +104,12 @@ def test_a_stopped_fork_server(tmp_path: Path) -> None:
         assert victim is not None
         os.kill(victim, signal.SIGKILL)
 
-    settings: dict[str, Any] = {"workers": 2, "total_steps": 10**9, "checkpoint__every": 400, "stop__max_seconds": 2.0}
+    settings: dict[str, Any] = {
+        "workers": 2,
+        "total_steps": 10**9,
+        "checkpoint__every": 400,
+        "stop__max_seconds": 2.0,
+    }
     with meanwhile(stop):
         done = train(tmp_path, backend="processes", **settings, backend__max_restarts=3)
     assert done.summary["stop_reason"] == "max_seconds"
@@ -134,14 +150,22 @@ class TestSimulators:
         (folder / "notes").mkdir()
         kwargs = {"folder": str(folder / "notes"), **settings.pop("kwargs", {})}
         defaults = {"plugins": ["faulty"], "workers": 2, "envs_per_worker": 2, "total_steps": 160}
-        return train(folder / "run", "faulty:Simulator-v0", backend, env__kwargs=kwargs, **defaults | settings)
+        return train(
+            folder / "run",
+            "faulty:Simulator-v0",
+            backend,
+            env__kwargs=kwargs,
+            **defaults | settings,
+        )
 
     @pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
     def test_are_made_stepped_and_closed_in_one_thread(self, backend: str, tmp_path: Path) -> None:
         done = self.trained(tmp_path, backend, eval__every=80, eval__episodes=2)
         assert (done.summary["stop_reason"], done.exit_code) == ("total_steps", 0)
         log = (tmp_path / "run" / "train.log").read_text().lower()
-        assert not [line for line in log.splitlines() if "warning" in line and "use of fork()" not in line]
+        assert not [
+            line for line in log.splitlines() if "warning" in line and "use of fork()" not in line
+        ]
         notes = tmp_path / "notes"
         assert len([*notes.glob("*.pids")]) >= 4
         wait_until(lambda: len([*notes.glob("*.closed")]) == len([*notes.glob("*.pids")]))
@@ -151,15 +175,28 @@ class TestSimulators:
         notes = tmp_path / "notes"
 
         def kill() -> None:
-            wait_until(lambda: len(alive(notes)) == 8 and (tmp_path / "run" / "checkpoints" / "latest.ckpt").exists())
+            wait_until(
+                lambda: (
+                    len(alive(notes)) == 8
+                    and (tmp_path / "run" / "checkpoints" / "latest.ckpt").exists()
+                )
+            )
             victim = worker_processes()[0].pid
             assert victim is not None
-            own = {int(pid) for note in notes.glob(f"{victim}-*") for pid in note.read_text().split()[1:]}
+            own = {
+                int(pid)
+                for note in notes.glob(f"{victim}-*")
+                for pid in note.read_text().split()[1:]
+            }
             assert own < alive(notes) and len(own) == 4
             os.kill(victim, signal.SIGKILL)
             wait_until(lambda: not own & alive(notes), LATE)
 
-        settings: dict[str, Any] = {"total_steps": 10**9, "checkpoint__every": 200, "stop__max_seconds": 3.0}
+        settings: dict[str, Any] = {
+            "total_steps": 10**9,
+            "checkpoint__every": 200,
+            "stop__max_seconds": 3.0,
+        }
         with meanwhile(kill):
             done = self.trained(tmp_path, "processes", backend__max_restarts=3, **settings)
         assert (done.summary["stop_reason"], done.summary["restarts"]) == ("max_seconds", 1)
@@ -167,7 +204,11 @@ class TestSimulators:
     def test_may_take_long_to_be_made_each(self, tmp_path: Path) -> None:
         """The limit holds for one of several."""
         done = self.trained(
-            tmp_path, "processes", kwargs={"seconds": 0.5}, envs_per_worker=4, backend__stall_seconds=1.3
+            tmp_path,
+            "processes",
+            kwargs={"seconds": 0.5},
+            envs_per_worker=4,
+            backend__stall_seconds=1.3,
         )
         assert (done.summary["stop_reason"], done.summary["restarts"]) == ("total_steps", 0)
 
@@ -180,8 +221,16 @@ BLOCKING = re.compile(
 
 def test_every_call_that_may_block_is_in_the_table_of_the_design() -> None:
     package = Path(a3c_exp.__file__).parent
-    table = (package.parent / "docs" / "design.md").read_text().partition("### What the main thread waits for")[2]
-    rows = [re.findall(r"`([^`]+)`", row) for row in table.partition("\n### ")[0].splitlines() if row.startswith("| `")]
+    table = (
+        (package.parent / "docs" / "design.md")
+        .read_text()
+        .partition("### What the main thread waits for")[2]
+    )
+    rows = [
+        re.findall(r"`([^`]+)`", row)
+        for row in table.partition("\n### ")[0].splitlines()
+        if row.startswith("| `")
+    ]
     for folder in ("run", "backends"):
         for file in sorted((package / folder).rglob("*.py")):
             name = str(file.relative_to(package))

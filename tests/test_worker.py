@@ -19,7 +19,8 @@ from a3c_exp.errors import RunError
 
 
 def first_update(**settings: Any) -> tuple[Floats, Event, slice]:
-    """The change of the parameters by one worker's first push, its event, and where the critic's parameters lie."""
+    """The change of the parameters by one worker's first push, its event, and where the critic's
+    parameters lie."""
     store, (worker,) = by_descent(**settings)
     before = store.state()["parameters"]
     event = next_event(worker.run())
@@ -69,7 +70,8 @@ class TestTheLoop:
         assert (event.updates, event.steps, store.version) == (1, 16, 1)
 
     def test_a_worker_stopped_in_a_round_reports_its_steps_too(self) -> None:
-        """Its steps and episodes have happened, though its gradient waits for others who will not come."""
+        """Its steps and episodes have happened, though its gradient waits for others who will not
+        come."""
         store, (worker, _) = by_descent(workers=2, update="sync")
         steps = worker.run()
         assert [next(steps), next(steps)] == [YieldPoint.BEFORE_PUSH, YieldPoint.WAITING]
@@ -83,13 +85,24 @@ class TestTheLoop:
     def test_a_round_is_the_average_over_transitions_or_with_sums_over_workers(
         self, reduction: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A sum has the weight of its transitions already: weighted again, a rollout would count by its square."""
-        lengths = {"env__kwargs": {"lengths": (2, 6)}, "rollout_length": "episode", "envs_per_worker": 1}
+        """A sum has the weight of its transitions already: weighted again, a rollout would count by
+        its square."""
+        lengths = {
+            "env__kwargs": {"lengths": (2, 6)},
+            "rollout_length": "episode",
+            "envs_per_worker": 1,
+        }
         store, (one, other) = by_descent(
-            env=SCRIPTED, workers=2, update="sync", algorithm__reduction=reduction, **lengths, seed=1
+            env=SCRIPTED,
+            workers=2,
+            update="sync",
+            algorithm__reduction=reduction,
+            **lengths,
+            seed=1,
         )
         pushes = note_pushes(store, monkeypatch)
-        before, steps = store.state()["parameters"], [one.run(), other.run()]
+        before = store.state()["parameters"]
+        steps = [one.run(), other.run()]
         for worker in steps:
             assert next(worker) is YieldPoint.BEFORE_PUSH
         next(steps[0])
@@ -97,12 +110,21 @@ class TestTheLoop:
         gradients, transitions = (np.array(column) for column in zip(*pushes, strict=True))
         assert sorted(transitions) == [2, 6]
         weights = transitions / transitions.sum() if reduction == "mean" else np.array([0.5, 0.5])
-        np.testing.assert_allclose(before - store.state()["parameters"], weights @ gradients, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            before - store.state()["parameters"], weights @ gradients, rtol=1e-4, atol=1e-6
+        )
 
     def test_a_rollout_without_any_transition_is_no_update(self) -> None:
-        """A vector environment that restarts late answers the step after an episode's end with a reset alone."""
-        late = {"env__vectorized": True, "env__normalize_observations": True, "env__kwargs": {"lengths": (2,)}}
-        store, (worker,) = by_descent(env=SCRIPTED, envs_per_worker=1, rollout_length=1, total_steps=6, **late)
+        """A vector environment that restarts late answers the step after an episode's end with a
+        reset alone."""
+        late = {
+            "env__vectorized": True,
+            "env__normalize_observations": True,
+            "env__kwargs": {"lengths": (2,)},
+        }
+        store, (worker,) = by_descent(
+            env=SCRIPTED, envs_per_worker=1, rollout_length=1, total_steps=6, **late
+        )
         events = events_of(worker)
         assert [event.steps for event in events] == [1, 1, 0] * 2 + [1, 1]
         assert [event.updates for event in events] == [event.steps for event in events]
@@ -111,10 +133,19 @@ class TestTheLoop:
 
 class TestTheGradient:
     def test_the_critic_may_learn_from_another_estimator_than_the_actor(self) -> None:
-        settings: dict[str, Any] = {"env": CORRIDOR, "returns__n": 1, "network__shared": False, "rollout_length": 8}
+        settings: dict[str, Any] = {
+            "env": CORRIDOR,
+            "returns__n": 1,
+            "network__shared": False,
+            "rollout_length": 8,
+        }
         one, _, critic = first_update(**settings)
-        other, _, _ = first_update(critic_returns={"_target_": "a3c_exp.returns.Discounted"}, **settings)
-        same, _, _ = first_update(critic_returns={"_target_": "a3c_exp.returns.NStep", "n": 1}, **settings)
+        other, _, _ = first_update(
+            critic_returns={"_target_": "a3c_exp.returns.Discounted"}, **settings
+        )
+        same, _, _ = first_update(
+            critic_returns={"_target_": "a3c_exp.returns.NStep", "n": 1}, **settings
+        )
         differs = np.flatnonzero(one != other)
         assert len(differs)
         assert (differs >= critic.start).all(), "the actor's part is unchanged"
@@ -131,10 +162,12 @@ class TestTheGradient:
 
 
 class TestLag:
-    """With V-trace a worker pulls again between a rollout and its gradient: others may have pushed meanwhile."""
+    """With V-trace a worker pulls again between a rollout and its gradient: others may have pushed
+    meanwhile."""
 
     def pushed_between(self, **settings: Any) -> tuple[Floats, Event]:
-        """The change of the parameters by the first worker, if another one pushes after its rollout; and its event."""
+        """The change of the parameters by the first worker, if another one pushes after its
+        rollout; and its event."""
         store, (worker, other) = by_descent(env=CORRIDOR, workers=2, rollout_length=8, **settings)
         steps = worker.run()
         next(steps)
@@ -151,12 +184,16 @@ class TestLag:
 class TestUniformlyRandomActions:
     """With the probability epsilon an action is drawn from a uniform distribution."""
 
-    def test_stored_log_probabilities_are_those_of_a_mixture_whose_share_follows_its_schedule(self) -> None:
-        """The policy is nearly certain of the first of four actions. Rollouts of 160 steps, of 480 in all."""
+    def test_stored_log_probabilities_are_those_of_a_mixture_whose_share_follows_its_schedule(
+        self,
+    ) -> None:
+        """The policy is nearly certain of the first of four actions. Rollouts of 160 steps, of 480
+        in all."""
         schedule = {"_target_": "a3c_exp.schedules.Linear", "start": 0.8, "end": 0.2}
         store, (worker,) = by_descent(epsilon=schedule, rollout_length=40, total_steps=480)
         certain = np.zeros_like(store.state()["parameters"])
-        certain[store.spec.param_slices["actor"]][-4] = 50.0  # the first of the four biases of the last layer
+        # the first of the four biases of the last layer
+        certain[store.spec.param_slices["actor"]][-4] = 50.0
         actor: Any = worker._actor
         rollouts: list[Rollout] = []
         collect = actor.collect
@@ -171,8 +208,12 @@ class TestUniformlyRandomActions:
             store.initialize(certain)
             next_event(steps)
             stored = rollouts[-1].log_probs
-            assert np.unique(stored.round(3)) == pytest.approx(np.log([epsilon / 4, 1 - 0.75 * epsilon]), abs=1e-3)
-            assert np.mean(stored < np.log(1 - 0.75 * epsilon) - 0.01) == pytest.approx(0.75 * epsilon, abs=0.12)
+            assert np.unique(stored.round(3)) == pytest.approx(
+                np.log([epsilon / 4, 1 - 0.75 * epsilon]), abs=1e-3
+            )
+            assert np.mean(stored < np.log(1 - 0.75 * epsilon) - 0.01) == pytest.approx(
+                0.75 * epsilon, abs=0.12
+            )
 
 
 class TestGradientsThatAreNotFinite:
@@ -184,11 +225,17 @@ class TestGradientsThatAreNotFinite:
     def test_are_refused_and_counted_and_end_the_run_with_the_reason(self) -> None:
         store, worker = self.sick()
         events: list[Event] = []
-        with pytest.raises(RunError, match=r"^worker 0: all gradients of the last 20 rollouts were ") as end:
+        with pytest.raises(
+            RunError, match=r"^worker 0: all gradients of the last 20 rollouts were "
+        ) as end:
             events += (step for step in worker.run() if isinstance(step, Event))
         assert [event.updates for event in events] == [1] * 2 + [0] * MAX_CONSECUTIVE_NONFINITE
-        assert [event.counts.get("rejected", 0) for event in events] == [0] * 2 + [1] * MAX_CONSECUTIVE_NONFINITE
-        assert [event.steps for event in events] == [16] * len(events), "their steps are counted nevertheless"
+        assert [event.counts.get("rejected", 0) for event in events] == [0] * 2 + [
+            1
+        ] * MAX_CONSECUTIVE_NONFINITE
+        assert [event.steps for event in events] == [16] * len(events), (
+            "their steps are counted nevertheless"
+        )
         assert all(event.metrics == {} for event in events if event.counts), "they report no losses"
         assert store.version == 2
         assert np.isfinite(store.state()["parameters"]).all()
@@ -197,7 +244,11 @@ class TestGradientsThatAreNotFinite:
 
     def test_are_counted_anew_after_one_good_gradient(self) -> None:
         learner = self.sick()[1]._learner
-        for rejected in [*[True] * (MAX_CONSECUTIVE_NONFINITE - 1), False, *[True] * (MAX_CONSECUTIVE_NONFINITE - 1)]:
+        for rejected in [
+            *[True] * (MAX_CONSECUTIVE_NONFINITE - 1),
+            False,
+            *[True] * (MAX_CONSECUTIVE_NONFINITE - 1),
+        ]:
             learner._check_divergence(all_rejected=rejected)
         with pytest.raises(RunError):
             learner._check_divergence(all_rejected=True)

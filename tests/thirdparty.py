@@ -14,7 +14,8 @@ from a3c_exp.algorithms import A3C, Batch, Metrics, PolicyOutputs
 
 
 class Attention(nn.Module):
-    """Self-attention over the numbers of an observation, each of which is a token: float32 [N, inputs] -> [N, width].
+    """Self-attention over the numbers of an observation, each of which is a token: float32 [N,
+    inputs] -> [N, width].
 
     directions: by which the tokens are embedded. Drawn by the constructor, and never trained.
     """
@@ -59,13 +60,17 @@ class Unseeded(Frozen):
 
     def __init__(self, inputs: int, width: int = 8) -> None:
         super().__init__(inputs, width)
-        self.matrix = torch.from_numpy(np.random.default_rng().normal(size=(400, width)).astype(np.float32))
+        self.matrix = torch.from_numpy(
+            np.random.default_rng().normal(size=(400, width)).astype(np.float32)
+        )
 
 
 class Whole(nn.Module):
     """A whole actor-critic, for vectors."""
 
-    def __init__(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], outputs: int) -> None:
+    def __init__(
+        self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], outputs: int
+    ) -> None:
         super().__init__()
         self.layer = nn.Linear(observation_space.shape[0], outputs + 1)
 
@@ -75,7 +80,8 @@ class Whole(nn.Module):
 
 
 class Predictor(nn.Module):
-    """A guess of the reward from features [..., F], scaled by a number that is drawn by the constructor."""
+    """A guess of the reward from features [..., F], scaled by a number that is drawn by the
+    constructor."""
 
     scale: Tensor
 
@@ -103,4 +109,8 @@ class PredictingA3C(A3C):
         assert policy.module is not None
         error = batch.mean((policy.module(policy.features) - batch.rewards) ** 2)
         coefficient = self.prediction_coefficient
-        return loss + coefficient * error, {**metrics, "reward_loss": error, "coefficient": coefficient}
+        return loss + coefficient * error, {
+            **metrics,
+            "reward_loss": error,
+            "coefficient": coefficient,
+        }

@@ -1,4 +1,5 @@
-"""Modules as users write them, good and bad, to be named as 'user_modules.Residual' with plugins=[user_modules]."""
+"""Modules as users write them, good and bad, to be named as 'user_modules.Residual' with
+plugins=[user_modules]."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ class Branches(Residual):
 
     def forward(self, observations: Tensor) -> Tensor:
         features = super().forward(observations)
-        return features if float(self.first.weight.detach().sum() * observations.abs().sum()) < 1e9 else -features
+        return (
+            features
+            if float(self.first.weight.detach().sum() * observations.abs().sum()) < 1e9
+            else -features
+        )
 
 
 class Faulty(Residual):
@@ -193,7 +198,11 @@ class Gru(nn.Module):
     """A whole actor-critic with a state."""
 
     def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], outputs: int, width: int = 5
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        outputs: int,
+        width: int = 5,
     ) -> None:
         super().__init__()
         assert observation_space.shape is not None
@@ -237,7 +246,9 @@ class FaultyWhole(Gru):
         return state + 1 if self.fault == "initial state of ones" else state
 
     def forward(self, observations: Tensor, state: Tensor | None) -> Any:
-        parameters, values, after = super().forward(observations, super().initial_state(len(observations)))
+        parameters, values, after = super().forward(
+            observations, super().initial_state(len(observations))
+        )
         faults = {
             "parameters": (parameters[:, :1], values, after),
             "values": (parameters, values[:, None], after),

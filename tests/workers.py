@@ -20,12 +20,14 @@ LSTM = {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8}
 def make_workers(whole: dict[str, Any]) -> tuple[SharedStore, list[Worker]]:
     """The store of a configuration, and all its workers."""
     experiment = load_experiment(whole)
-    store, context = make_store(experiment), RunContext(experiment=experiment)
+    store = make_store(experiment)
+    context = RunContext(experiment=experiment)
     return store, [Worker(context, index, store) for index in range(experiment.worker_count)]
 
 
 def by_descent(env: str = BANDIT, **settings: Any) -> tuple[SharedStore, list[Worker]]:
-    """The same of `config(...)`, with plain descent at rate 1 by default: an update is minus the gradient."""
+    """The same of `config(...)`, with plain descent at rate 1 by default: an update is minus the
+    gradient."""
     whole = config(env, **settings)
     if "optimizer" not in settings:
         whole["optimizer"] = sgd(1.0)
@@ -34,10 +36,16 @@ def by_descent(env: str = BANDIT, **settings: Any) -> tuple[SharedStore, list[Wo
 
 def sgd(rate: float, max_grad_norm: float | None = None) -> dict[str, Any]:
     """Plain descent, as a configuration."""
-    return {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": rate, "max_grad_norm": max_grad_norm}
+    return {
+        "_target_": "a3c_exp.optimizers.SGD",
+        "learning_rate": rate,
+        "max_grad_norm": max_grad_norm,
+    }
 
 
-def ppo_config(env: str = CORRIDOR, minibatch_size: int | None = 8, epochs: int = 2, **settings: Any) -> dict[str, Any]:
+def ppo_config(
+    env: str = CORRIDOR, minibatch_size: int | None = 8, epochs: int = 2, **settings: Any
+) -> dict[str, Any]:
     """A whole configuration of PPO: rollouts of 16 transitions in two minibatches, and two epochs.
 
     settings: of the algorithm where it has such a field, else of `config`.

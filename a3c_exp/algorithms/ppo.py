@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a3c_exp.algorithms.algorithm import LossGradient, Metrics, MinibatchAlgorithm
-from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, broadcast, dot, masked, masked_advantages, total
+from a3c_exp.algorithms.batch import (
+    Batch,
+    BatchArrays,
+    PolicyOutputs,
+    broadcast,
+    dot,
+    masked,
+    masked_advantages,
+    total,
+)
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.ranges import BelowOne, Count, Finite, NotNegative, Positive, whole
 from a3c_exp.errors import require
@@ -28,23 +37,25 @@ MAX_EPOCHS = 1000
 class PPO(MinibatchAlgorithm):
     """Proximal policy optimization, Schulman et al. 2017 (arXiv 1707.06347, equations 7 and 9).
 
-        L = mean_t  - min(r_t A_t, clip(r_t, 1 - epsilon, 1 + epsilon) A_t)  +  c_v 1/2 (G_t - V(s_t))^2
+        L = mean_t  - min(r_t A_t, clip(r_t, 1 - epsilon, 1 + epsilon) A_t)  +  c_v 1/2 (G_t -
+        V(s_t))^2
                     - c_e H(pi(. | s_t)),    r_t = pi(a_t | s_t) / mu(a_t | s_t)
 
-    with pi the policy that learns and mu the one that acted. No gradient flows into A_t or G_t, which are those of the
-    rollout for all epochs. Workers that push when they are ready, or in rounds, make it the distributed form (Heess et
-    al. 2017, arXiv 1707.02286).
+    with pi the policy that learns and mu the one that acted. No gradient flows into A_t or G_t,
+    which are those of the rollout for all epochs. Workers that push when they are ready, or in
+    rounds, make it the distributed form (Heess et al. 2017, arXiv 1707.02286).
 
     clip: epsilon, a number between 0 and 1, or a schedule.
     epochs: how often each transition of a rollout is learned from.
-    minibatch_size: transitions of a minibatch, null for whole rollouts. A minibatch is a random part of the rollout,
-        drawn anew in each epoch. A rollout that an episode's end has cut short is divided evenly into as few as do not
-        exceed the size. For a network with a recurrent state a minibatch is the whole sequences of some environments.
-    target_kl: learn no more from a rollout once a minibatch finds its policy farther than this from the one that acted
-        (`approx_kl`, in nats). That minibatch is the last; null: never.
+    minibatch_size: transitions of a minibatch, null for whole rollouts. A minibatch is a random
+        part of the rollout, drawn anew in each epoch. A rollout that an episode's end has cut short
+        is divided evenly into as few as do not exceed the size. For a network with a recurrent
+        state a minibatch is the whole sequences of some environments.
+    target_kl: learn no more from a rollout once a minibatch finds its policy farther than this from
+        the one that acted (`approx_kl`, in nats). That minibatch is the last; null: never.
     value_coefficient, entropy_coefficient: c_v and c_e, as for A3C.
-    normalize_advantages: mean 0 and standard deviation 1 in each minibatch. From one of a single transition the actor
-        then learns nothing.
+    normalize_advantages: mean 0 and standard deviation 1 in each minibatch. From one of a single
+        transition the actor then learns nothing.
     """
 
     clip: BelowOne | Schedule = 0.2
@@ -57,38 +68,60 @@ class PPO(MinibatchAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that lets nothing through.
+        # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that
+        # lets nothing through.
         require(self.clip != 0, "clip", self.clip, "a number between 0 and 1, or a schedule")
 
     def check_rollout(self, count: int, length: int) -> None:
         """Raise ConfigError where the minibatches do not divide a rollout, or cut its sequences."""
-        size, transitions = self.minibatch_size, count * length
+        size = self.minibatch_size
+        transitions = count * length
         if size is not None:
-            rollout = f"rollout_length x envs_per_worker = {transitions} transitions (experiment=ppo sets all of them)"
+            rollout = (
+                f"rollout_length x envs_per_worker = {transitions} transitions "
+                "(experiment=ppo sets all of them)"
+            )
             require(transitions % size == 0, "minibatch_size", size, f"a divisor of {rollout}")
-            allowed = f"a multiple of rollout_length={length}: a recurrent network learns whole sequences"
+            allowed = (
+                f"a multiple of rollout_length={length}: a recurrent network learns whole sequences"
+            )
             require(size % length == 0, "minibatch_size", size, allowed)
 
-    def minibatches(self, count: int, length: int, rng: np.random.Generator) -> Iterator[NDArray[np.intp]]:
-        """All of them, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes them all."""
-        parts = 1 if self.minibatch_size is None else min(count, -(-count * length // self.minibatch_size))
+    def minibatches(
+        self, count: int, length: int, rng: np.random.Generator
+    ) -> Iterator[NDArray[np.intp]]:
+        """All of them, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes
+        them all."""
+        parts = (
+            1
+            if self.minibatch_size is None
+            else min(count, -(-count * length // self.minibatch_size))
+        )
         for _ in range(self.epochs if count else 0):
-            yield from np.array_split(rng.permutation(count) if parts > 1 else np.arange(count), parts)
+            yield from np.array_split(
+                rng.permutation(count) if parts > 1 else np.arange(count), parts
+            )
 
     def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
         """Return whether the policy has moved farther than `target_kl` from the one that acted."""
         return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy, approx_kl, and clip_fraction: the
-        share of transitions whose r lies outside the clip range."""
+        """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy, approx_kl, and
+        clip_fraction: the share of transitions whose r lies outside the clip range."""
         epsilon = value(self.clip, progress)
-        advantages = batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
+        advantages = (
+            batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
+        )
         clipped_ratio = policy.ratio.clamp(1 - epsilon, 1 + epsilon)
         policy_losses = -torch.minimum(policy.ratio * advantages, clipped_ratio * advantages)
         value_losses = 0.5 * (batch.targets - policy.values) ** 2
         entropy_coefficient = value(self.entropy_coefficient, progress)
-        losses = policy_losses + self.value_coefficient * value_losses - entropy_coefficient * policy.entropy
+        losses = (
+            policy_losses
+            + self.value_coefficient * value_losses
+            - entropy_coefficient * policy.entropy
+        )
         return batch.mean(losses), {
             "policy_loss": policy_losses,
             "value_loss": value_losses,
@@ -97,26 +130,34 @@ class PPO(MinibatchAlgorithm):
             "clip_fraction": (policy.ratio - 1).abs() > epsilon,
         }
 
-    def closed_form(self, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> LossGradient:
+    def closed_form(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    ) -> LossGradient:
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
         mask = batch.mask
         advantages, count = masked_advantages(batch.advantages, mask, self.normalize_advantages)
         log_ratios = masked(outputs.log_probs - batch.log_probs, mask)
 
-        # min(r A, clip(r) A) is A times r bounded above by 1 + epsilon if A > 0, and below by 1 - epsilon if A < 0.
-        # Outside the bound it does not change with r. The bound is on ln r, since r may be too large for float32.
-        epsilon, positive = value(self.clip, progress), advantages >= 0
+        # min(r A, clip(r) A) is A times r bounded above by 1 + epsilon if A > 0, and below by 1 -
+        # epsilon if A < 0.
+        # Outside the bound it does not change with r. The bound is on ln r, since r may be too
+        # large for float32.
+        epsilon = value(self.clip, progress)
+        positive = advantages >= 0
         lowest = np.where(positive, np.float32(-math.inf), np.float32(math.log1p(-epsilon)))
         highest = np.where(positive, np.float32(math.log1p(epsilon)), np.float32(math.inf))
         clipped_log_ratios = np.clip(log_ratios, lowest, highest)
         unclipped = clipped_log_ratios == log_ratios
         with np.errstate(over="ignore"):
-            ratios, weighted = np.exp(log_ratios), np.exp(clipped_log_ratios) * advantages
+            ratios = np.exp(log_ratios)
+            weighted = np.exp(clipped_log_ratios) * advantages
         errors: Floats = masked(outputs.values - batch.targets, mask)
 
         grad = OutputGradients(
             log_probs=np.where(unclipped, weighted * (-1 / count), np.float32(0)),
-            entropy=broadcast(-value(self.entropy_coefficient, progress) / count, outputs.entropy, mask),
+            entropy=broadcast(
+                -value(self.entropy_coefficient, progress) / count, outputs.entropy, mask
+            ),
             values=errors * (self.value_coefficient / count),
         )
         return grad, {

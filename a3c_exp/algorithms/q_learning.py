@@ -17,18 +17,20 @@ from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
 @dataclass(frozen=True, kw_only=True)
 class NStepQ(Algorithm):
-    """The loss of asynchronous n-step Q-learning, Mnih et al. 2016 (arXiv 1602.01783, algorithm S2).
+    """The loss of asynchronous n-step Q-learning, Mnih et al. 2016 (arXiv 1602.01783, algorithm
+    S2).
 
-        L = sum_t  1/2 (G_t - Q(s_t, a_t))^2,    G_t = r_t + gamma r_{t+1} + ... + gamma^n max_a Q^-(s_{t+n}, a)
+        L = sum_t  1/2 (G_t - Q(s_t, a_t))^2,
+        G_t = r_t + gamma r_{t+1} + ... + gamma^n max_a Q^-(s_{t+n}, a)
 
-    or the mean of it. Q^- is a target network: Q as it was at the last refresh. No gradient flows into G_t, which the
-    returns make: `NStep`. The paper has the loss without the 1/2.
+    or the mean of it. Q^- is a target network: Q as it was at the last refresh. No gradient flows
+    into G_t, which the returns make: `NStep`. The paper has the loss without the 1/2.
 
-    G_t is the return of the actions that were taken. Beyond the first they need not be the best ones, so for n > 1 Q is
-    the optimal action value only if exploration ends.
+    G_t is the return of the actions that were taken. Beyond the first they need not be the best
+    ones, so for n > 1 Q is the optimal action value only if exploration ends.
 
-    target_every: steps of all workers between two refreshes of the target network (the paper's I_target). They come
-        with updates: with the first one after so many steps.
+    target_every: steps of all workers between two refreshes of the target network (the paper's
+        I_target). They come with updates: with the first one after so many steps.
     reduction: "sum" over transitions, as in the paper, or "mean".
     """
 
@@ -40,15 +42,21 @@ class NStepQ(Algorithm):
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """See the class; metrics: value_loss (with its 1/2)."""
         losses = 0.5 * (batch.targets - policy.values) ** 2
-        return batch.sum(losses) if self.reduction == "sum" else batch.mean(losses), {"value_loss": losses}
+        return batch.sum(losses) if self.reduction == "sum" else batch.mean(losses), {
+            "value_loss": losses
+        }
 
-    def closed_form(self, outputs: NetworkOutputs, batch: BatchArrays, progress: float) -> LossGradient:
+    def closed_form(
+        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    ) -> LossGradient:
         """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
         errors: Floats = masked(outputs.values - batch.targets, batch.mask)
         count = count_of(errors, batch.mask)
         nothing = np.zeros_like(errors)
         scale = 1.0 if self.reduction == "sum" else 1 / count
-        return OutputGradients(nothing, nothing, errors * scale), {"value_loss": 0.5 * dot(errors, errors) / count}
+        return OutputGradients(nothing, nothing, errors * scale), {
+            "value_loss": 0.5 * dot(errors, errors) / count
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +73,8 @@ class OneStepQ(NStepQ):
 class Sarsa(OneStepQ):
     """One-step Sarsa (section 4 of the same paper): G_t = r_t + gamma Q^-(s_{t+1}, a_{t+1}).
 
-    a_{t+1} is the action that is taken in s_{t+1}, so Q is the action value of the policy that explores. Where a time
-    limit ends an episode no action is taken: there the largest value counts.
+    a_{t+1} is the action that is taken in s_{t+1}, so Q is the action value of the policy that
+    explores. Where a time limit ends an episode no action is taken: there the largest value counts.
     """
 
     value_of_action: ClassVar[bool] = True

@@ -9,7 +9,13 @@ import numpy as np
 from gymnasium.spaces import Box
 from torch import nn
 
-from a3c_exp.algorithms.algorithm import CURVE_NAME, RUN_METRICS, Algorithm, differentiate, has_closed_form
+from a3c_exp.algorithms.algorithm import (
+    CURVE_NAME,
+    RUN_METRICS,
+    Algorithm,
+    differentiate,
+    has_closed_form,
+)
 from a3c_exp.algorithms.batch import BatchArrays
 from a3c_exp.common.arrays import Floats
 from a3c_exp.errors import ConfigError, refused
@@ -24,16 +30,20 @@ _PROGRESS = 0.5
 
 
 def loss_builder(algorithm: Algorithm) -> BuildLoss | None:
-    """The function that makes the loss's own module; None if it has none. It raises ConfigError, in one line, if the
-    user's `build` fails."""
+    """The function that makes the loss's own module; None if it has none. It raises ConfigError, in
+    one line, if the user's `build` fails."""
     if type(algorithm).build is Algorithm.build:
         return None
 
     def build(features: int) -> nn.Module | None:
-        with refused("algorithm", type(algorithm).__name__, f"its build fails for {features} features"):
+        with refused(
+            "algorithm", type(algorithm).__name__, f"its build fails for {features} features"
+        ):
             module: object = algorithm.build(features)
             if module is not None and not isinstance(module, nn.Module):
-                raise TypeError(f"it must return a torch module or None, not {type(module).__name__}")
+                raise TypeError(
+                    f"it must return a torch module or None, not {type(module).__name__}"
+                )
         return module
 
     return build
@@ -55,7 +65,11 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
     actions = np.stack([network.distribution.sample(parameters, rng)[0] for _ in range(length)])
     mask = np.ones(_SHAPE, np.float32)
     mask[-1, -1] = 0
-    drawn = zip(("rewards", "advantages", "targets"), rng.standard_normal((3, *_SHAPE)).astype(np.float32), strict=True)
+    drawn = zip(
+        ("rewards", "advantages", "targets"),
+        rng.standard_normal((3, *_SHAPE)).astype(np.float32),
+        strict=True,
+    )
     given = dict(drawn) | {"observations": observations, "actions": actions, "mask": mask}
 
     names = set[str]()
@@ -63,7 +77,10 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
     def gradient(make: Callable[..., Any]) -> Floats:
         network.zero_grad()
         outputs, backward = network.evaluate(observations, actions, recurrent_input)
-        own: dict[str, Any] = {"log_probs": outputs.log_probs.copy(), "values": outputs.values.copy()}
+        own: dict[str, Any] = {
+            "log_probs": outputs.log_probs.copy(),
+            "values": outputs.values.copy(),
+        }
         batch = BatchArrays(recurrent_input=recurrent_input, **given, **own)
         found, metrics = make(algorithm, outputs, batch, _PROGRESS, network.loss_module)
         names.update(metrics)
@@ -72,12 +89,18 @@ def check_loss(algorithm: Algorithm, network: ActorCritic, observation_space: Bo
 
     name = type(algorithm).__name__
     with refused("algorithm", name, f"its loss fails for a batch of [T, B] = {[*_SHAPE]}"):
-        first, second = gradient(type(algorithm).gradient), gradient(type(algorithm).gradient)
+        first = gradient(type(algorithm).gradient)
+        second = gradient(type(algorithm).gradient)
         wanted = gradient(differentiate) if has_closed_form(type(algorithm)) else first
     network.zero_grad()
-    unusable = sorted(each for each in names if each in RUN_METRICS or not CURVE_NAME.fullmatch(each))
+    unusable = sorted(
+        each for each in names if each in RUN_METRICS or not CURVE_NAME.fullmatch(each)
+    )
     if unusable:
-        problem = f"its metric {unusable[0]!r} needs another name, of letters, digits, spaces and _-./, that no run has"
+        problem = (
+            f"its metric {unusable[0]!r} needs another name, of letters, digits, "
+            "spaces and _-./, that no run has"
+        )
     elif not np.isfinite(first).all():
         problem = "its gradient is not finite for a small batch of ordinary numbers"
     elif not first.any():

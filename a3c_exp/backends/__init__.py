@@ -1,1 +1,2 @@
-"""Backends: who runs the workers, and where the shared parameters live. One module or folder for each."""
+"""Backends: who runs the workers, and where the shared parameters live. One module or folder for
+each."""

@@ -1,7 +1,9 @@
-"""The fork server: worker processes are forked from it. It has imported everything once, so they start in milliseconds.
+"""The fork server: worker processes are forked from it. It has imported everything once, so they
+start in milliseconds.
 
-This module imports nothing large. The server is started before the program imports torch, so that both import it at the
-same time, on two cores. A server that has died is started again with the next worker.
+This module imports nothing large. The server is started before the program imports torch, so that
+both import it at the same time, on two cores. A server that has died is started again with the next
+worker.
 """
 
 from __future__ import annotations
@@ -21,24 +23,33 @@ from a3c_exp.common import signals
 from a3c_exp.core.cpu import ONE_THREAD, environment
 from a3c_exp.errors import require
 
-# A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32 of them.
+# A socket's path may have 103 characters on every system. /pymp-12345678/listener-12345678 takes 32
+# of them.
 LONGEST_TEMPORARY_FOLDER = 71
 PRELOAD = ["a3c_exp.backends.forkserver_preload"]
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def ensure_running() -> None:
-    """Start the server unless it runs. It imports while this process goes on. Raises ConfigError."""
+    """Start the server unless it runs. It imports while this process goes on. Raises
+    ConfigError."""
     check_temporary_folder()
-    if multiprocessing.get_start_method(allow_none=True) not in (None, *multiprocessing.get_all_start_methods()):
-        # joblib's own "loky": a child process is told the default method, and looks it up before it imports joblib.
+    if multiprocessing.get_start_method(allow_none=True) not in (
+        None,
+        *multiprocessing.get_all_start_methods(),
+    ):
+        # joblib's own "loky": a child process is told the default method, and looks it up before it
+        # imports joblib.
         multiprocessing.set_start_method("forkserver", force=True)
     CONTEXT.set_forkserver_preload(PRELOAD)
-    # Only the server and its children inherit these variables: this process's libraries keep their threads.
+    # Only the server and its children inherit these variables: this process's libraries keep their
+    # threads.
     variables = dict(ONE_THREAD)
-    if multiprocessing.parent_process() is None:  # else the folder is that of the process which has started this one
+    # else the folder is that of the process which has started this one
+    if multiprocessing.parent_process() is None:
         variables["A3C_EXP_TEMPORARY"] = util.get_temp_dir()
-    # The tracker unblocks these signals when it starts its own process, so it has to be started first.
+    # The tracker unblocks these signals when it starts its own process, so it has to be started
+    # first.
     resource_tracker.ensure_running()
     with environment(variables), signals.blocked(), unchanged():
         try:
@@ -62,7 +73,8 @@ def kill() -> None:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Within: the server runs, and a process may be started, in any thread, also in a process of a pool."""
+    """Within: the server runs, and a process may be started, in any thread, also in a process of a
+    pool."""
     with _starting:
         ensure_running()
         with unchanged():
@@ -73,9 +85,13 @@ _starting = threading.Lock()
 
 
 def check_temporary_folder() -> None:
-    """Raise ConfigError if the path of the server's socket would be longer than the system allows: 107 on Linux."""
+    """Raise ConfigError if the path of the server's socket would be longer than the system allows:
+    107 on Linux."""
     folder = tempfile.gettempdir()
-    most = f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters: a socket lies there"
+    most = (
+        f"a folder whose path has at most {LONGEST_TEMPORARY_FOLDER} characters: "
+        "a socket lies there"
+    )
     require(len(os.fsencode(folder)) <= LONGEST_TEMPORARY_FOLDER, "TMPDIR", folder, most)
 
 
@@ -83,11 +99,14 @@ def check_temporary_folder() -> None:
 def unchanged() -> Iterator[None]:
     """Within: a process may be started. Afterwards this program is as it was before.
 
-    Child processes do not import the program that starts them: they need nothing from it, and a program without
-    `if __name__ == "__main__"` would run again in each of them. A process of a pool, which is a daemon, may have
-    children. To start a process fixes the default method, which the program may want to choose later.
+    Child processes do not import the program that starts them: they need nothing from it, and a
+    program without
+    `if __name__ == "__main__"` would run again in each of them. A process of a pool, which is a
+    daemon, may have children. To start a process fixes the default method, which the program may
+    want to choose later.
     """
-    main, process = sys.modules["__main__"], multiprocessing.current_process()
+    main = sys.modules["__main__"]
+    process = multiprocessing.current_process()
     daemon, method = process.daemon, multiprocessing.get_start_method(allow_none=True)
     sys.modules["__main__"] = types.ModuleType("__main__")
     process.daemon = False

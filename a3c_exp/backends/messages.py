@@ -1,4 +1,5 @@
-"""Messages from workers to the run, through pipes: their events, batched, and how each worker ended."""
+"""Messages from workers to the run, through pipes: their events, batched, and how each worker
+ended."""
 
 from __future__ import annotations
 
@@ -16,12 +17,16 @@ from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
 
-# A worker's events are merged over this time before they are passed on: it makes thousands of updates a second.
+# A worker's events are merged over this time before they are passed on: it makes thousands of
+# updates a second.
 MERGE_SECONDS = 0.1
-# Sleep between two looks at a synchronous round that waits for other workers: the first, and the longest. The sleep
+# Sleep between two looks at a synchronous round that waits for other workers: the first, and the
+# longest. The sleep
 # doubles each time, since many workers that poll would take the processor from those they wait for.
-WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1e-4, 2e-3
-# From asking workers to end to killing them, or leaving them behind. A run that fails is over within two seconds.
+WAIT_SECONDS = 1e-4
+LONGEST_WAIT_SECONDS = 2e-3
+# From asking workers to end to killing them, or leaving them behind. A run that fails is over
+# within two seconds.
 GRACE_SECONDS = 1.0
 # The length of a message, before its bytes in the pipe.
 SIZE = struct.Struct("!Q")
@@ -32,8 +37,8 @@ class WorkerExit:
     """The end of a worker.
 
     failure: error text for the user; None if the worker did not fail.
-    is_own: an error of the program, which another worker would make again. Otherwise an environment failed, or the
-        worker was killed or vanished.
+    is_own: an error of the program, which another worker would make again. Otherwise an environment
+        failed, or the worker was killed or vanished.
     final: the failure ends the run, since a replacement would be no better.
     reason: the run's `stop_reason` if the failure ends it.
     """
@@ -52,21 +57,29 @@ def failed(who: str, error: BaseException) -> WorkerExit:
         return WorkerExit(str(error), final=True, reason=error.reason)
     if isinstance(error, ConfigError):  # it names the setting, and says where code of others failed
         return WorkerExit(f"{who}: {error}", is_own=True)
-    return WorkerExit(f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}", is_own=True)
+    return WorkerExit(
+        f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}", is_own=True
+    )
 
 
 class ReceiverClosedError(BaseException):
-    """The run is over, or its program is gone. No error: no code of an environment is to take it for one."""
+    """The run is over, or its program is gone. No error: no code of an environment is to take it
+    for one."""
 
 
-def send_events(who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]) -> None:
-    """Run a worker here to its end, and sleep where it waits for others. Send its events, and at last a WorkerExit.
+def send_events(
+    who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]
+) -> None:
+    """Run a worker here to its end, and sleep where it waits for others. Send its events, and at
+    last a WorkerExit.
 
-    Events are merged over MERGE_SECONDS. The first one is sent at once, so that a run soon shows that it works.
+    Events are merged over MERGE_SECONDS. The first one is sent at once, so that a run soon shows
+    that it works.
     """
     last = WorkerExit()
     pending: Event | None = None
-    due, wait = 0.0, WAIT_SECONDS
+    due = 0.0
+    wait = WAIT_SECONDS
     try:
         for output in run():
             if output is YieldPoint.WAITING:
@@ -83,7 +96,8 @@ def send_events(who: str, writer: connection.Connection, run: Callable[[], Itera
             now = time.monotonic()
             if now >= due or pending.left:  # a close comes next, which may crash
                 send(writer, pending)
-                pending, due = None, now + MERGE_SECONDS
+                pending = None
+                due = now + MERGE_SECONDS
     except ReceiverClosedError:
         return
     except BaseException as error:  # whatever ended this worker is the run's to report
@@ -106,7 +120,8 @@ def send(writer: connection.Connection, message: Event | WorkerExit) -> None:
 
 
 class Inbox:
-    """The receiving end of a worker's pipe. Reading never waits: a worker may be stopped in the middle of a message.
+    """The receiving end of a worker's pipe. Reading never waits: a worker may be stopped in the
+    middle of a message.
 
     at_end: whether nobody can send any more.
     """

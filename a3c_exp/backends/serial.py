@@ -18,10 +18,12 @@ from a3c_exp.errors import FAILURES
 
 @dataclass(frozen=True, kw_only=True)
 class Serial(MaxRestarts, Backend):
-    """Workers take turns in a random order drawn from the seed, so asynchrony itself is reproduced bit for bit.
+    """Workers take turns in a random order drawn from the seed, so asynchrony itself is reproduced
+    bit for bit.
 
-    A turn is a worker's push, and its next pull and gradient. Between two turns of a worker each of the others has one
-    turn on average. So a gradient is as stale as with workers of equal speed: with A3C workers - 1 updates on average.
+    A turn is a worker's push, and its next pull and gradient. Between two turns of a worker each of
+    the others has one turn on average. So a gradient is as stale as with workers of equal speed:
+    with A3C workers - 1 updates on average.
 
     A worker that fails is built again in its place. Nobody sees whether one hangs.
     """
@@ -29,13 +31,22 @@ class Serial(MaxRestarts, Backend):
     deterministic: ClassVar[bool] = True
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        rng = seeding.generator(context.experiment.seed, seeding.Role.SCHEDULER, resumed=context.resumed)
+        rng = seeding.generator(
+            context.experiment.seed, seeding.Role.SCHEDULER, resumed=context.resumed
+        )
         restarts = Restarts(self, store)
-        places = [_place(context, index, store, restarts) for index in range(context.experiment.worker_count)]
+        places = [
+            _place(context, index, store, restarts)
+            for index in range(context.experiment.worker_count)
+        ]
         try:
-            unbuilt, running = iter(places), list(places)
+            unbuilt = iter(places)
+            running = list(places)
             while running:  # all are built before the first has a turn
-                place = next(unbuilt, None) or running[int(rng.integers(len(running))) if len(running) > 1 else 0]
+                place = (
+                    next(unbuilt, None)
+                    or running[int(rng.integers(len(running))) if len(running) > 1 else 0]
+                )
                 for output in place:
                     if isinstance(output, YieldPoint):
                         break
@@ -48,10 +59,13 @@ class Serial(MaxRestarts, Backend):
 
 
 def _place(context: RunContext, index: int, store: SharedStore, restarts: Restarts) -> Outputs:
-    """Run a worker, and after a failure another one in its place. Pauses once it has been built, and as it does."""
+    """Run a worker, and after a failure another one in its place. Pauses once it has been built,
+    and as it does."""
     while True:
         try:
-            with closing(run_worker(context, index, store, restarts.next_attempt(index))) as outputs:
+            with closing(
+                run_worker(context, index, store, restarts.next_attempt(index))
+            ) as outputs:
                 for output in outputs:
                     if isinstance(output, Event):
                         restarts.on_event(index, output)

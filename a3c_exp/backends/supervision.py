@@ -1,7 +1,7 @@
 """Supervision of workers: those that die, hang or fail are replaced, and the run goes on.
 
-`Restarts` decides, on every backend. `Supervisor` carries it out. `PipeSupervisor` has processes and threads, which
-send their events through pipes; the driver of Ray has actors.
+`Restarts` decides, on every backend. `Supervisor` carries it out. `PipeSupervisor` has processes
+and threads, which send their events through pipes; the driver of Ray has actors.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from a3c_exp.core.worker import Worker
 from a3c_exp.errors import RunError, one_line
 
 RESUMED_STRIDE = 1 << 16
-"""Added to the number of resumptions for a replacement, so that it draws random numbers that no other worker draws."""
+"""Added to the number of resumptions for a replacement, so that it draws random numbers that no
+other worker draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaxRestarts(Checked):
     """The setting of every backend that replaces workers.
 
-    max_restarts: replacements of one worker without an update of its own between them. 0: the first failure of a worker
-        ends the run.
+    max_restarts: replacements of one worker without an update of its own between them. 0: the first
+        failure of a worker ends the run.
     """
 
     max_restarts: Whole = 3
@@ -44,15 +45,16 @@ class MaxRestarts(Checked):
 class RestartSettings(MaxRestarts):
     """Settings of every backend whose workers run beside each other.
 
-    stall_seconds: a worker that has not stepped for so long hangs; None: nobody looks. Its start and the first reset of
-        its environments count too; waiting for others does not.
+    stall_seconds: a worker that has not stepped for so long hangs; None: nobody looks. Its start
+        and the first reset of its environments count too; waiting for others does not.
     """
 
     stall_seconds: Positive | None = 300.0
 
 
 class Restarts:
-    """Decides whether a worker that has ended too early is replaced, and counts. Workers are named by any key."""
+    """Decides whether a worker that has ended too early is replaced, and counts. Workers are named
+    by any key."""
 
     def __init__(self, settings: MaxRestarts, store: SharedStore) -> None:
         self._maximum = settings.max_restarts
@@ -77,13 +79,17 @@ class Restarts:
         return self._attempts[key] - 1
 
     def is_over(self, key: Hashable) -> bool:
-        """Return whether the run, or this worker's part of it, is over: a failure at its end costs nothing."""
+        """Return whether the run, or this worker's part of it, is over: a failure at its end costs
+        nothing."""
         return self._store.is_over or key in self._left
 
-    def on_failure(self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False) -> Event:
+    def on_failure(
+        self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False
+    ) -> Event:
         """Process the failure of a worker: the event that reports it.
 
-        The worker is to be replaced if the event counts a restart. Otherwise the run is over, so it is not needed.
+        The worker is to be replaced if the event counts a restart. Otherwise the run is over, so it
+        is not needed.
         serves_others: see `Source`. Raises RunError if the run has to end.
         """
         assert end.failure is not None
@@ -95,7 +101,9 @@ class Restarts:
         self._failures[key] += 1
         if self._failures[key] > self._maximum:
             times = "once" if self._maximum == 1 else f"{self._maximum} times"
-            text = f"It had been replaced {times} without an update in between (backend.max_restarts)."
+            text = (
+                f"It had been replaced {times} without an update in between (backend.max_restarts)."
+            )
             raise RunError(f"{end.failure}\n{text}", "max_restarts")
         separator = "\n" if "\n" in end.failure else ": "
         event = Event(worker, warnings=(f"{end.failure}{separator}another one takes its place",))
@@ -106,7 +114,8 @@ class Restarts:
 
 
 def incarnation(context: RunContext, attempt: int) -> RunContext:
-    """The context of a worker that has had so many predecessors: its environments draw numbers of their own."""
+    """The context of a worker that has had so many predecessors: its environments draw numbers of
+    their own."""
     return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
 
 
@@ -115,8 +124,10 @@ Outputs = Generator[Event | YieldPoint, None, None]
 
 
 def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> Outputs:
-    """Build a worker that has had so many predecessors, run it to its end, and close it. Pauses once it is built."""
-    import_plugins(context.experiment.plugins)  # in a process of its own: they may register environments
+    """Build a worker that has had so many predecessors, run it to its end, and close it. Pauses
+    once it is built."""
+    # in a process of its own: they may register environments
+    import_plugins(context.experiment.plugins)
     worker = Worker(incarnation(context, attempt), index, store)
     try:
         yield YieldPoint.BEFORE_PULL
@@ -127,7 +138,8 @@ def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> O
 
 @dataclass(kw_only=True, eq=False)
 class Source(ABC):
-    """A worker: a process, a thread of this one, or an actor of Ray. It sends events, and a WorkerExit at last.
+    """A worker: a process, a thread of this one, or an actor of Ray. It sends events, and a
+    WorkerExit at last.
 
     worker: the index of its rows in the store. name: for messages; "": that of a worker.
     serves_others: others need it until they have ended, so its failure ends the run.
@@ -185,7 +197,8 @@ class PipeSource(Source):
 
     @abstractmethod
     def begin(self, run: Run, writer: connection.Connection) -> None:
-        """Start it. It calls `run`, and sends what that yields. Raises RuntimeError if no thread is to be had."""
+        """Start it. It calls `run`, and sends what that yields. Raises RuntimeError if no thread is
+        to be had."""
 
     def exit(self) -> WorkerExit:
         """The end of one that sent no last message."""
@@ -196,15 +209,17 @@ class PipeSource(Source):
         """Wait until this moment at most; return whether it has ended."""
 
 
-def worker_sources(kind: type[PipeSource], context: RunContext, store: SharedStore) -> Iterator[PipeSource]:
+def worker_sources(
+    kind: type[PipeSource], context: RunContext, store: SharedStore
+) -> Iterator[PipeSource]:
     """The workers of a run, as processes or threads."""
     for worker in range(context.experiment.worker_count):
         yield kind(store=store, worker=worker, run=partial(run_worker, context, worker, store))
 
 
 def end_all(sources: Sequence[PipeSource]) -> bool:
-    """Wait GRACE_SECONDS, for all together, until workers whose events nobody takes any more have ended; return whether
-    they have."""
+    """Wait GRACE_SECONDS, for all together, until workers whose events nobody takes any more have
+    ended; return whether they have."""
     deadline = time.monotonic() + GRACE_SECONDS
     for source in sources:
         source.inbox.close()  # whoever sends, now or later, learns that the run is over
@@ -220,11 +235,14 @@ Received = Iterator[tuple[int, Event | WorkerExit] | None]
 class Supervisor(ABC, Generic[AnySource]):
     """Receives the events of workers, and replaces those that die, hang or fail.
 
-    workers: are started one after the other. Those that run are supervised meanwhile: hundreds take a minute.
+    workers: are started one after the other. Those that run are supervised meanwhile: hundreds take
+        a minute.
     sources: all that have been started; each has its index as key.
     """
 
-    def __init__(self, workers: Iterable[AnySource], settings: RestartSettings, store: SharedStore) -> None:
+    def __init__(
+        self, workers: Iterable[AnySource], settings: RestartSettings, store: SharedStore
+    ) -> None:
         self.sources: list[AnySource] = []
         self._waiting = iter(workers)
         self._store = store
@@ -234,7 +252,8 @@ class Supervisor(ABC, Generic[AnySource]):
         self._hung: dict[int, str] = {}  # killed here, and why
 
     def run(self) -> Generator[Event | None, None, None]:
-        """Yield the events of all workers until all have ended; None when MERGE_SECONDS have brought nothing.
+        """Yield the events of all workers until all have ended; None when MERGE_SECONDS have
+        brought nothing.
 
         Raises RunError for a failure that has to end the run.
         """
@@ -243,7 +262,8 @@ class Supervisor(ABC, Generic[AnySource]):
 
     @abstractmethod
     def _receive(self, seconds: float) -> Received:
-        """Yield what has come from workers that run, by their keys; None if that is nothing within `seconds`."""
+        """Yield what has come from workers that run, by their keys; None if that is nothing within
+        `seconds`."""
 
     def _process(self, received: Received) -> Iterator[Event | None]:
         """Process what has come from workers."""
@@ -259,7 +279,8 @@ class Supervisor(ABC, Generic[AnySource]):
                 yield message
 
     def _start_next(self) -> bool:
-        """Start the next worker; return whether there was one. A run that is over starts no more."""
+        """Start the next worker; return whether there was one. A run that is over starts no
+        more."""
         source = None if self._store.stopped else next(self._waiting, None)
         if source is not None:
             self._start(len(self.sources), source)
@@ -275,7 +296,9 @@ class Supervisor(ABC, Generic[AnySource]):
         if message.failure is None:
             source.on_exit(replaced=False)
             return
-        event = self._restarts.on_failure(key, source.worker, message, serves_others=source.serves_others)
+        event = self._restarts.on_failure(
+            key, source.worker, message, serves_others=source.serves_others
+        )
         source.on_exit(replaced="restarts" in event.counts)
         if "restarts" in event.counts:
             self._start(key, source)
@@ -288,7 +311,9 @@ class Supervisor(ABC, Generic[AnySource]):
 
     def _kill_stalled(self) -> Received:
         watched = self._running - self._hung.keys()
-        key = self._watch.find(lambda: {key: beat for key in watched if (beat := self.sources[key].beat) is not None})
+        key = self._watch.find(
+            lambda: {key: beat for key in watched if (beat := self.sources[key].beat) is not None}
+        )
         if key is None:
             return
         source = self.sources[key]
@@ -298,14 +323,19 @@ class Supervisor(ABC, Generic[AnySource]):
         elif self._restarts.is_over(key) and not source.serves_others:
             yield key, WorkerExit(f"{text}, and is left behind")
         else:
-            raise RunError(f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled")
+            raise RunError(
+                f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled"
+            )
 
 
 class PipeSupervisor(Supervisor[PipeSource]):
     """Supervises processes and threads."""
 
-    def run(self, end: Callable[[Sequence[PipeSource]], object] = end_all) -> Generator[Event | None, None, None]:
-        """See `Supervisor.run`. end: is called at last, with all that have been started, whatever has happened."""
+    def run(
+        self, end: Callable[[Sequence[PipeSource]], object] = end_all
+    ) -> Generator[Event | None, None, None]:
+        """See `Supervisor.run`. end: is called at last, with all that have been started, whatever
+        has happened."""
         try:
             yield from super().run()
         finally:
@@ -320,7 +350,8 @@ class PipeSupervisor(Supervisor[PipeSource]):
 
     def _receive(self, seconds: float) -> Received:
         running = {key: self.sources[key] for key in sorted(self._running)}
-        # The pipe alone does not tell that a worker is gone: a program that the worker started may hold it open.
+        # The pipe alone does not tell that a worker is gone: a program that the worker started may
+        # hold it open.
         handles = [source.inbox.fileno() for source in running.values()]
         handles += [source.sentinel for source in running.values() if source.sentinel is not None]
         ready = connection.wait(handles, seconds)

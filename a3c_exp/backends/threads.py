@@ -10,7 +10,13 @@ from multiprocessing.connection import Connection
 
 from a3c_exp.backends.messages import send_events
 from a3c_exp.backends.processes.resources import allow_files
-from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, worker_sources
+from a3c_exp.backends.supervision import (
+    PipeSource,
+    PipeSupervisor,
+    RestartSettings,
+    Run,
+    worker_sources,
+)
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.store import SharedStore
@@ -20,11 +26,12 @@ from a3c_exp.core.store import SharedStore
 class Threads(RestartSettings, Backend):
     """Workers share memory and the interpreter: only one of them runs Python at any moment.
 
-    Only what numpy and torch compute outside the interpreter's lock runs in parallel: operations on the arrays of many
-    environments, large networks. Environments written in Python gain nothing here; use processes.
+    Only what numpy and torch compute outside the interpreter's lock runs in parallel: operations on
+    the arrays of many environments, large networks. Environments written in Python gain nothing
+    here; use processes.
 
-    A thread cannot be ended from outside. One that hangs in its environment ends the run, as a failure unless its work
-    was over; it is left behind, and ends with the program.
+    A thread cannot be ended from outside. One that hangs in its environment ends the run, as a
+    failure unless its work was over; it is left behind, and ends with the program.
     """
 
     def check(self, experiment: Experiment) -> None:
@@ -42,7 +49,9 @@ class ThreadSource(PipeSource):
     thread: threading.Thread = field(init=False)
 
     def begin(self, run: Run, writer: Connection) -> None:
-        thread = threading.Thread(target=send_events, args=(self.name, writer, run), name=self.name, daemon=True)
+        thread = threading.Thread(
+            target=send_events, args=(self.name, writer, run), name=self.name, daemon=True
+        )
         thread.start()
         self.thread = thread  # only now: one that has not started cannot be joined
 

@@ -1,4 +1,5 @@
-"""The one way into training: for a command, `resume=`, `from=`, `a3c_exp.train` and each job of a sweep."""
+"""The one way into training: for a command, `resume=`, `from=`, `a3c_exp.train` and each job of a
+sweep."""
 
 from __future__ import annotations
 
@@ -34,10 +35,12 @@ class Plan:
     """A run as somebody asks for it.
 
     config: composed, plain, and not checked yet.
-    folder: of the run. None: a new one in outputs/, with the first free name of name, name_2 and so on.
+    folder: of the run. None: a new one in outputs/, with the first free name of name, name_2 and so
+        on.
     existing: what becomes of a run that is there already: see `cli.existing`.
     key: the setting that names the folder, for errors.
-    trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it is the user's own.
+    trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it
+        is the user's own.
     callbacks: of a program, besides those of the configuration.
     overrides: those of this run alone. label: see `trainer.session`.
     """
@@ -53,9 +56,11 @@ class Plan:
 
 
 def execute(plan: Plan) -> Run | None:
-    """Train as planned; return the run, or None if the folder holds a finished one, which stays as it is.
+    """Train as planned; return the run, or None if the folder holds a finished one, which stays as
+    it is.
 
-    Raises ConfigError, and FolderLockedError if another process trains in the folder. Then nothing has been written.
+    Raises ConfigError, and FolderLockedError if another process trains in the folder. Then nothing
+    has been written.
     """
     prestart(plan.config.get("backend"))
     from a3c_exp.config.builder import load_final
@@ -67,10 +72,15 @@ def execute(plan: Plan) -> Run | None:
     config, experiment = load_final(plan.config, begins=new, trusted=plan.trusted)
     known: list[dict[str, Any]] = []
     if plan.callbacks:
-        with refused("callbacks", ", ".join(type(each).__name__ for each in plan.callbacks), "a run copies them"):
+        with refused(
+            "callbacks",
+            ", ".join(type(each).__name__ for each in plan.callbacks),
+            "a run copies them",
+        ):
             copies = copy.deepcopy(tuple(plan.callbacks))  # together: they may share an object
         experiment = replace(experiment, callbacks=(*experiment.callbacks, *copies))
-        known = [recorded(each) for each in copies if type(each).__module__ != "__main__"]  # not of a script
+        # not of a script
+        known = [recorded(each) for each in copies if type(each).__module__ != "__main__"]
         config["callbacks"] = [*config.get("callbacks", ()), *known]
     config_text(config)  # which it is saved as
     with ExitStack() as stack, named(plan.key):
@@ -82,13 +92,20 @@ def execute(plan: Plan) -> Run | None:
             return None
         resumes = action == "resume"
         begins_anew = not resumes and (folder / CONFIG_FILE).exists()
-        make_room = partial(clear, folder, keep_log=plan.existing == "resume") if begins_anew else None
+        make_room = (
+            partial(clear, folder, keep_log=plan.existing == "resume") if begins_anew else None
+        )
         if resumes and plan.existing == "resume":  # with what its settings stood for when it began
             config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:
-            with session(experiment, config, folder, resumes, plan.overrides, plan.label, make_room) as trainer:
+            with session(
+                experiment, config, folder, resumes, plan.overrides, plan.label, make_room
+            ) as trainer:
                 if len(known) < len(plan.callbacks):
-                    log.warning("callbacks of a script are not in config.yaml: a resumed run is given them again")
+                    log.warning(
+                        "callbacks of a script are not in config.yaml: "
+                        "a resumed run is given them again"
+                    )
                 return trainer.run()
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
@@ -100,7 +117,8 @@ _training = threading.Lock()
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within: no other run of a program's own trains in this process. Raises RunError if one does already."""
+    """Within: no other run of a program's own trains in this process. Raises RunError if one does
+    already."""
     if not _training.acquire(blocking=False):
         raise RunError("a run trains in this process already: each needs a process of its own")
     try:
@@ -110,8 +128,8 @@ def alone() -> Iterator[None]:
 
 
 def prestart(backend: object) -> None:
-    """Start the fork server if a backend's settings are those of one that uses it: it imports torch while this process
-    does. Errors are left to the checks."""
+    """Start the fork server if a backend's settings are those of one that uses it: it imports torch
+    while this process does. Errors are left to the checks."""
     if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
         with suppress(ConfigError):
             forkserver.ensure_running()
@@ -123,13 +141,16 @@ def recorded(callback: Callback) -> dict[str, Any]:
     try:
         check_plain(settings)
     except ConfigError as error:
-        log.warning("config.yaml has no settings of callback %s: %s", type(callback).__name__, error)
+        log.warning(
+            "config.yaml has no settings of callback %s: %s", type(callback).__name__, error
+        )
         settings = {}
     return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}", **settings}
 
 
 def make_new(folder: Path) -> Path:
-    """Make a folder that was not there, `folder` or else the first free of folder_2, folder_3 and so on; return it.
+    """Make a folder that was not there, `folder` or else the first free of folder_2, folder_3 and
+    so on; return it.
 
     However many processes do so at once, each has its own. Raises FolderError.
     """

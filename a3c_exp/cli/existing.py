@@ -1,10 +1,13 @@
-"""Runs that are already in the folder where one is asked for: continued, begun anew, left as they are, or refused.
+"""Runs that are already in the folder where one is asked for: continued, begun anew, left as they
+are, or refused.
 
 `existing` is one of
     refuse: a folder that has a run is refused;
-    resume: a finished run stays as it is, one that was cut continues from its checkpoint, the others begin anew;
+    resume: a finished run stays as it is, one that was cut continues from its checkpoint, the
+        others begin anew;
     restart: every run begins anew.
-`resume=<folder>` is CONTINUE: there is a run, and it continues from its checkpoint even if it has finished.
+`resume=<folder>` is CONTINUE: there is a run, and it continues from its checkpoint even if it has
+finished.
 """
 
 from __future__ import annotations
@@ -20,16 +23,34 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import as_typed, read_config
 from a3c_exp.errors import FAILED, ConfigError, FolderError
-from a3c_exp.run.run_folder import CONFIG_FILE, SUMMARY_FILE, check_links, latest_checkpoints, read_summary
+from a3c_exp.run.run_folder import (
+    CONFIG_FILE,
+    SUMMARY_FILE,
+    check_links,
+    latest_checkpoints,
+    read_summary,
+)
 
 CONTINUE = "continue"
 Action = Literal["begin", "resume", "leave"]
 OWN_FILES = re.compile(
-    r"summary\.json|train\.log|trace\.json|episodes\.csv|metrics\.(csv|jsonl)|events\.out\.tfevents\..*|config\.yaml"
+    r"summary\.json|train\.log|trace\.json|episodes\.csv|metrics\.(csv|jsonl)"
+    r"|events\.out\.tfevents\..*|config\.yaml"
     r"|checkpoints/(latest|previous|best|step_\d+)\.ckpt(\..*)?|videos/\d+(\.part)?\.mp4"
 )
-"""A run's files, and what is left of a checkpoint that was being written. A user's own beside them stay."""
-MAY_CHANGE = ("backend", "callbacks", "checkpoint", "eval", "log", "plugins", "stop", "total_steps", "workers")
+"""A run's files, and what is left of a checkpoint that was being written. A user's own beside them
+stay."""
+MAY_CHANGE = (
+    "backend",
+    "callbacks",
+    "checkpoint",
+    "eval",
+    "log",
+    "plugins",
+    "stop",
+    "total_steps",
+    "workers",
+)
 """Settings and components that may change when a run goes on."""
 CUT = ("interrupted", "server_died")
 """Stop reasons of runs that continue: nothing is wrong with them."""
@@ -39,9 +60,9 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     """What is to be done in `folder` for a run of `config`. Changes nothing.
 
     existing: see above.
-    Raises FolderError for a folder that a run may not or cannot write to, and for a run that is refused: any with
-    `refuse`, one with other settings with `resume`. Settings are compared as they were typed: `auto` is equal to
-    whatever it stood for then.
+    Raises FolderError for a folder that a run may not or cannot write to, and for a run that is
+    refused: any with `refuse`, one with other settings with `resume`. Settings are compared as they
+    were typed: `auto` is equal to whatever it stood for then.
     """
     check_links(folder)
     if existing == CONTINUE:
@@ -55,10 +76,13 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
         _check_own(folder)
         return "begin"
     there = read_config(folder, config.get("plugins") or ())
-    asked, found = typed_settings(config), typed_settings(there)
+    asked = typed_settings(config)
+    found = typed_settings(there)
     differences = [key for key in {**asked, **found} if asked.get(key, ...) != found.get(key, ...)]
     if differences and not _means_the_same(config, there):
-        shown = ", ".join(f"{key}={found.get(key)} there, {asked.get(key)} here" for key in differences[:3])
+        shown = ", ".join(
+            f"{key}={found.get(key)} there, {asked.get(key)} here" for key in differences[:3]
+        )
         way = "another folder keeps it, existing=restart begins it anew"
         if all(key.partition(".")[0] in MAY_CHANGE for key in differences):
             way = f"resume={folder} with these settings goes on with it"
@@ -70,13 +94,14 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
 
 
 def begins(folder: Path, existing: str) -> bool:
-    """Return whether a run in `folder` would begin. One that goes on took its first parameters long ago: their run may
-    be gone."""
+    """Return whether a run in `folder` would begin. One that goes on took its first parameters long
+    ago: their run may be gone."""
     return existing == "restart" or not (folder / CONFIG_FILE).exists()
 
 
 def how_ended(folder: Path) -> Literal["finished", "failed", "cut"]:
-    """How the run in a folder has ended. One that goes on, or lacks a file that it could not write, counts as cut."""
+    """How the run in a folder has ended. One that goes on, or lacks a file that it could not write,
+    counts as cut."""
     summary = read_summary(folder) or {}
     reason = summary.get("stop_reason")
     if reason is None or reason in CUT or summary.get("unwritten"):
@@ -85,7 +110,8 @@ def how_ended(folder: Path) -> Literal["finished", "failed", "cut"]:
 
 
 def _means_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two configurations describe one experiment: an earlier version's has fewer settings."""
+    """Return whether two configurations describe one experiment: an earlier version's has fewer
+    settings."""
     from a3c_exp.config.builder import build_experiment
 
     with suppress(ConfigError):
@@ -94,12 +120,16 @@ def _means_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether a run has finished, and would do so at once if it went on with the settings of `config`."""
+    """Return whether a run has finished, and would do so at once if it went on with the settings of
+    `config`."""
     reason = (read_summary(folder) or {}).get("stop_reason")
-    if how_ended(folder) != "finished" or reason == "max_seconds":  # a limit of seconds is one of each session
+    # a limit of seconds is one of each session
+    if how_ended(folder) != "finished" or reason == "max_seconds":
         return False
-    found, ends = read_config(folder), ["stop", "total_steps"]
-    if reason not in ("total_steps", "max_episodes", "mean_return"):  # a callback ended it, or each worker's own rule
+    found = read_config(folder)
+    ends = ["stop", "total_steps"]
+    # a callback ended it, or each worker's own rule
+    if reason not in ("total_steps", "max_episodes", "mean_return"):
         ends += ["callbacks", "workers"]
     return all(config.get(key) == found.get(key) for key in ends)
 
@@ -117,7 +147,8 @@ def saved_runs(sweep: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for file in sorted(sweep.glob(f"*/{CONFIG_FILE}")):
         with suppress(ConfigError):  # it is refused only if a run wants to be there
-            found.setdefault(identity(read_config(file.parent)), file.parent)  # a copy's name is the later one
+            # a copy's name is the later one
+            found.setdefault(identity(read_config(file.parent)), file.parent)
     return found
 
 
@@ -127,9 +158,11 @@ def identity(config: Mapping[str, Any]) -> str:
 
 
 def own_files(folder: Path) -> list[Path]:
-    """The files of a run in `folder`, in the order in which they are deleted. A user's own are not among them.
+    """The files of a run in `folder`, in the order in which they are deleted. A user's own are not
+    among them.
 
-    The summary is the first and the configuration the last: whenever this is cut, the run there is an unfinished one.
+    The summary is the first and the configuration the last: whenever this is cut, the run there is
+    an unfinished one.
     """
     files = [*folder.glob("*"), *folder.glob("checkpoints/*"), *folder.glob("videos/*")]
     own = [path for path in files if OWN_FILES.fullmatch(path.relative_to(folder).as_posix())]
@@ -143,11 +176,15 @@ def _check_nothing_is_lost(folder: Path) -> None:
     """
     for path in own_files(folder):
         if path.name != "train.log":  # it grows
-            raise FolderError(folder, f"has no run, but a file that a run would replace: {path.relative_to(folder)}")
+            raise FolderError(
+                folder,
+                f"has no run, but a file that a run would replace: {path.relative_to(folder)}",
+            )
 
 
 def _check_own(folder: Path) -> None:
-    """Raise FolderError unless a configuration in a folder is that of a run: another program's may have its name."""
+    """Raise FolderError unless a configuration in a folder is that of a run: another program's may
+    have its name."""
     try:
         config = read_config(folder)
     except FolderError as error:
@@ -155,11 +192,14 @@ def _check_own(folder: Path) -> None:
     except ConfigError:  # of a removed setting
         return
     if not all(isinstance(config.get(name), Mapping) for name in ("env", "network", "backend")):
-        raise FolderError(folder, f"its {CONFIG_FILE} is not that of a run; nothing is deleted beside it")
+        raise FolderError(
+            folder, f"its {CONFIG_FILE} is not that of a run; nothing is deleted beside it"
+        )
 
 
 def clear(folder: Path, *, keep_log: bool) -> None:
-    """Delete what an earlier run has written into `folder`, so that another one can begin. Other files stay.
+    """Delete what an earlier run has written into `folder`, so that another one can begin. Other
+    files stay.
 
     keep_log: train.log stays too, and may say why the earlier run failed.
     """

@@ -32,7 +32,8 @@ Settings of the whole run, with their defaults (some environments set theirs):
 {words}
 """
 
-# The text above is what `python -m a3c_exp --help` prints, with what it reads from disk in the places in braces:
+# The text above is what `python -m a3c_exp --help` prints, with what it reads from disk in the
+# places in braces:
 # importing Hydra takes half a second.
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ from a3c_exp.cli.arguments import WORDS, read_arguments
 from a3c_exp.cli.startup import conf_folder
 
 FLAGS = {"--help", "-h"}
-WIDTH, COLUMN = 79, 26
+WIDTH = 79
+COLUMN = 26
 """Columns of the whole text, and before an explanation."""
 OTHERS = {
     "--cfg job": "print what a command is composed to, or a sweep's runs; run nothing",
@@ -58,7 +60,12 @@ OTHERS = {
 
 def _explained(word: str, text: str, column: int = COLUMN) -> str:
     """A word and its explanation, which is wrapped beside it."""
-    return fill(text, WIDTH, initial_indent=word.ljust(column - 1) + " ", subsequent_indent=" " * column) or word
+    return (
+        fill(
+            text, WIDTH, initial_indent=word.ljust(column - 1) + " ", subsequent_indent=" " * column
+        )
+        or word
+    )
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -69,10 +76,17 @@ def command(arguments: Sequence[str]) -> int:
         for path in folder.glob("*/*.yaml"):
             options[path.parent.name].add(path.stem)
     known = sorted(options.items())
-    groups = "\n".join(_explained(f"  {group}", ", ".join(sorted(names)), 18) for group, names in known)
+    groups = "\n".join(
+        _explained(f"  {group}", ", ".join(sorted(names)), 18) for group, names in known
+    )
     text = (conf_folder() / "config.yaml").read_text()
-    lines = [line.partition("#") for line in text[text.index("\n\n") : text.index("\nhydra:")].strip().splitlines()]
-    settings = "\n".join(_explained(f"  {setting.rstrip()}", comment.strip()) for setting, _, comment in lines)
+    lines = [
+        line.partition("#")
+        for line in text[text.index("\n\n") : text.index("\nhydra:")].strip().splitlines()
+    ]
+    settings = "\n".join(
+        _explained(f"  {setting.rstrip()}", comment.strip()) for setting, _, comment in lines
+    )
     every = OTHERS | {f"{word}=": text for word, text in WORDS.items()}
     words = "\n".join(_explained(f"  {word}", text) for word, text in every.items())
     print((__doc__ or "").format(conf=conf_folder(), groups=groups, settings=settings, words=words))

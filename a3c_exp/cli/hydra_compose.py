@@ -1,7 +1,8 @@
 """Composition: from overrides, as a user types them, to plain configurations.
 
-Hydra composes files and groups. Values of settings are set afterwards, here, so that a setting may have any key and any
-type: config.schema checks both. Hydra's global state is restored: notebooks and programs may use Hydra themselves.
+Hydra composes files and groups. Values of settings are set afterwards, here, so that a setting may
+have any key and any type: config.schema checks both. Hydra's global state is restored: notebooks
+and programs may use Hydra themselves.
 """
 
 from __future__ import annotations
@@ -45,8 +46,14 @@ ELSEWHERE = {("algorithm", "a2c"): "it is algorithm=a3c update=sync"} | {
     for name in ("joblib", "submitit_local", "submitit_slurm")
 }
 # The words of the notebooks that compare the two: missing terms as zero, or the maximum of terms.
-for _name, _option in {"n_step_missing": "n_step_zero", "n_step_max": "n_step", "max_terms": "n_step"}.items():
-    ELSEWHERE |= {(_group, _name): f"it is {_group}={_option}" for _group in ("returns", "critic_returns")}
+for _name, _option in {
+    "n_step_missing": "n_step_zero",
+    "n_step_max": "n_step",
+    "max_terms": "n_step",
+}.items():
+    ELSEWHERE |= {
+        (_group, _name): f"it is {_group}={_option}" for _group in ("returns", "critic_returns")
+    }
 """What is meant by options that are not there."""
 MOST_JOBS = 10_000
 """Runs of a sweep."""
@@ -62,26 +69,46 @@ _session = threading.RLock()  # Hydra has one state for a whole process
 
 @contextmanager
 def hydra_session(config_dir: str | None = None) -> Iterator[Any]:
-    """Hydra on this project's configuration files and on those in `config_dir`. Raises ConfigError."""
+    """Hydra on this project's configuration files and on those in `config_dir`. Raises
+    ConfigError."""
     if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
         raise ConfigError("--config-dir", config_dir, "there is no such folder")
     if config_dir is not None and Path(config_dir).resolve() == conf_folder().resolve():
-        raise ConfigError("--config-dir", config_dir, "is this package's own: your files need a folder of their own")
+        raise ConfigError(
+            "--config-dir",
+            config_dir,
+            "is this package's own: your files need a folder of their own",
+        )
     if config_dir is not None and Path(config_dir, f"{CONFIG_NAME}.yaml").exists():
-        problem = f"has a {CONFIG_NAME}.yaml, which would not be read: from={config_dir} runs that of a run's folder"
+        problem = (
+            f"has a {CONFIG_NAME}.yaml, which would not be read: "
+            f"from={config_dir} runs that of a run's folder"
+        )
         raise ConfigError("--config-dir", config_dir, problem)
-    own = [] if config_dir is None else [path.relative_to(config_dir) for path in Path(config_dir).glob("*/*.yaml")]
+    own = (
+        []
+        if config_dir is None
+        else [path.relative_to(config_dir) for path in Path(config_dir).glob("*/*.yaml")]
+    )
     for path in own:
-        require(not (conf_folder() / path).exists(), "--config-dir", config_dir, f"without {path}, an option here")
+        require(
+            not (conf_folder() / path).exists(),
+            "--config-dir",
+            config_dir,
+            f"without {path}, an option here",
+        )
     _session.acquire()
     # What a program that uses Hydra itself has set.
-    outer, base, job = GlobalHydra.instance().hydra, version.getbase(), JobRuntime().conf.get("name")
+    outer = GlobalHydra.instance().hydra
+    base = version.getbase()
+    job = JobRuntime().conf.get("name")
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_folder()), "a3c_exp", **DEFAULTS):
             hydra: Any = GlobalHydra.instance().hydra
             if config_dir is not None:
-                search_path, place = hydra.config_loader.get_search_path(), f"file://{Path(config_dir).absolute()}"
+                search_path = hydra.config_loader.get_search_path()
+                place = f"file://{Path(config_dir).absolute()}"
                 search_path.prepend("command-line", place, SearchPathQuery(provider="schema"))
                 hydra.config_loader.repository.initialize_sources(search_path)
             yield hydra
@@ -95,7 +122,8 @@ def hydra_session(config_dir: str | None = None) -> Iterator[Any]:
 
 
 def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dict[str, Any]:
-    """The configuration that the overrides compose, its keys and types not checked yet. Raises ConfigError.
+    """The configuration that the overrides compose, its keys and types not checked yet. Raises
+    ConfigError.
 
     config_dir: see `hydra_session`.
     """
@@ -104,7 +132,8 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
 
 
 def compose_node(hydra: Any, overrides: Sequence[str], files: Files | None = None) -> DictConfig:
-    """One job's composed configuration, Hydra's own settings under `hydra` included. Raises ConfigError.
+    """One job's composed configuration, Hydra's own settings under `hydra` included. Raises
+    ConfigError.
 
     files: those of an earlier call, which are not composed again.
     """
@@ -114,7 +143,11 @@ def compose_node(hydra: Any, overrides: Sequence[str], files: Files | None = Non
         if override.is_sweep_override():
             problem = "several values need -m (or quotes, if they are one text)"
             raise ConfigError(override.key_or_group, override.get_value_string(), problem)
-    choices = [each for each in typed if files.is_choice(each.key_or_group) and not isinstance(each.value(), dict)]
+    choices = [
+        each
+        for each in typed
+        if files.is_choice(each.key_or_group) and not isinstance(each.value(), dict)
+    ]
     settings = [each for each in typed if each not in choices]
     node = files.compose(choices)
     with open_dict(node):
@@ -124,19 +157,24 @@ def compose_node(hydra: Any, overrides: Sequence[str], files: Files | None = Non
         _drop_foreign_settings(node, files, choices)
         for override in settings:
             if override.is_delete() or override.package is not None:
-                problem = f"is for choices alone: {override.key_or_group}=null switches a setting off"
+                problem = (
+                    f"is for choices alone: {override.key_or_group}=null switches a setting off"
+                )
                 raise ConfigError(override.get_key_element(), override.value(), problem)
             set_value(node, override.key_or_group, override.value())
         callbacks = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
         if isinstance(callbacks, (str, list)):
-            node.callbacks = files.callbacks([callbacks] if isinstance(callbacks, str) else callbacks)
+            node.callbacks = files.callbacks(
+                [callbacks] if isinstance(callbacks, str) else callbacks
+            )
         lines = [str(override.input_line) for override in typed if not override.is_hydra_override()]
         node.hydra.job.override_dirname = ",".join(sorted(lines))
     return node
 
 
 def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]]) -> Iterator[DictConfig]:
-    """The configuration of each job of a sweep: that of `compose_node`, with its number. Raises ConfigError."""
+    """The configuration of each job of a sweep: that of `compose_node`, with its number. Raises
+    ConfigError."""
     files = Files(hydra)
     first: DictConfig | None = None
     for number, job in enumerate(jobs):
@@ -150,7 +188,8 @@ def compose_jobs(hydra: Any, jobs: Iterable[Sequence[str]]) -> Iterator[DictConf
 
 
 class Files:
-    """The configuration files: which groups and options there are, and what Hydra composes of them."""
+    """The configuration files: which groups and options there are, and what Hydra composes of
+    them."""
 
     def __init__(self, hydra: Any) -> None:
         self._hydra = hydra
@@ -161,7 +200,8 @@ class Files:
         return "." not in key and key != "callback" and self._loader.repository.group_exists(key)
 
     def is_choice(self, key: str) -> bool:
-        """Return whether Hydra composes what has this key: a group's option, or a setting of Hydra's own."""
+        """Return whether Hydra composes what has this key: a group's option, or a setting of
+        Hydra's own."""
         return re.match(r"hydra\b", key) is not None or self.is_group(key)
 
     def compose(self, choices: Sequence[Override]) -> DictConfig:
@@ -182,10 +222,13 @@ class Files:
             else str(o.input_line)
             for o in choices
         ]
-        return self._hydra.compose_config(CONFIG_NAME, texts, RunMode.RUN, with_log_configuration=False)
+        return self._hydra.compose_config(
+            CONFIG_NAME, texts, RunMode.RUN, with_log_configuration=False
+        )
 
     def _blame(self, choices: Sequence[Override], complaint: BaseException) -> ConfigError:
-        """A complaint of Hydra's as an error about the last override without which there would be none."""
+        """A complaint of Hydra's as an error about the last override without which there would be
+        none."""
         for override in reversed(choices):
             try:
                 self._compose([each for each in choices if each is not override])
@@ -193,15 +236,24 @@ class Files:
                 continue
             problem = f"cannot be composed: {first_line(complaint)}"
             return ConfigError(override.get_key_element(), override.value(), problem)
-        return ConfigError("command line", " ".join(str(o.input_line) for o in choices), first_line(complaint))
+        return ConfigError(
+            "command line", " ".join(str(o.input_line) for o in choices), first_line(complaint)
+        )
 
     def _check(self, choices: Iterable[Override]) -> None:
         """Raise ConfigError for an option that does not exist."""
         for choice in choices:
             key, value = choice.key_or_group, choice.value()
             options = [] if "." in key else self._loader.get_group_options(key)
-            if options and not choice.is_delete() and (value is not None or "/" in key) and value not in options:
-                raise ConfigError(key, value, f"is no option: {self._advice(key, str(value), options)}")
+            if (
+                options
+                and not choice.is_delete()
+                and (value is not None or "/" in key)
+                and value not in options
+            ):
+                raise ConfigError(
+                    key, value, f"is no option: {self._advice(key, str(value), options)}"
+                )
 
     def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
         """What is probably meant by an option that does not exist."""
@@ -209,8 +261,15 @@ class Files:
             return ELSEWHERE[group, value]
         if group != "env" or not re.search(r"[:/]|-v\d+$", value):
             return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
-        files = {option: self._loader.repository.load_config(f"env/{option}").config for option in options}
-        found = [f"env={option}" for option, file in files.items() if OmegaConf.select(file, "env.id") == value]
+        files = {
+            option: self._loader.repository.load_config(f"env/{option}").config
+            for option in options
+        }
+        found = [
+            f"env={option}"
+            for option, file in files.items()
+            if OmegaConf.select(file, "env.id") == value
+        ]
         return f"it is {either(found or [f'env=gym env.id={value}'])}"
 
     def callbacks(self, given: Sequence[Any]) -> list[Any]:
@@ -218,12 +277,17 @@ class Files:
         options = self._loader.get_group_options("callback")
         for name in given:
             if isinstance(name, str) and name not in options:
-                raise ConfigError("callbacks", name, f"is no callback: {did_you_mean(name, options)}")
+                raise ConfigError(
+                    "callbacks", name, f"is no callback: {did_you_mean(name, options)}"
+                )
         load = self._loader.repository.load_config
-        return [load(f"callback/{each}").config if isinstance(each, str) else each for each in given]
+        return [
+            load(f"callback/{each}").config if isinstance(each, str) else each for each in given
+        ]
 
     def names_in_file(self, group: str, choice: str) -> set[str]:
-        """The settings in a component's file, and in those of the group that it builds on. Imports no class."""
+        """The settings in a component's file, and in those of the group that it builds on. Imports
+        no class."""
         file = self._loader.repository.load_config(f"{group}/{choice}")
         if file is None:
             return set()
@@ -232,30 +296,39 @@ class Files:
         defaults = file.defaults_list or []
         names |= {default.package for default in defaults if default.package}  # network@encoder
         parents = [default.path for default in defaults if isinstance(default, ConfigDefault)]
-        return names.union(*(self.names_in_file(group, path) for path in parents if path not in (None, "_self_")))
+        return names.union(
+            *(self.names_in_file(group, path) for path in parents if path not in (None, "_self_"))
+        )
 
     def names_in_group(self, group: str) -> set[str]:
         """The settings in the files of all options of a group."""
-        return set[str]().union(*(self.names_in_file(group, each) for each in self._loader.get_group_options(group)))
+        return set[str]().union(
+            *(self.names_in_file(group, each) for each in self._loader.get_group_options(group))
+        )
 
 
 def set_value(node: DictConfig, key: str, value: Any) -> None:
-    """Set the value at a dotted key. A mapping is merged with what is there, unless it is empty, or a component that is
-    written out, and none of Hydra's. Raises ConfigError."""
+    """Set the value at a dotted key. A mapping is merged with what is there, unless it is empty, or
+    a component that is written out, and none of Hydra's. Raises ConfigError."""
     try:
-        is_component = isinstance(value, dict) and TARGET in value and key.partition(".")[0] != "hydra"
+        is_component = (
+            isinstance(value, dict) and TARGET in value and key.partition(".")[0] != "hydra"
+        )
         merge = isinstance(value, dict) and len(value) > 0 and not is_component
         OmegaConf.update(node, key, value, merge=merge, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError) as complaint:
-        raise ConfigError(key, value, f"does not fit what it would replace: {first_line(complaint)}") from complaint
+        raise ConfigError(
+            key, value, f"does not fit what it would replace: {first_line(complaint)}"
+        ) from complaint
 
 
 def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Override]) -> None:
     """Delete what presets have set for components that others, chosen on the command line, replace.
 
-    A component that is chosen by name keeps the settings of presets that it knows: `experiment=pong algorithm=a3c`
-    keeps the entropy's weight and drops PPO's epochs. A mistyped setting, which no option's file has, stays and is
-    refused. An experiment replaces the components of its environment in the same way.
+    A component that is chosen by name keeps the settings of presets that it knows:
+    `experiment=pong algorithm=a3c` keeps the entropy's weight and drops PPO's epochs. A mistyped
+    setting, which no option's file has, stays and is refused. An experiment replaces the components
+    of its environment in the same way.
     """
     chosen = [
         (choice.package or choice.key_or_group, choice.key_or_group, str(choice.value()))
@@ -263,7 +336,11 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
         if not (choice.is_delete() or choice.is_hydra_override())
     ]
     if any(group == "experiment" for _, group, _ in chosen):
-        chosen += [(g, g, str(option)) for g, option in node.hydra.runtime.choices.items() if re.fullmatch(r"\w+", g)]
+        chosen += [
+            (g, g, str(option))
+            for g, option in node.hydra.runtime.choices.items()
+            if re.fullmatch(r"\w+", g)
+        ]
     for place, group, option in chosen:
         component = OmegaConf.select(node, place)
         if not isinstance(component, DictConfig) or TARGET not in component:
@@ -271,27 +348,37 @@ def _drop_foreign_settings(node: DictConfig, files: Files, choices: Sequence[Ove
         foreign = {str(key) for key in component} - files.names_in_file(group, option)
         if not foreign - {TARGET}:
             continue
-        with suppress(Exception):  # the check of the whole configuration reports what is wrong, in one line
-            of_torch = str(component[TARGET]).startswith("torch.")  # its settings have names of torch's
-            own = {} if of_torch else settings_of(component[TARGET], list(node.get("plugins") or []))
+        # the check of the whole configuration reports what is wrong, in one line
+        with suppress(Exception):
+            # its settings have names of torch's
+            of_torch = str(component[TARGET]).startswith("torch.")
+            own = (
+                {} if of_torch else settings_of(component[TARGET], list(node.get("plugins") or []))
+            )
             for key in foreign & files.names_in_group(group) - own.keys() - {TARGET}:
                 del component[key]
 
 
 def job_config() -> dict[str, Any]:
-    """The configuration of Hydra's current job, which a launcher of Hydra's may have started anywhere."""
+    """The configuration of Hydra's current job, which a launcher of Hydra's may have started
+    anywhere."""
     job = HydraConfig.get()
     places = {source.provider: source.path for source in job.runtime.config_sources}
     with hydra_session(places.get("command-line")) as hydra:
-        return to_container(compose_node(hydra, [*job.overrides.task, f"hydra.job.num={job.job.num}"]))
+        return to_container(
+            compose_node(hydra, [*job.overrides.task, f"hydra.job.num={job.job.num}"])
+        )
 
 
 def for_hydra(hydra: Any, overrides: Sequence[Override]) -> list[str]:
-    """Overrides as Hydra's own sweepers and launchers compose them: settings with ++, since they may have any key."""
-    files, found = Files(hydra), []
+    """Overrides as Hydra's own sweepers and launchers compose them: settings with ++, since they
+    may have any key."""
+    files = Files(hydra)
+    found = []
     for each in overrides:
         text = str(each.input_line)
-        if isinstance(each.value(), ChoiceSweep):  # of a function, perhaps, that Hydra does not know
+        # of a function, perhaps, that Hydra does not know
+        if isinstance(each.value(), ChoiceSweep):
             text = f"{each.get_key_element()}={','.join(each.sweep_string_iterator())}"
         is_setting = isinstance(each.value(), dict) or not files.is_choice(each.key_or_group)
         found.append(f"++{text}" if is_setting and each.type is OverrideType.CHANGE else text)
@@ -307,7 +394,8 @@ def setting(node: DictConfig, key: str) -> Any:
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
-    """A composed configuration as plain scalars, lists and mappings, without Hydra's own settings."""
+    """A composed configuration as plain scalars, lists and mappings, without Hydra's own
+    settings."""
     with open_dict(node):
         task = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
     try:
@@ -319,7 +407,9 @@ def to_container(node: DictConfig) -> dict[str, Any]:
 def _unresolved(node: DictConfig, key: str, complaint: OmegaConfBaseException) -> ConfigError:
     """The error about the value at a key, as it is written."""
     written: Any = OmegaConf.to_container(node, resolve=False)
-    return ConfigError(key, dict(flatten(written)).get(key), f"cannot be resolved: {first_line(complaint)}")
+    return ConfigError(
+        key, dict(flatten(written)).get(key), f"cannot be resolved: {first_line(complaint)}"
+    )
 
 
 def sweep(overrides: Sequence[Override]) -> list[list[str]]:
@@ -327,7 +417,9 @@ def sweep(overrides: Sequence[Override]) -> list[list[str]]:
     typed = " ".join(str(each.input_line) for each in overrides)
     for each in overrides:
         if each.is_sweep_override() and each.key_or_group.startswith("hydra"):
-            raise ConfigError(each.key_or_group, each.get_value_string(), "must be one value, for the whole sweep")
+            raise ConfigError(
+                each.key_or_group, each.get_value_string(), "must be one value, for the whole sweep"
+            )
         if isinstance(each.value(), IntervalSweep):
             problem = "is a range, for search=<trials>: loguniform(1e-4,1e-2,20) has 20 values"
             raise ConfigError(each.key_or_group, each.get_value_string(), problem)
@@ -337,7 +429,11 @@ def sweep(overrides: Sequence[Override]) -> list[list[str]]:
         raise ConfigError("command line", typed, first_line(complaint)) from complaint
     count = math.prod(map(len, choices))
     if not 0 < count <= MOST_JOBS:
-        problem = f"of more than {MOST_JOBS:,} runs" if count else "without a run: one of its choices is empty"
+        problem = (
+            f"of more than {MOST_JOBS:,} runs"
+            if count
+            else "without a run: one of its choices is empty"
+        )
         raise ConfigError("command line", typed, f"is a sweep {problem}")
     return [list(job) for job in itertools.product(*choices)]
 
@@ -348,12 +444,17 @@ def choices_of(override: Override) -> list[str]:
         return [str(override.input_line)]
     key = override.get_key_element()
     # range() may have no end.
-    return [f"{key}={each}" for each in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)]
+    return [
+        f"{key}={each}"
+        for each in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)
+    ]
 
 
 def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
-    """Overrides as Hydra's grammar reads them; with `hydra`, choices such as glob(*) too. Raises ConfigError."""
-    parser, parsed = OverridesParser.create(hydra.config_loader if hydra else None), []
+    """Overrides as Hydra's grammar reads them; with `hydra`, choices such as glob(*) too. Raises
+    ConfigError."""
+    parser = OverridesParser.create(hydra.config_loader if hydra else None)
+    parsed = []
     parser.functions.register("loguniform", loguniform)
     for text in overrides:
         key, equals, value = text.partition("=")
@@ -367,14 +468,22 @@ def parse(overrides: Sequence[str], hydra: Any = None) -> list[Override]:
             parsed.append(override)
         except ConfigError:
             raise
-        except (ValueError, RecursionError) as complaint:  # of Python's limits, on digits and on nesting
-            raise ConfigError(key, value, "has a number that is too long, or is nested too deeply") from complaint
+        except (
+            ValueError,
+            RecursionError,
+        ) as complaint:  # of Python's limits, on digits and on nesting
+            raise ConfigError(
+                key, value, "has a number that is too long, or is nested too deeply"
+            ) from complaint
         except HydraException as complaint:
             if not (key and equals):
                 raise ConfigError("command line", text, "must be key=value") from complaint
             text = first_line(complaint)
             if OF_THE_PARSER.match(text):
-                text = f"a bracket, a comma or a quote is missing, or the text needs quotes: \"{key}='{value}'\""
+                text = (
+                    "a bracket, a comma or a quote is missing, or the text needs quotes: "
+                    f"\"{key}='{value}'\""
+                )
             raise ConfigError(key, value, f"cannot be read: {text}") from complaint
     return parsed
 

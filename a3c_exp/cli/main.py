@@ -20,7 +20,8 @@ from a3c_exp.run.run_folder import config_text
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code. Raises ConfigError, and RunError if a run of a launcher failed."""
+    """Run a command line and return its exit code. Raises ConfigError, and RunError if a run of a
+    launcher failed."""
     if "--version" in arguments:
         print(f"a3c_exp {__version__}")
         return 0
@@ -36,14 +37,19 @@ def command(arguments: Sequence[str]) -> int:
     else:
         with hydra_session(line.config_dir) as hydra:
             node = compose_node(hydra, line.overrides)
-            config, folder = to_container(node), setting(node, "hydra.run.dir")
+            config = to_container(node)
+            folder = setting(node, "hydra.run.dir")
         require(bool(folder), "hydra.run.dir", folder, "the name of a folder; . for this one")
         plan = Plan(
             config=config,
             folder=None if folder == "auto" else folder,
             existing=line.existing or "refuse",
             key="hydra.run.dir",
-            overrides=[text for text in line.overrides if not text.lstrip("+").startswith(("hydra.", "hydra/"))],
+            overrides=[
+                text
+                for text in line.overrides
+                if not text.lstrip("+").startswith(("hydra.", "hydra/"))
+            ],
             label=os.environ.pop(LABEL, None),  # only a sweep gives one
         )
     if line.cfg is not None:
@@ -57,6 +63,10 @@ def command(arguments: Sequence[str]) -> int:
     finished = execute(plan)
     if finished is not None:
         return finished.exit_code
-    more = ": a larger total_steps, or null for its stop rule, goes on" if plan.existing == CONTINUE else " before"
+    more = (
+        ": a larger total_steps, or null for its stop rule, goes on"
+        if plan.existing == CONTINUE
+        else " before"
+    )
     say(f"{plan.folder}: has finished{more}")
     return 0

@@ -1,4 +1,5 @@
-"""Names of a sweep's runs, by what differs between them: for folders, for TensorBoard's list of runs and for lines."""
+"""Names of a sweep's runs, by what differs between them: for folders, for TensorBoard's list of
+runs and for lines."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def run_name(config: Mapping[str, Any]) -> str:
 
 
 def labels(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """What differs between jobs, and their seed, as it was typed, one text each: "returns=gae seed=2".
+    """What differs between jobs, and their seed, as it was typed, one text each: "returns=gae
+    seed=2".
 
     jobs: the overrides of each, in the same order. Empty for a single job without a seed.
     """
@@ -31,11 +33,12 @@ def labels(jobs: Sequence[Sequence[str]]) -> list[str]:
 
 
 def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """Names for the jobs' folders: "returns-gae_seed-2", of letters, digits and `-_.+`, each different, not long.
+    """Names for the jobs' folders: "returns-gae_seed-2", of letters, digits and `-_.+`, each
+    different, not long.
 
-    A seed that is given is part of them, since other commands on the same sweep may have other seeds. Keys are cut to
-    their last part where that is clear. A name that is cut, or that an earlier job has, ends with a hash of the job's
-    values. Where nothing differs the name is `run`.
+    A seed that is given is part of them, since other commands on the same sweep may have other
+    seeds. Keys are cut to their last part where that is clear. A name that is cut, or that an
+    earlier job has, ends with a hash of the job's values. Where nothing differs the name is `run`.
     """
     places = _differing(jobs)
     keys = [jobs[0][place].lstrip("+~").partition("=")[0] for place in places]
@@ -44,8 +47,14 @@ def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
     names: list[str] = []
     for job in jobs:
         values = [job[place].partition("=")[2] for place in places]
-        name = "_".join(f"{_plain(key)}-{_plain(value)}" for key, value in zip(shorter, values, strict=True)) or "run"
-        taken = {each.lower() for each in names}  # some file systems do not tell upper case from lower case
+        name = (
+            "_".join(
+                f"{_plain(key)}-{_plain(value)}" for key, value in zip(shorter, values, strict=True)
+            )
+            or "run"
+        )
+        # some file systems do not tell upper case from lower case
+        taken = {each.lower() for each in names}
         if len(name) > LONGEST_NAME or name.lower() in taken:
             name = f"{name[:LONGEST_NAME]}-{sha256(' '.join(values).encode()).hexdigest()[:6]}"
         names.append(name)
@@ -63,6 +72,9 @@ def _last_part(key: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The words of a value, of letters, digits and `-_.+`, joined by `-`; of a `_target_` the class alone."""
+    """The words of a value, of letters, digits and `-_.+`, joined by `-`; of a `_target_` the class
+    alone."""
     short = re.sub(r"\b_target_ *: *([\w.]+\.)?", "", text)
-    return "-".join(word for word in re.findall(r"[A-Za-z0-9._+-]+", short) if re.search(r"\w", word))
+    return "-".join(
+        word for word in re.findall(r"[A-Za-z0-9._+-]+", short) if re.search(r"\w", word)
+    )

@@ -1,7 +1,7 @@
 """The runs of a sweep, each in a process of this program, some at a time.
 
-A run's process is `python -m a3c_exp <its overrides> hydra.run.dir=<its folder> existing=resume`. All that is known
-about a run is what it leaves in its folder, and the exit code of its process.
+A run's process is `python -m a3c_exp <its overrides> hydra.run.dir=<its folder> existing=resume`.
+All that is known about a run is what it leaves in its folder, and the exit code of its process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ COLUMNS = {
     "final return": "final return with 95 % interval",
     "steps until solved": "median and range of steps until solved",
 }
-"""Columns of a report's table, with their names in the last lines of a sweep, which have those that differ."""
+"""Columns of a report's table, with their names in the last lines of a sweep, which have those that
+differ."""
 
 Status = Literal["ended", "failed", "interrupted"]
 DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "has finished"}
@@ -76,7 +77,8 @@ class Job:
 class Runs:
     """The runs of a sweep.
 
-    command: the program and its options, without the overrides of a run. existing: see `cli.existing`.
+    command: the program and its options, without the overrides of a run. existing: see
+        `cli.existing`.
     at_once: most runs at the same time.
     """
 
@@ -113,14 +115,16 @@ class Runs:
             process.kill()
 
     def _pass_on_signals(self) -> None:
-        """Ask the running processes to end after the first signal, and kill them after the second one."""
+        """Ask the running processes to end after the first signal, and kill them after the second
+        one."""
         if self._noted.signal is None:
             return
         if self._asked_at is None:
             self._asked_at = time.monotonic()
             say("running runs are saved and end, others do not start; a second signal kills")
             for _, process in self._running:
-                # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second one.
+                # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second
+                # one.
                 process.terminate()
         if time.monotonic() < self._asked_at + TOGETHER_SECONDS:
             self._noted.count = 1
@@ -128,7 +132,8 @@ class Runs:
             self._kill()
 
     def _start_some(self) -> None:
-        """Start jobs that wait while there is room. One whose folder is locked by another program waits for that."""
+        """Start jobs that wait while there is room. One whose folder is locked by another program
+        waits for that."""
         for job in list(self._waiting):
             if len(self._running) >= self.at_once or self._noted.signal is not None:
                 return
@@ -150,8 +155,11 @@ class Runs:
         if job.action == "leave":
             self._end(job, "ended", f"has {how_ended(job.folder)} before")
             return
-        goes_on = job.killed and how_ended(job.folder) == "cut"  # else its kill came before it had begun anew
-        existing = "resume" if goes_on or (self.existing == "refuse" and job.tries) else self.existing
+        # else its kill came before it had begun anew
+        goes_on = job.killed and how_ended(job.folder) == "cut"
+        existing = (
+            "resume" if goes_on or (self.existing == "refuse" and job.tries) else self.existing
+        )
         say(f"{job.label}: {DOES[job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
@@ -169,7 +177,8 @@ class Runs:
         self._seconds.append(time.monotonic() - job.started)
         text = _ending(job.folder)
         was_asked = code in map(signal_code, ENDING)
-        if (code <= 0 or was_asked) and how_ended(job.folder) == "finished":  # it may have ended by itself meanwhile
+        # it may have ended by itself meanwhile
+        if (code <= 0 or was_asked) and how_ended(job.folder) == "finished":
             self._end(job, "ended", text)
         elif was_asked or self._noted.signal is not None:
             self._end(job, "interrupted", text or "interrupted")
@@ -180,7 +189,11 @@ class Runs:
         elif code >= 0 and code != 2:  # an environment may call os._exit
             self._end(job, "failed", f"its process ended before the run did, with exit code {code}")
         else:
-            problem = "it was refused" if code == 2 else f"its process was killed by {signal.Signals(-code).name}"
+            problem = (
+                "it was refused"
+                if code == 2
+                else f"its process was killed by {signal.Signals(-code).name}"
+            )
             job.killed = code < 0
             if job.tries < MOST_TRIES:
                 say(f"{job.label}: {problem}: it runs again at the end")
@@ -189,16 +202,21 @@ class Runs:
                 self._end(job, "failed", f"{problem}, twice")
 
     def _end(self, job: Job, status: Status, text: str) -> None:
-        """Note how a job has ended, and say so with how far the sweep is. Failures are explained at the end."""
+        """Note how a job has ended, and say so with how far the sweep is. Failures are explained at
+        the end."""
         job.status, job.text = status, text
         ended = sum(each.status in ("ended", "failed") for each in self.jobs)
         shown = status if status == "failed" else text
         say(f"{ended} of {len(self.jobs)}{self._left()}: {job.label}: {shown}")
 
     def _left(self) -> str:
-        """How long the rest takes if its runs take as long as those before: ", 1:20 left"; empty if nobody knows."""
-        now, mean = time.monotonic(), fmean(self._seconds or [0.0])
-        rest = sum(max(0.0, mean - (now - job.started)) for job, _ in self._running) + mean * len(self._waiting)
+        """How long the rest takes if its runs take as long as those before: ", 1:20 left"; empty if
+        nobody knows."""
+        now = time.monotonic()
+        mean = fmean(self._seconds or [0.0])
+        rest = sum(max(0.0, mean - (now - job.started)) for job, _ in self._running) + mean * len(
+            self._waiting
+        )
         return f", {duration(rest / self.at_once)} left" if rest else ""
 
     def _report(self) -> int:
@@ -217,7 +235,8 @@ class Runs:
 
 
 def say_comparison(jobs: Sequence[Job]) -> None:
-    """Print how the first two configurations of each environment compare in finished runs, and the report's command."""
+    """Print how the first two configurations of each environment compare in finished runs, and the
+    report's command."""
     folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
@@ -227,7 +246,10 @@ def say_comparison(jobs: Sequence[Job]) -> None:
                 rows = sorted(table(ranked)[:2], key=lambda row: row["configuration"])
                 shown = {key: text for key, text in COLUMNS.items() if rows[0][key] != rows[1][key]}
                 for row in rows if shown else ():
-                    say(f"  {row['configuration']}: {', '.join(f'{text} {row[key]}' for key, text in shown.items())}")
+                    say(
+                        f"  {row['configuration']}: "
+                        f"{', '.join(f'{text} {row[key]}' for key, text in shown.items())}"
+                    )
     say(f"  {next_commands('total_steps', jobs[0].folder.parent)[0]}")
 
 
@@ -236,10 +258,14 @@ def _ending(folder: Path) -> str:
     summary = read_summary(folder)
     if summary is None:
         return ""
-    unwritten, best = summary.get("unwritten"), summary.get("best_eval_return")
+    unwritten = summary.get("unwritten")
+    best = summary.get("best_eval_return")
     text = outcome(summary) + ("" if best is None else f", best evaluation {return_text(best)}")
-    error = summary.get("error") or (f"cannot be written: {', '.join(unwritten)}" if unwritten else "")
-    return f"{text}: {error.strip().splitlines()[-1]}" if error else text  # of a traceback, the line with the error
+    error = summary.get("error") or (
+        f"cannot be written: {', '.join(unwritten)}" if unwritten else ""
+    )
+    # of a traceback, the line with the error
+    return f"{text}: {error.strip().splitlines()[-1]}" if error else text
 
 
 def _is_locked(folder: Path) -> bool:

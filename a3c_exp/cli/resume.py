@@ -1,7 +1,8 @@
-"""A run's own configuration: `resume=<run>`, with the few settings that may change, and `from=<run>`, for a new run.
+"""A run's own configuration: `resume=<run>`, with the few settings that may change, and
+`from=<run>`, for a new run.
 
-Only components that are given are composed. All else is read from the run's folder, and checked as any configuration
-is.
+Only components that are given are composed. All else is read from the run's folder, and checked as
+any configuration is.
 """
 
 from __future__ import annotations
@@ -21,37 +22,53 @@ from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, as_typed, read_config
 from a3c_exp.config.schema import build
 from a3c_exp.errors import ConfigError, named, require
 
-RUN_DIR, TRUST = "hydra.run.dir", "trust"
+RUN_DIR = "hydra.run.dir"
+TRUST = "trust"
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
-    """The run of a folder that goes on (`resume`), or a new one with its settings (`from`), changed by overrides.
+    """The run of a folder that goes on (`resume`), or a new one with its settings (`from`), changed
+    by overrides.
 
-    Of a run that goes on any of MAY_CHANGE may be changed; of a new one any settings, and hydra.run.dir. A component
-    that is given by name is taken alone, without other settings that its file has. `plugins` must be given again, since
-    a folder may come from anyone and cannot itself allow code. `trust` is no setting. Raises ConfigError.
+    Of a run that goes on any of MAY_CHANGE may be changed; of a new one any settings, and
+    hydra.run.dir. A component that is given by name is taken alone, without other settings that its
+    file has. `plugins` must be given again, since a folder may come from anyone and cannot itself
+    allow code. `trust` is no setting. Raises ConfigError.
     """
     changes = parse(line.overrides)
     for change in changes:
         _check(change, word)
     with named(word):
         config = read_config(folder, or_file=word == "from")
-    place, trusted = folder if word == "resume" else None, list[str]()
+    place = folder if word == "resume" else None
+    trusted = list[str]()
     stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
     if word == "from":
         stale["total_steps"] = LOG_EVERY
     changed = {_place(change).partition(".")[0] for change in changes}
-    config = as_typed(config, {stale[name] for name in stale.keys() & changed})  # they are chosen again
+    # they are chosen again
+    config = as_typed(config, {stale[name] for name in stale.keys() & changed})
 
     def order(change: Override) -> tuple[bool, bool, bool]:
-        # Components by name come first, as in a new command: a setting that is typed before one belongs to it.
-        return _place(change) == RUN_DIR, not _names_component(change, config), change.package is not None
+        # Components by name come first, as in a new command: a setting that is typed before one
+        # belongs to it.
+        return (
+            _place(change) == RUN_DIR,
+            not _names_component(change, config),
+            change.package is not None,
+        )
 
     for change in sorted(changes, key=order):
         key = _place(change)
-        # The folder's may name the seed, for example. Texts of a saved configuration are not to be resolved again.
-        known = {name: each for name, each in config.items() if isinstance(each, int | float)} if key == RUN_DIR else {}
-        value: Any = to_container(OmegaConf.create(known | {key: change.value()}))[key]  # its interpolations resolved
+        # The folder's may name the seed, for example. Texts of a saved configuration are not to be
+        # resolved again.
+        known = (
+            {name: each for name, each in config.items() if isinstance(each, int | float)}
+            if key == RUN_DIR
+            else {}
+        )
+        # its interpolations resolved
+        value: Any = to_container(OmegaConf.create(known | {key: change.value()}))[key]
         if key == TRUST:
             trusted += build(value, tuple[str, ...], TRUST)
             continue
@@ -62,8 +79,13 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             continue
         config = without_typed(config, key)
         if key == "callbacks" or _names_component(change, config):
-            alone = [] if key == "env" else ["env=gym"]  # the default environment has settings for components
-            typed = str(change.input_line) if change.package is None else f"{change.key_or_group}={value}"
+            # the default environment has settings for components
+            alone = [] if key == "env" else ["env=gym"]
+            typed = (
+                str(change.input_line)
+                if change.package is None
+                else f"{change.key_or_group}={value}"
+            )
             value = compose([*alone, typed], line.config_dir)[change.key_or_group]
         node = OmegaConf.create(config)
         set_value(node, key, value)
@@ -90,7 +112,9 @@ def _place(change: Override) -> str:
 
 def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
     """Return whether an override names the file of a component: `optimizer=adam`."""
-    return isinstance(change.value(), str) and isinstance(config.get(change.key_or_group, ""), (dict, type(None)))
+    return isinstance(change.value(), str) and isinstance(
+        config.get(change.key_or_group, ""), (dict, type(None))
+    )
 
 
 def _check(change: Override, word: str) -> None:

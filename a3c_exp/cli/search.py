@@ -1,7 +1,9 @@
-"""A search: trials whose settings Optuna chooses by the scores of earlier ones, each over the seeds of the command.
+"""A search: trials whose settings Optuna chooses by the scores of earlier ones, each over the seeds
+of the command.
 
-Nothing of a search is kept but its runs. The sampler is seeded, so the same command asks for the same trials as long as
-their scores are the same, and the scores of finished runs are in their folders. So a search that was cut goes on.
+Nothing of a search is kept but its runs. The sampler is seeded, so the same command asks for the
+same trials as long as their scores are the same, and the scores of finished runs are in their
+folders. So a search that was cut goes on.
 """
 
 from __future__ import annotations
@@ -42,12 +44,28 @@ class Space:
     def of(searched: Mapping[str, Override]) -> Space:
         """Raises ConfigError."""
         values = {key: each.value() for key, each in searched.items()}
-        ranges: dict[str, Any] = {key: value for key, value in values.items() if isinstance(value, IntervalSweep)}
+        ranges: dict[str, Any] = {
+            key: value for key, value in values.items() if isinstance(value, IntervalSweep)
+        }
         for key, each in ranges.items():
-            require(each.start <= each.end, key, f"{each.start:g} to {each.end:g}", "a range whose end is the larger")
+            require(
+                each.start <= each.end,
+                key,
+                f"{each.start:g} to {each.end:g}",
+                "a range whose end is the larger",
+            )
             above = each.start > 0 or "log" not in each.tags
-            require(above, key, f"{each.start:g} to {each.end:g}", "a range above 0, as it is logarithmic")
-        texts = {key: [text for (text,) in sweep([each])] for key, each in searched.items() if key not in ranges}
+            require(
+                above,
+                key,
+                f"{each.start:g} to {each.end:g}",
+                "a range above 0, as it is logarithmic",
+            )
+        texts = {
+            key: [text for (text,) in sweep([each])]
+            for key, each in searched.items()
+            if key not in ranges
+        }
         return Space(ranges, texts)
 
     def settings(self, trial: Any) -> Settings:
@@ -61,19 +79,36 @@ class Space:
         return tuple(found)
 
     def probes(self) -> list[dict[str, Any]]:
-        """Values that are tried before the first trial: each choice, and of each range its ends and a number within."""
-        every: dict[str, Sequence[Any]] = {  # a number within, since a setting may take whole numbers only
-            key: [each.start, each.end, type(each.start)(each.start + (each.end - each.start) / math.pi)]
+        """Values that are tried before the first trial: each choice, and of each range its ends and
+        a number within."""
+        # a number within, since a setting may take whole numbers only
+        every: dict[str, Sequence[Any]] = {
+            key: [
+                each.start,
+                each.end,
+                type(each.start)(each.start + (each.end - each.start) / math.pi),
+            ]
             for key, each in self.ranges.items()
         } | dict(self.choices)
-        return [{key: some[n % len(some)] for key, some in every.items()} for n in range(max(map(len, every.values())))]
+        return [
+            {key: some[n % len(some)] for key, some in every.items()}
+            for n in range(max(map(len, every.values())))
+        ]
 
 
-def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int, objective: str, run: RunJobs) -> int:
+def search(
+    hydra: Any,
+    overrides: Sequence[Override],
+    trials: int,
+    at_once: int,
+    objective: str,
+    run: RunJobs,
+) -> int:
     """Run `trials` trials, print the best, and return the exit code. Raises ConfigError.
 
     overrides: ranges and choices in them are searched; those of `seed` are the runs of each trial.
-    at_once: runs at the same time. objective: see `score_of`. run: makes runs, and gives an exit code.
+    at_once: runs at the same time. objective: see `score_of`. run: makes runs, and gives an exit
+        code.
     """
     require_package("search", trials, "search", "optuna")
     import optuna
@@ -82,14 +117,18 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
     seeds = dict.fromkeys(map(tuple, sweep([searched.pop("seed")]))) if "seed" in searched else [()]
     if not searched:
-        raise ConfigError("search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c")
+        raise ConfigError(
+            "search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c"
+        )
     space = Space.of(searched)
     probes = [space.settings(optuna.trial.FixedTrial(each)) for each in space.probes()]
     for node in compose_jobs(hydra, [[*fixed, *each] for each in probes]):
         load_final(to_container(node))  # raises ConfigError before the first trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, constant_liar=True))
+    study = optuna.create_study(
+        direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, constant_liar=True)
+    )
     chosen: dict[int, Settings] = {}
     scores: dict[Settings, float] = {}
     worst = 0
@@ -97,7 +136,8 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
     for done in range(0, trials, together):
         asked = [study.ask() for _ in range(min(together, trials - done))]
         chosen |= {trial.number: space.settings(trial) for trial in asked}
-        first = {chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}  # of equal ones
+        # of equal ones
+        first = {chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}
         new = {texts: number for texts, number in reversed(first.items()) if texts not in scores}
         jobs = []
         for texts, number in new.items():
@@ -109,11 +149,18 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
         if code > 1:  # it was interrupted
             return code
         worst = max(worst, code)
-        found = iter([-math.inf if job.status == "failed" else score_of(job.folder, objective) for job in runs])
+        found = iter(
+            [
+                -math.inf if job.status == "failed" else score_of(job.folder, objective)
+                for job in runs
+            ]
+        )
         scores |= {texts: fmean(itertools.islice(found, len(seeds))) for texts in new}
         has_finished = any(how_ended(job.folder) == "finished" for job in runs)
         if has_finished and objective not in ("best", "last") and max(scores.values()) == -math.inf:
-            raise ConfigError("objective", objective, "must be best, last or a curve that the runs have")
+            raise ConfigError(
+                "objective", objective, "must be best, last or a curve that the runs have"
+            )
         for trial in asked:
             study.tell(trial, scores[chosen[trial.number]])
     best = study.best_trial
@@ -123,10 +170,12 @@ def search(hydra: Any, overrides: Sequence[Override], trials: int, at_once: int,
 
 
 def score_of(folder: Path, objective: str) -> float:
-    """What a search maximizes: `best` or `last`, the best or the last evaluation, or the last value of a curve.
+    """What a search maximizes: `best` or `last`, the best or the last evaluation, or the last value
+    of a curve.
 
-    Of a run without evaluations `best` is the highest mean return of 100 training episodes and `last` that of the last
-    100; of all, where fewer have ended. Minus infinity if the run has failed or has no such number.
+    Of a run without evaluations `best` is the highest mean return of 100 training episodes and
+    `last` that of the last 100; of all, where fewer have ended. Minus infinity if the run has
+    failed or has no such number.
     """
     try:
         run = read_run(folder)
@@ -134,5 +183,9 @@ def score_of(folder: Path, objective: str) -> float:
         return -math.inf
     curve, final, best = run.curve.last, run.numbers["final_return"], run.numbers["best_return"]
     names = {"best": final if best is None else best, "last": curve.get(EVALUATION, final)}
-    score = names[objective] if objective in names else curve.get(objective, curve.get(f"rollout/{objective}"))
+    score = (
+        names[objective]
+        if objective in names
+        else curve.get(objective, curve.get(f"rollout/{objective}"))
+    )
     return -math.inf if score is None else score

@@ -24,9 +24,13 @@ def conf_folder() -> Path:
 
 
 def folder_command(
-    name: str, options: type, command: Callable[[Path, Sequence[str]], int], arguments: Sequence[str]
+    name: str,
+    options: type,
+    command: Callable[[Path, Sequence[str]], int],
+    arguments: Sequence[str],
 ) -> int:
-    """Run `python -m a3c_exp.<name> <run folder> [key=value ...]`, or print its help: the docstring of its options."""
+    """Run `python -m a3c_exp.<name> <run folder> [key=value ...]`, or print its help: the docstring
+    of its options."""
 
     def run() -> int:
         if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
@@ -39,22 +43,25 @@ def folder_command(
 
 
 def import_training() -> None:
-    """Import what a run needs. None of it is garbage, and to search it takes half a second: now, where the command has
-    disabled the collector, and at the end of the process."""
+    """Import what a run needs. None of it is garbage, and to search it takes half a second: now,
+    where the command has disabled the collector, and at the end of the process."""
     importlib.import_module("a3c_exp.run.trainer")
     importlib.import_module("a3c_exp.config.builder")
     gc.freeze()
     gc.enable()
 
 
-PARENT, LABEL = "A3C_EXP_PARENT", "A3C_EXP_LABEL"
-"""Environment variables of a sweep's runs: the process that has started them; a label for their warnings."""
+PARENT = "A3C_EXP_PARENT"
+LABEL = "A3C_EXP_LABEL"
+"""Environment variables of a sweep's runs: the process that has started them; a label for their
+warnings."""
 LOOK_SECONDS = 1.0
 SAVING_SECONDS = 45.0
 
 
 def end_with_parent() -> None:
-    """End this process when the sweep that has started it is gone: as after SIGTERM, and by force if that takes long.
+    """End this process when the sweep that has started it is gone: as after SIGTERM, and by force
+    if that takes long.
 
     A run is saved then, and none is left without anybody who knows of it.
     """

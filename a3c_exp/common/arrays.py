@@ -1,4 +1,5 @@
-"""Array types, and arrays laid out one after another in one block of memory that processes can share."""
+"""Array types, and arrays laid out one after another in one block of memory that processes can
+share."""
 
 from __future__ import annotations
 
@@ -28,10 +29,16 @@ def block_size(specs: ArraySpecs) -> int:
 
 def arrays_in(block: Any, specs: ArraySpecs) -> dict[str, Array]:
     """Views of the arrays that lie one after another in a writable buffer, by name."""
-    buffer, arrays, start = memoryview(block).cast("B"), {}, 0
+    buffer = memoryview(block).cast("B")
+    arrays = {}
+    start = 0
     for name, (shape, dtype) in specs.items():
         count = int(np.prod(shape))
-        arrays[name] = np.frombuffer(buffer, dtype, count, start).reshape(shape) if count else np.empty(shape, dtype)
+        arrays[name] = (
+            np.frombuffer(buffer, dtype, count, start).reshape(shape)
+            if count
+            else np.empty(shape, dtype)
+        )
         start += _aligned(count * dtype.itemsize)
     return arrays
 

@@ -1,4 +1,5 @@
-"""Ranges of settings, as part of their types: `decay: BelowOne`. A component checks its own when it is made."""
+"""Ranges of settings, as part of their types: `decay: BelowOne`. A component checks its own when it
+is made."""
 
 from __future__ import annotations
 
@@ -26,8 +27,13 @@ def within(least: float, most: float) -> Range:
 
 
 def whole(least: int, most: float = math.inf) -> Range:
-    """The whole numbers between two bounds, which count. Without the second there is no upper bound."""
-    allowed = f"a whole number >= {least}" if most == math.inf else f"a whole number from {least} to {most}"
+    """The whole numbers between two bounds, which count. Without the second there is no upper
+    bound."""
+    allowed = (
+        f"a whole number >= {least}"
+        if most == math.inf
+        else f"a whole number from {least} to {most}"
+    )
     return Range(allowed, least, most)
 
 
@@ -45,9 +51,9 @@ Whole = Annotated[int, whole(0)]
 class Checked:
     """The base class of dataclasses whose fields have ranges in their types.
 
-    Raises ConfigError for a number out of its range. A schedule is checked where a run begins and where it ends, since
-    those of `schedules` stay between the two values. Null and words are left to the schema. A subclass with a
-    `__post_init__` of its own calls this one.
+    Raises ConfigError for a number out of its range. A schedule is checked where a run begins and
+    where it ends, since those of `schedules` stay between the two values. Null and words are left
+    to the schema. A subclass with a `__post_init__` of its own calls this one.
     """
 
     def __post_init__(self) -> None:
@@ -57,7 +63,9 @@ class Checked:
             if callable(value):
                 for progress, when in ((0.0, "begins"), (1.0, "ends")):
                     found = value(progress)
-                    require(least <= found <= most, name, found, f"{allowed} where the run {when}, too")
+                    require(
+                        least <= found <= most, name, found, f"{allowed} where the run {when}, too"
+                    )
             elif isinstance(value, (int, float)) and not least <= value <= most:
                 raise ConfigError(name, value, f"must be {allowed}")
 

@@ -1,4 +1,5 @@
-"""Plain data of files and command lines, which may hold anything: read within limits, and checked before it is used.
+"""Plain data of files and command lines, which may hold anything: read within limits, and checked
+before it is used.
 
 Plain data are text, numbers, true, false, null, and lists and mappings of them.
 """
@@ -31,14 +32,17 @@ class UnreadableError(Exception):
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with the user's home folder in place of `~`. Of a user who does not exist, `~name` is a name like any."""
+    """A path with the user's home folder in place of `~`. Of a user who does not exist, `~name` is
+    a name like any."""
     return Path(os.path.expanduser(path))
 
 
 def open_regular(path: Path, most: int | None = None) -> IO[bytes]:
-    """Open a regular file, or a link to one, for reading. Does not wait for the other end of a FIFO.
+    """Open a regular file, or a link to one, for reading. Does not wait for the other end of a
+    FIFO.
 
-    most: bytes that it may have; None: any number. Raises UnreadableError for anything else, and OSError.
+    most: bytes that it may have; None: any number. Raises UnreadableError for anything else, and
+    OSError.
     """
     if "\0" in str(path):
         raise UnreadableError("is no name of a file")
@@ -72,9 +76,12 @@ def parse_yaml(text: str) -> Any:
         _check_events(text, loader)
         value = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None)
         line = f"line {mark.line + 1}: " if mark else ""
-        raise UnreadableError(f"is no YAML: {line}{problem or ' '.join(str(error).split())}") from None
+        raise UnreadableError(
+            f"is no YAML: {line}{problem or ' '.join(str(error).split())}"
+        ) from None
     except (ValueError, TypeError):  # Python's limit on digits; a list as a key
         raise UnreadableError("has a number that is too long, or a key that is no text") from None
     try:
@@ -94,12 +101,15 @@ def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
             # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
             found[key] = parse_yaml(value)
         except UnreadableError as error:
-            raise ConfigError(key, value, f"must be a plain value: it {str(error).removeprefix('it ')}") from None
+            raise ConfigError(
+                key, value, f"must be a plain value: it {str(error).removeprefix('it ')}"
+            ) from None
     return found
 
 
 def _check_events(text: str, loader: Any) -> None:
-    """Refuse, before anything is built, what plain YAML has no need of: an alias may stand for any number of values."""
+    """Refuse, before anything is built, what plain YAML has no need of: an alias may stand for any
+    number of values."""
     import yaml
 
     depth = nodes = 0
@@ -131,9 +141,11 @@ def _yaml_loader() -> Any:
 
 
 def check_plain(value: object, key: str = "") -> None:
-    """Raise ConfigError for the first value that is not plain, and for data beyond the limits of this module.
+    """Raise ConfigError for the first value that is not plain, and for data beyond the limits of
+    this module.
 
-    Keys are text or whole numbers. Data that contain themselves are nested without end, and refused as such.
+    Keys are text or whole numbers. Data that contain themselves are nested without end, and refused
+    as such.
     key: of `value` as the user knows it.
     """
     waiting: deque[tuple[str, object, int]] = deque([(key, value, 0)])
@@ -151,9 +163,22 @@ def check_plain(value: object, key: str = "") -> None:
                     raise ConfigError(place, current, f"has the key {name!r}: keys must be text")
                 waiting.append((f"{place}.{name}" if place else str(name), item, depth + 1))
         elif isinstance(current, (list, tuple)):
-            waiting += [(f"{place}[{number}]", item, depth + 1) for number, item in enumerate(current)]
-        elif current is not None and type(current) not in (bool, int, float, str):  # np.float64 is a float
+            waiting += [
+                (f"{place}[{number}]", item, depth + 1) for number, item in enumerate(current)
+            ]
+        elif current is not None and type(current) not in (
+            bool,
+            int,
+            float,
+            str,
+        ):  # np.float64 is a float
             plain = "text, a number, true, false, null, a list or a mapping"
-            raise ConfigError(place, current, f"must be plain ({plain}), not {type(current).__name__}")
+            raise ConfigError(
+                place, current, f"must be plain ({plain}), not {type(current).__name__}"
+            )
         elif isinstance(current, int) and abs(current) > LARGEST:
-            raise ConfigError(place, current, f"is a whole number beyond {LARGEST}, the largest that is counted here")
+            raise ConfigError(
+                place,
+                current,
+                f"is a whole number beyond {LARGEST}, the largest that is counted here",
+            )

@@ -30,8 +30,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
 
 
 def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration by their dotted keys, equal ones alike: with lists for tuples, and 2000000 for
-    2e6."""
+    """The settings of a configuration by their dotted keys, equal ones alike: with lists for
+    tuples, and 2000000 for 2e6."""
 
     def number(text: str) -> float:
         return int(value) if (value := float(text)).is_integer() else value
@@ -40,7 +40,8 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hints_of(annotated: Any, cls: type, key: str) -> dict[str, Any]:
-    """The annotations of a component's class, or of its constructor. key: of the class. Raises ConfigError."""
+    """The annotations of a component's class, or of its constructor. key: of the class. Raises
+    ConfigError."""
     try:
         return typing.get_type_hints(annotated)
     except Exception as error:  # an annotation that cannot be evaluated may raise anything

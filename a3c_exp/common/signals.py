@@ -1,4 +1,5 @@
-"""Signals to whole groups of processes (Ctrl-C, timeout, a batch system): a run's main process alone acts on them."""
+"""Signals to whole groups of processes (Ctrl-C, timeout, a batch system): a run's main process
+alone acts on them."""
 
 from __future__ import annotations
 
@@ -12,17 +13,27 @@ from typing import Any
 
 from a3c_exp.errors import signal_code
 
-ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals that end a run in order: a closed terminal, Ctrl-C and Ctrl-\\, a batch system, a limit of processor time."""
+ENDING = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
+"""Signals that end a run in order: a closed terminal, Ctrl-C and Ctrl-\\, a batch system, a limit
+of processor time."""
 SIGNALS = (*ENDING, signal.SIGUSR1)
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """An early end. Python ends by SIGINT where `exec` was left by a KeyboardInterrupt itself, even a caught one."""
+    """An early end. Python ends by SIGINT where `exec` was left by a KeyboardInterrupt itself, even
+    a caught one."""
 
 
 def end_early() -> None:
-    """Let each of ENDING end this process with its `signal_code`, until a run has handlers of its own.
+    """Let each of ENDING end this process with its `signal_code`, until a run has handlers of its
+    own.
 
     A signal that is ignored stays ignored, as by nohup.
     """
@@ -32,25 +43,32 @@ def end_early() -> None:
 
 
 def end(number: int, frame: object) -> None:
-    """The handler of `end_early`. Not SystemExit, for which code of an environment may be blamed: see `FAILURES`.
+    """The handler of `end_early`. Not SystemExit, for which code of an environment may be blamed:
+    see `FAILURES`.
 
-    A destructor or a weak reference's callback that is interrupted swallows the exception: the signal comes again then.
+    A destructor or a weak reference's callback that is interrupted swallows the exception: the
+    signal comes again then.
     """
     again = threading.Timer(0.1, os.kill, (os.getpid(), number))
     before = sys.unraisablehook
-    sys.unraisablehook = lambda lost: again.start() if lost.exc_type is SignalInterrupt else before(lost)
+    sys.unraisablehook = lambda lost: (
+        again.start() if lost.exc_type is SignalInterrupt else before(lost)
+    )
     raise SignalInterrupt(signal_code(number))
 
 
 @contextmanager
-def handled(handlers: Mapping[signal.Signals, Callable[[int, Any], object]]) -> Iterator[dict[signal.Signals, Any]]:
+def handled(
+    handlers: Mapping[signal.Signals, Callable[[int, Any], object]],
+) -> Iterator[dict[signal.Signals, Any]]:
     """Within: these handlers of signals. Gives those before, which come back afterwards."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield before
     finally:
         for number, handler in before.items():
-            with suppress(TypeError):  # None: a handler that was not set from Python cannot be restored
+            # None: a handler that was not set from Python cannot be restored
+            with suppress(TypeError):
                 signal.signal(number, handler)
 
 
@@ -70,14 +88,16 @@ def unblock() -> None:
 
 
 def ignore() -> None:
-    """Let SIGNALS do nothing in this process. Programs that it starts inherit none of that, as they would SIG_IGN."""
+    """Let SIGNALS do nothing in this process. Programs that it starts inherit none of that, as they
+    would SIG_IGN."""
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
     unblock()
 
 
 def take_back() -> None:
-    """Install this program's handlers of SIGNALS again, where a library has replaced them in C from another thread."""
+    """Install this program's handlers of SIGNALS again, where a library has replaced them in C from
+    another thread."""
     for number in SIGNALS:
         handler = signal.getsignal(number)
         if callable(handler) and threading.current_thread() is threading.main_thread():

@@ -1,7 +1,7 @@
 """What a configuration may do: which code it may name, and which settings of a run's folder count.
 
-A folder may come from anyone. It runs no code, writes to no place and connects to nothing unless the user names that
-again: docs/security.md.
+A folder may come from anyone. It runs no code, writes to no place and connects to nothing unless
+the user names that again: docs/security.md.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _DOTTED_KEY = re.compile(r"[\w +.-]*")
 
 
 def is_allowed_module(module: str, plugins: Iterable[str]) -> bool:
-    """Return whether a configuration may name code of this module: one of this package, or of a plugin."""
-    return any(module == package or module.startswith(f"{package}.") for package in (PACKAGE, *plugins))
+    """Return whether a configuration may name code of this module: one of this package, or of a
+    plugin."""
+    return any(
+        module == package or module.startswith(f"{package}.") for package in (PACKAGE, *plugins)
+    )
 
 
 def import_plugins(plugins: Sequence[str]) -> None:
@@ -36,7 +39,9 @@ def import_plugins(plugins: Sequence[str]) -> None:
         except Exception as error:  # a user's module may raise anything
             absent = isinstance(error, ModuleNotFoundError) and error.name == plugin
             place = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
-            raise ConfigError("plugins", plugin, f"cannot be imported: {one_line(error)}{place}") from error
+            raise ConfigError(
+                "plugins", plugin, f"cannot be imported: {one_line(error)}{place}"
+            ) from error
 
 
 def is_plain(value: object) -> bool:
@@ -44,14 +49,17 @@ def is_plain(value: object) -> bool:
     if isinstance(value, str):
         return _WORD.fullmatch(value) is not None
     if isinstance(value, Mapping):
-        return all(_DOTTED_KEY.fullmatch(str(key)) and is_plain(item) for key, item in value.items())
+        return all(
+            _DOTTED_KEY.fullmatch(str(key)) and is_plain(item) for key, item in value.items()
+        )
     if isinstance(value, Sequence):
         return all(map(is_plain, value))
     return True
 
 
 def texts_to_trust(config: Mapping[str, Any], to_train: bool) -> Iterator[tuple[str, Any]]:
-    """The settings of a configuration, by dotted keys, whose text or name may be that of a file or an address.
+    """The settings of a configuration, by dotted keys, whose text or name may be that of a file or
+    an address.
 
     to_train: whether those of its backend count.
     """
@@ -62,7 +70,8 @@ def texts_to_trust(config: Mapping[str, Any], to_train: bool) -> Iterator[tuple[
 
 
 def check_trust(settings: Iterable[tuple[str, object]], trusted: Sequence[str]) -> None:
-    """Raise ConfigError for settings of a run's folder that may write files or connect, unless the user trusts them.
+    """Raise ConfigError for settings of a run's folder that may write files or connect, unless the
+    user trusts them.
 
     settings: such settings, by their dotted keys. trusted: dotted keys, each with all below it.
     """

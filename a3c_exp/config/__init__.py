@@ -1,1 +1,2 @@
-"""From YAML to the `Experiment` record: the schema, the builder, and the checks across components."""
+"""From YAML to the `Experiment` record: the schema, the builder, and the checks across
+components."""

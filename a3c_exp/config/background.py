@@ -1,4 +1,5 @@
-"""The background of images, measured by random play: `env.normalize_observations=background`, and `auto`."""
+"""The background of images, measured by random play: `env.normalize_observations=background`, and
+`auto`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from a3c_exp.envs.batch import EnvBatch, Normalization, opened
 from a3c_exp.errors import ConfigError, RunError
 
 DEVIATION = 1 / 4
-"""Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are of the order of 1."""
+"""Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are
+of the order of 1."""
 STEPS = 250
 """Of the random play: thousands of pixels each, most of which are those of the background."""
 
@@ -23,13 +25,16 @@ STEPS = 250
 def measure(experiment: Experiment) -> Normalization:
     """What `env.normalize_observations` auto or background stands for.
 
-    The most frequent byte of the images of a short random play, and a quarter of the levels that they can have; false
-    for `auto` without images of bytes, or with a network that takes them as they are. The play has a fixed seed: two
-    processes find the same number. Raises ConfigError for an environment that cannot be made or played.
+    The most frequent byte of the images of a short random play, and a quarter of the levels that
+    they can have; false for `auto` without images of bytes, or with a network that takes them as
+    they are. The play has a fixed seed: two processes find the same number. Raises ConfigError for
+    an environment that cannot be made or played.
     """
     setting = experiment.env.normalize_observations
     with opened(experiment.env, experiment.plugins) as env:
-        if setting == "auto" and not (are_pictures(env.observation_space) and _scales_pixels(experiment, env)):
+        if setting == "auto" and not (
+            are_pictures(env.observation_space) and _scales_pixels(experiment, env)
+        ):
             return False
         require_pictures(env.observation_space, "env.normalize_observations", setting)
         try:
@@ -41,7 +46,8 @@ def measure(experiment: Experiment) -> Normalization:
 
 
 def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
-    """How often each byte is in the images of so many random steps: of those that their space allows.
+    """How often each byte is in the images of so many random steps: of those that their space
+    allows.
 
     Raises RunError if the environment fails.
     """
@@ -56,6 +62,8 @@ def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
 
 def _scales_pixels(experiment: Experiment, env: EnvBatch) -> bool:
     """Return whether the network of an experiment scales pixels."""
-    unscaled = replace(experiment, env=replace(cast(Any, experiment.env), normalize_observations=False))
+    unscaled = replace(
+        experiment, env=replace(cast(Any, experiment.env), normalize_observations=False)
+    )
     with one_thread():
         return unscaled.build_network(env, None).scales_pixels

@@ -25,19 +25,29 @@ from a3c_exp.networks import ActorCritic
 
 Made = list[tuple[object, ActorCritic]]
 """Networks, each with the components that it was tried with."""
-POINTS, MOST_STEPS = 250, 20_000
-"""Points of the curves of a whole run, and the most steps between two, where `log.every=auto` is by steps."""
+POINTS = 250
+MOST_STEPS = 20_000
+"""Points of the curves of a whole run, and the most steps between two, where `log.every=auto` is by
+steps."""
 
 
 def build_experiment(config: Mapping[str, Any]) -> Experiment:
-    """The experiment that a plain configuration describes, its components checked one by one. Raises ConfigError."""
+    """The experiment that a plain configuration describes, its components checked one by one.
+    Raises ConfigError."""
     plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
     import_plugins(plugins)
-    experiment = build({key: value for key, value in config.items() if key != TYPED}, Experiment, plugins=plugins)
+    experiment = build(
+        {key: value for key, value in config.items() if key != TYPED}, Experiment, plugins=plugins
+    )
     changed = experiment.eval.env
     if not changed:
         return experiment
-    require(TARGET not in changed, "eval.env", changed, "settings of the run's environment, not another one")
+    require(
+        TARGET not in changed,
+        "eval.env",
+        changed,
+        "settings of the run's environment, not another one",
+    )
     if isinstance(changed.get("kwargs"), Mapping):  # each argument is a setting of its own
         changed = {**changed, "kwargs": {**config["env"].get("kwargs", {}), **changed["kwargs"]}}
     env: Any = build({**config["env"], **changed}, Environment, "eval.env", plugins)  # type: ignore[type-abstract]
@@ -59,17 +69,20 @@ def load_final(
     made: Made | None = None,
     trusted: Sequence[str] | None = None,
 ) -> tuple[dict[str, Any], Experiment]:
-    """The final configuration of a plain one (see `config.saved`), and the experiment that it describes, fully checked.
+    """The final configuration of a plain one (see `config.saved`), and the experiment that it
+    describes, fully checked.
 
-    `env.normalize_observations` auto and background are measured, for which an environment is made and played.
+    `env.normalize_observations` auto and background are measured, for which an environment is made
+    and played.
     check: False leaves out the checks that make an environment and a network.
-    to_train: False leaves out the checks of what only training needs, and which may be gone when the policy is
-        evaluated: the cluster or the GPU of its backend, the run that it started from.
+    to_train: False leaves out the checks of what only training needs, and which may be gone when
+        the policy is evaluated: the cluster or the GPU of its backend, the run that it started
+        from.
     begins: False leaves out the check of the run that it starts from.
-    made: the networks of earlier calls, to which this one adds its own: of several experiments, one environment and one
-        network are made for each distinct pair.
-    trusted: of a configuration from a run's folder, the settings that may act beyond it: see `check_trust`. None: the
-        configuration is the user's own.
+    made: the networks of earlier calls, to which this one adds its own: of several experiments, one
+        environment and one network are made for each distinct pair.
+    trusted: of a configuration from a run's folder, the settings that may act beyond it: see
+        `check_trust`. None: the configuration is the user's own.
     Raises ConfigError.
     """
     final: dict[str, Any] = dict(config)
@@ -89,7 +102,10 @@ def load_final(
     if (setting := experiment.env.normalize_observations) in ("auto", "background"):
         value = measure(experiment)
         typed[NORMALIZATION] = setting
-        final["env"] = {**final["env"], "normalize_observations": list(value) if isinstance(value, tuple) else value}
+        final["env"] = {
+            **final["env"],
+            "normalize_observations": list(value) if isinstance(value, tuple) else value,
+        }
     if experiment.log.every == "auto":
         steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
         typed[LOG_EVERY] = "auto"
@@ -107,7 +123,8 @@ def load_final(
 
 
 def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorCritic:
-    """The network of an experiment, tried with its environment and its algorithm. Raises ConfigError."""
+    """The network of an experiment, tried with its environment and its algorithm. Raises
+    ConfigError."""
     if to_train:
         experiment.backend.check(experiment)
     parts = attrgetter("env", "eval.env", "network", "algorithm", "epsilon", "plugins")(experiment)

@@ -32,7 +32,8 @@ INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_
 
 
 def check_combination(experiment: Experiment) -> None:
-    """Raise ConfigError for components that do not fit together. Makes no environment and no network."""
+    """Raise ConfigError for components that do not fit together. Makes no environment and no
+    network."""
     envs, quorum, workers = experiment.envs_per_worker, experiment.quorum, experiment.worker_count
     fits = experiment.rollout_length != "episode" or envs == 1
     require(fits, "envs_per_worker", envs, "1 where rollout_length=episode")
@@ -40,10 +41,22 @@ def check_combination(experiment: Experiment) -> None:
     allowed = "'shared' where update=sync: a round is one step for all"
     require(fits, "optimizer_state", experiment.optimizer_state, allowed)
     if quorum != "all":
-        require(experiment.update == "sync", "quorum", quorum, "all without update=sync: there are no rounds")
-        require(quorum <= workers, "quorum", quorum, f"at most the number of workers, which is {workers}")
+        require(
+            experiment.update == "sync",
+            "quorum",
+            quorum,
+            "all without update=sync: there are no rounds",
+        )
+        require(
+            quorum <= workers,
+            "quorum",
+            quorum,
+            f"at most the number of workers, which is {workers}",
+        )
     critic_returns = experiment.critic_returns
-    estimators = {"returns": experiment.returns} | ({"critic_returns": critic_returns} if critic_returns else {})
+    estimators = {"returns": experiment.returns} | (
+        {"critic_returns": critic_returns} if critic_returns else {}
+    )
     for key, returns in estimators.items():
         check_returns(key, returns)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
@@ -57,31 +70,50 @@ def check_combination(experiment: Experiment) -> None:
 
 
 def check_returns(key: str, returns: Returns) -> None:
-    """Raise ConfigError for an estimator that fails for a small trajectory, or returns what cannot be used.
+    """Raise ConfigError for an estimator that fails for a small trajectory, or returns what cannot
+    be used.
 
     key: of the estimator.
     """
-    name, given, before = type(returns).__name__, example_trajectory(), example_trajectory()
+    name = type(returns).__name__
+    given = example_trajectory()
+    before = example_trajectory()
     with refused(key, name, "it fails for a small trajectory"):
         answer: Any = returns(given, 0.9)
     pair = answer if isinstance(answer, tuple) else (answer,)
-    found = [f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else type(each).__name__ for each in pair]
+    found = [
+        f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else type(each).__name__
+        for each in pair
+    ]
     if found != [f"float32 {given.rewards.shape}"] * 2:
-        problem = f"must return (advantages, targets), each float32 [T, B], here {given.rewards.shape}, not"
+        problem = (
+            "must return (advantages, targets), each float32 [T, B], "
+            f"here {given.rewards.shape}, not"
+        )
         raise ConfigError(key, name, f"{problem} {' and '.join(found)}")
     if not all(np.isfinite(each).all() for each in pair):
         raise ConfigError(key, name, "returns numbers that are not finite for a small trajectory")
     for field in fields(Trajectory):
         if not np.array_equal(getattr(given, field.name), getattr(before, field.name)):
-            raise ConfigError(key, name, f"writes into the trajectory's {field.name}, which others read")
+            raise ConfigError(
+                key, name, f"writes into the trajectory's {field.name}, which others read"
+            )
 
 
-def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm, estimators: Mapping[str, Returns]) -> None:
-    """Raise ConfigError for settings that do not fit several passes over a rollout. estimators: by their keys."""
+def _check_reuse(
+    experiment: Experiment, algorithm: MinibatchAlgorithm, estimators: Mapping[str, Returns]
+) -> None:
+    """Raise ConfigError for settings that do not fit several passes over a rollout. estimators: by
+    their keys."""
     name = type(algorithm).__name__
-    # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good actions would be
-    # beyond the clip range, where they teach nothing, and the divergence would be beyond any target.
-    allowed = f"0 with {name}, which stays close to the policy that acted: algorithm.entropy_coefficient explores"
+    # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good
+    # actions would be
+    # beyond the clip range, where they teach nothing, and the divergence would be beyond any
+    # target.
+    allowed = (
+        f"0 with {name}, which stays close to the policy that acted: "
+        "algorithm.entropy_coefficient explores"
+    )
     require(experiment.epsilon == 0, "epsilon", experiment.epsilon, allowed)
     for key, returns in estimators.items():
         allowed = f"one that leaves it to {name} to weigh old actions: gae, for one"
@@ -89,29 +121,42 @@ def _check_reuse(experiment: Experiment, algorithm: MinibatchAlgorithm, estimato
 
 
 def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
-    """Raise ConfigError for settings with which an algorithm would learn other action values than its own."""
+    """Raise ConfigError for settings with which an algorithm would learn other action values than
+    its own."""
     returns, name = experiment.returns, type(algorithm).__name__
-    allowed = f"n_step with {name}, which has targets of its own (experiment=n_step_q sets all settings)"
+    allowed = (
+        f"n_step with {name}, which has targets of its own (experiment=n_step_q sets all settings)"
+    )
     require(isinstance(returns, NStep), "returns", type(returns).__name__, allowed)
-    require(experiment.critic_returns is None, "critic_returns", type(experiment.critic_returns).__name__, "null")
+    require(
+        experiment.critic_returns is None,
+        "critic_returns",
+        type(experiment.critic_returns).__name__,
+        "null",
+    )
     if algorithm.one_step and isinstance(returns, NStep):
         require(returns.n == 1, "returns.n", returns.n, f"1 with {name}")
-    allowed = f"above 0 with {name}: nothing else explores (experiment=n_step_q has the schedule of the paper)"
+    allowed = (
+        f"above 0 with {name}: nothing else explores (experiment=n_step_q has the "
+        "schedule of the paper)"
+    )
     require(experiment.epsilon != 0, "epsilon", experiment.epsilon, allowed)
 
 
 def check_environment_and_network(experiment: Experiment, *, to_train: bool = True) -> ActorCritic:
     """Make one environment and one network, and return the network.
 
-    to_train: take a step of the environment too. Raises ConfigError if they cannot be made, if the step fails, or if
-    they do not fit one another, the loss or `epsilon`.
+    to_train: take a step of the environment too. Raises ConfigError if they cannot be made, if the
+    step fails, or if they do not fit one another, the loss or `epsilon`.
     """
     algorithm = experiment.algorithm
     with opened(experiment.env, experiment.plugins) as env:
         discrete = isinstance(env.action_space, Discrete)
         others = f"where actions are not Discrete: they are {env.action_space}"
         fits = discrete or algorithm.target_every is None
-        require(fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {others}")
+        require(
+            fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {others}"
+        )
         require(discrete or experiment.epsilon == 0, "epsilon", experiment.epsilon, f"0 {others}")
         if experiment.eval.env:
             _check_eval_env(env, experiment)
@@ -119,11 +164,18 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             network = experiment.build_network(env, None)
             if network.constants():
                 drawn = network.differing_constants(experiment.build_network(env, None).constants())
-                require(not drawn, "network", drawn, "constants that are the same each time: draw them with torch")
+                require(
+                    not drawn,
+                    "network",
+                    drawn,
+                    "constants that are the same each time: draw them with torch",
+                )
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
             setting = experiment.env.normalize_observations
-            space = NormalizedObservations.of(setting, env.observation_space).network_space(env.observation_space)
+            space = NormalizedObservations.of(setting, env.observation_space).network_space(
+                env.observation_space
+            )
             verify(network, space)
             check_loss(algorithm, network, space)
     return network
@@ -143,18 +195,23 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
     batch.action_space.seed(0)
     try:
         [observation] = batch.reset()
-        batch.step(np.stack([sample_action(batch.action_space, batch.observation_space, observation)]))
+        batch.step(
+            np.stack([sample_action(batch.action_space, batch.observation_space, observation)])
+        )
     except RunError as error:
         raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 
 
 def check_fit(experiment: Experiment, network: ActorCritic) -> None:
-    """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a network."""
+    """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a
+    network."""
     algorithm, length = experiment.algorithm, experiment.rollout_length
     if isinstance(algorithm, MinibatchAlgorithm) and length != "episode":
         count = 0 if experiment.backend.joins_rollouts else experiment.envs_per_worker
         with under("algorithm"):  # with a memory, minibatches are of whole sequences
-            algorithm.check_rollout(*((count, length) if network.recurrent else (count * length, 1)))
+            algorithm.check_rollout(
+                *((count, length) if network.recurrent else (count * length, 1))
+            )
     with under("optimizer"):
         check_param_groups(experiment.optimizer, network.param_slices.keys() - {"target"})
 
@@ -164,14 +221,25 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
 
     They do for the same network and the same normalization of observations. config: the final one.
     """
-    theirs, ours = comparable(read_config(folder)), comparable(config)
+    theirs = comparable(read_config(folder))
+    ours = comparable(config)
     state = load_state(best_checkpoint(Path(folder)))
-    parameters, stats = state["store"]["parameters"], state["store"]["stats"]
-    keys = [key for key in theirs.keys() & ours.keys() if theirs[key] != ours[key] and key.startswith("network.")]
+    parameters = state["store"]["parameters"]
+    stats = state["store"]["stats"]
+    keys = [
+        key
+        for key in theirs.keys() & ours.keys()
+        if theirs[key] != ours[key] and key.startswith("network.")
+    ]
     own = [key for key in keys if key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS]
     found = [f"{key}={theirs[key]}, not {ours[key]}" for key in own]
     if parameters.shape != network.vector.shape:
-        found = [f"{parameters.size} parameters, for {environment_of(read_config(folder))}, not {network.vector.size}"]
+        found = [
+            (
+                f"{parameters.size} parameters, for {environment_of(read_config(folder))}, "
+                f"not {network.vector.size}"
+            )
+        ]
     if found:
         raise FolderError(folder, f"must be a run of the same network: it has {found[0]}")
     network.check_constants(state["store"], folder)

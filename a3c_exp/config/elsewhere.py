@@ -6,7 +6,9 @@ _HERE = {
     "optimizer.learning_rate": "learning_rate lr eta",
     "optimizer.max_grad_norm": "max_grad_norm grad_clip clip_grad gradient_clip_val",
     "algorithm.entropy_coefficient": "ent_coef entropy_coef entropy_coeff beta",
-    "algorithm.target_every with algorithm=n_step_q": "target_update_interval target_network_update_freq target_update",
+    "algorithm.target_every with algorithm=n_step_q": (
+        "target_update_interval target_network_update_freq target_update"
+    ),
     "algorithm.value_coefficient": "vf_coef value_coef value_loss_coef vf_loss_coeff",
     "algorithm.normalize_advantages": "normalize_advantage norm_adv",
     "algorithm.epochs with algorithm=ppo": "n_epochs update_epochs num_sgd_iter num_epochs",
@@ -26,11 +28,17 @@ _HERE = {
     "backend.device with backend=ga3c": "device cuda gpu num_gpus",
     "network=mlp, network=cnn or network=lstm": "policy model",
     "algorithm=a3c or algorithm=ppo": "algo agent",
-    "hydra.run.dir=<folder>": "name exp_name run_name output_dir out_dir log_dir logdir save_path tensorboard_log",
+    "hydra.run.dir=<folder>": (
+        "name exp_name run_name output_dir out_dir log_dir logdir save_path tensorboard_log"
+    ),
     "python -m a3c_exp.evaluate outputs/<run> render=human": "render render_mode",
     "python -m a3c_exp.evaluate outputs/<run> video=true": "video capture_video record_video",
-    "2>/dev/null after the command; train.log has every line": "verbose quiet progress_bar log_level",
-    "callbacks=[wandb] or callbacks=[mlflow], beside TensorBoard's files": "logger wandb mlflow track tracking",
+    "2>/dev/null after the command; train.log has every line": (
+        "verbose quiet progress_bar log_level"
+    ),
+    "callbacks=[wandb] or callbacks=[mlflow], beside TensorBoard's files": (
+        "logger wandb mlflow track tracking"
+    ),
 }
 ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split()}
 """What names in other libraries, such as stable-baselines3, are here, for a hint."""

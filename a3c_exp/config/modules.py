@@ -1,4 +1,5 @@
-"""Networks from torch modules: a module's annotated constructor arguments are the schema of its settings."""
+"""Networks from torch modules: a module's annotated constructor arguments are the schema of its
+settings."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from torch import nn
 from a3c_exp.common.settings import Setting, hints_of
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import EncoderNetwork, ModuleSpec, Network, WholeNetwork
-from a3c_exp.networks.inputs import VECTOR, injected_names, is_actor_critic, observation_form, parameters_of
+from a3c_exp.networks.inputs import (
+    VECTOR,
+    injected_names,
+    is_actor_critic,
+    observation_form,
+    parameters_of,
+)
 
 CRITIC = "critic_"
 """Prefix of a setting of the critic's own encoder: `critic_hidden_sizes`. None: as the actor's."""
@@ -21,10 +28,11 @@ _SPECS = ("encoder", "critic_encoder")
 
 
 def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
-    """The settings of a network around a module, by name: those of every network, and the constructor's arguments.
+    """The settings of a network around a module, by name: those of every network, and the
+    constructor's arguments.
 
-    Each setting of an encoder also exists with the prefix CRITIC. Raises ConfigError, under `key`, for a constructor
-    that cannot be configured.
+    Each setting of an encoder also exists with the prefix CRITIC. Raises ConfigError, under `key`,
+    for a constructor that cannot be configured.
     """
     own = _constructor_settings(cls, key)
     if is_actor_critic(cls):
@@ -32,11 +40,17 @@ def module_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
     hints = typing.get_type_hints(EncoderNetwork)
     names = [field.name for field in dataclasses.fields(EncoderNetwork) if field.name not in _SPECS]
     if taken := [name for name in names if name in own]:
-        problem = f"its constructor must not have an argument {taken[0]!r}, which every network has a setting for"
+        problem = (
+            f"its constructor must not have an argument {taken[0]!r}, "
+            "which every network has a setting for"
+        )
         raise ConfigError(key, _name(cls), problem)
     common = {name: Setting(hints[name], False) for name in names}
     # Not `hint | None`: an annotation may be no type, and `callable` is none.
-    of_critic = {f"{CRITIC}{name}": Setting(Union[setting.hint, None], False) for name, setting in own.items()}  # noqa: UP007
+    of_critic = {
+        f"{CRITIC}{name}": Setting(Union[setting.hint, None], False)  # noqa: UP007
+        for name, setting in own.items()
+    }
     return of_critic | common | own
 
 
@@ -51,7 +65,10 @@ def _constructor_settings(cls: type[nn.Module], key: str) -> dict[str, Setting]:
         if name in injected:
             continue
         if name not in hints:
-            problem = f"its constructor's argument {name!r} must have an annotation: its type is that of the setting"
+            problem = (
+                f"its constructor's argument {name!r} must have an annotation: "
+                "its type is that of the setting"
+            )
             raise ConfigError(key, _name(cls), problem)
         settings[name] = Setting(hints[name], parameter.default is parameter.empty)
     return settings

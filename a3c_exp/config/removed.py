@@ -25,14 +25,15 @@ REMOVED: dict[str, object] = {
     "network.encoder.kernels": "auto",
     "network.encoder.head_bias": True,
 }
-"""Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration with another value is
-refused."""
+"""Settings that are gone, by dotted keys, and the value that meant nothing: a saved configuration
+with another value is refused."""
 
 
 def without_removed(config: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """A saved configuration in the settings of this version.
 
-    path: of an inner mapping, with a dot at its end. Raises ConfigError for a removed setting that did something.
+    path: of an inner mapping, with a dot at its end. Raises ConfigError for a removed setting that
+    did something.
     """
     of_a_plugin = TARGET in config and not str(config[TARGET]).startswith(f"{PACKAGE}.")
     found: dict[str, Any] = {}
@@ -41,5 +42,7 @@ def without_removed(config: Mapping[str, Any], path: str = "") -> dict[str, Any]
         if key not in REMOVED or of_a_plugin:
             found[name] = without_removed(value, f"{key}.") if isinstance(value, Mapping) else value
         elif value != REMOVED[key]:
-            raise ConfigError(key, value, f"is gone from this version, which only knows what {REMOVED[key]} did")
+            raise ConfigError(
+                key, value, f"is gone from this version, which only knows what {REMOVED[key]} did"
+            )
     return found

@@ -1,9 +1,10 @@
 """The final configuration, and how it reads back from a run's folder.
 
-It has plain values in the place of what the machine, the current folder or a measurement decides. It is what
-config.yaml holds, and all that a run, its processes and whatever continues it are given. Settings that have become
-others stay there as they were typed, under TYPED: `workers=auto` is the same setting on another machine. One that an
-earlier version has written reads in the settings of this version.
+It has plain values in the place of what the machine, the current folder or a measurement decides.
+It is what config.yaml holds, and all that a run, its processes and whatever continues it are given.
+Settings that have become others stay there as they were typed, under TYPED: `workers=auto` is the
+same setting on another machine. One that an earlier version has written reads in the settings of
+this version.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ from a3c_exp.run.run_folder import CONFIG_FILE
 TYPED = "typed"
 """The key of the settings as they were typed, by dotted keys."""
 
-WORKERS, NORMALIZATION, LOG_EVERY = "workers", "env.normalize_observations", "log.every"
+WORKERS = "workers"
+NORMALIZATION = "env.normalize_observations"
+LOG_EVERY = "log.every"
 RESOLVED = (WORKERS, NORMALIZATION, LOG_EVERY)
 """Settings that are resolved."""
 
 
-def read_config(folder: str | Path, plugins: Sequence[str] = (), *, or_file: bool = False) -> dict[str, Any]:
-    """The configuration in a run's folder, with `plugins` in place of its own. or_file: `folder` may be a file of one.
+def read_config(
+    folder: str | Path, plugins: Sequence[str] = (), *, or_file: bool = False
+) -> dict[str, Any]:
+    """The configuration in a run's folder, with `plugins` in place of its own. or_file: `folder`
+    may be a file of one.
 
     A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
     Raises FolderError, and ConfigError for a removed setting that did something.
@@ -37,12 +43,19 @@ def read_config(folder: str | Path, plugins: Sequence[str] = (), *, or_file: boo
 
     folder = expanded(folder)
     try:
-        config = parse_yaml(read_text(folder if or_file and folder.is_file() else folder / CONFIG_FILE))
-        OmegaConf.create(config if isinstance(config, dict) else {})  # refuses interpolations that are none
+        config = parse_yaml(
+            read_text(folder if or_file and folder.is_file() else folder / CONFIG_FILE)
+        )
+        # refuses interpolations that are none
+        OmegaConf.create(config if isinstance(config, dict) else {})
     except OSError:
-        raise FolderError(folder, f"must be the folder of a run: it has no readable {CONFIG_FILE}") from None
+        raise FolderError(
+            folder, f"must be the folder of a run: it has no readable {CONFIG_FILE}"
+        ) from None
     except (UnreadableError, OmegaConfBaseException) as error:
-        raise FolderError(folder, f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}") from error
+        raise FolderError(
+            folder, f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}"
+        ) from error
     if not isinstance(config, dict) or not config:
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it holds no settings")
     config = without_removed({str(name): value for name, value in config.items()})
@@ -70,6 +83,13 @@ def as_typed(config: Mapping[str, Any], keys: Iterable[str] = RESOLVED) -> dict[
 
 
 def without_typed(config: Mapping[str, Any], changed: str) -> dict[str, Any]:
-    """The configuration after a change at a dotted key: what was typed there before is forgotten."""
-    typed = {key: value for key, value in (config.get(TYPED) or {}).items() if not f"{key}.".startswith(f"{changed}.")}
-    return {name: value for name, value in config.items() if name != TYPED} | ({TYPED: typed} if typed else {})
+    """The configuration after a change at a dotted key: what was typed there before is
+    forgotten."""
+    typed = {
+        key: value
+        for key, value in (config.get(TYPED) or {}).items()
+        if not f"{key}.".startswith(f"{changed}.")
+    }
+    return {name: value for name, value in config.items() if name != TYPED} | (
+        {TYPED: typed} if typed else {}
+    )

@@ -1,10 +1,12 @@
-"""From a plain mapping, as YAML gives it, to typed components: the only way in which configuration becomes objects.
+"""From a plain mapping, as YAML gives it, to typed components: the only way in which configuration
+becomes objects.
 
-A component is a frozen dataclass, and its typed fields are the schema. The schema of a network is its module's
-constructor (`config.modules`). `build` refuses unknown keys, wrong types and,
-by the component's own check, values out of range, with a ConfigError that names the key as the user wrote it
-(`returns.n`). A mapping names its class by `_target_`. Only dataclasses of this package are built, and those of the
-packages that the user lists in `plugins`: a configuration file, or one in a run's folder, runs no other code.
+A component is a frozen dataclass, and its typed fields are the schema. The schema of a network is
+its module's constructor (`config.modules`). `build` refuses unknown keys, wrong types and,
+by the component's own check, values out of range, with a ConfigError that names the key as the user
+wrote it (`returns.n`). A mapping names its class by `_target_`. Only dataclasses of this package
+are built, and those of the packages that the user lists in `plugins`: a configuration file, or one
+in a run's folder, runs no other code.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def describe(hint: Any) -> str:
 
 
 def _alternatives(hint: Any) -> list[str]:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return [each for argument in arguments for each in _alternatives(argument)]
     if origin is Literal:
@@ -90,7 +93,11 @@ def _alternatives(hint: Any) -> list[str]:
     if origin in _LISTS:
         items = [describe(argument) for argument in arguments if argument is not Ellipsis]
         many = len(arguments) == 1 or arguments[-1] is Ellipsis
-        return [f"a list in brackets, each item {items[0]}" if many else f"a list of {len(items)}: {', '.join(items)}"]
+        return [
+            f"a list in brackets, each item {items[0]}"
+            if many
+            else f"a list of {len(items)}: {', '.join(items)}"
+        ]
     if origin in _MAPPINGS:
         return [f"a mapping of names, each to {describe(arguments[1])}"]
     if hint in _NAMES:
@@ -121,10 +128,16 @@ def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
 
 def _scalar(value: object, hint: Any, path: str) -> object:
     if typing.get_origin(hint) is Literal:
-        fits = any(type(choice) is type(value) and choice == value for choice in typing.get_args(hint))
+        fits = any(
+            type(choice) is type(value) and choice == value for choice in typing.get_args(hint)
+        )
     elif hint in (int, float):
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        fits = fits and (hint is float or (value == int(cast(Any, value)) and abs(cast(Any, value)) <= LARGEST))
+        fits = (
+            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        )
+        fits = fits and (
+            hint is float or (value == int(cast(Any, value)) and abs(cast(Any, value)) <= LARGEST)
+        )
     else:
         fits = type(value) is (types.NoneType if hint is None else hint)
     if not fits:
@@ -133,9 +146,12 @@ def _scalar(value: object, hint: Any, path: str) -> object:
 
 
 def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
-    """The value as the first member that accepts it, exact types first: 1 stays whole for `float | int`."""
+    """The value as the first member that accepts it, exact types first: 1 stays whole for
+    `float | int`."""
     structured = isinstance(value, (Mapping, list, tuple))
-    members = [member for member in typing.get_args(hint) if not (structured and _is_scalar(member))]
+    members = [
+        member for member in typing.get_args(hint) if not (structured and _is_scalar(member))
+    ]
     members.sort(key=lambda member: type(value) is not member)
     refusals: list[ConfigError] = []
     for member in members:
@@ -143,24 +159,39 @@ def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
             return _value(value, member, path, plugins)
         except ConfigError as refusal:
             refusals.append(refusal)
-    if len(refusals) == 1 and structured and (isinstance(value, Mapping) or refusals[0].key != path):
+    if (
+        len(refusals) == 1
+        and structured
+        and (isinstance(value, Mapping) or refusals[0].key != path)
+    ):
         raise refusals[0]  # it names what is wrong inside
     _refuse(value, hint, path)
 
 
 def _is_scalar(hint: Any) -> bool:
-    return typing.get_origin(hint) is Literal or hint in (int, float, bool, str, None, types.NoneType)
+    return typing.get_origin(hint) is Literal or hint in (
+        int,
+        float,
+        bool,
+        str,
+        None,
+        types.NoneType,
+    )
 
 
 def _list(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     if not isinstance(value, (list, tuple)):
         _refuse(value, hint, path)
-    kind, arguments = typing.get_origin(hint) or hint, typing.get_args(hint) or (Any, ...)
+    kind = typing.get_origin(hint) or hint
+    arguments = typing.get_args(hint) or (Any, ...)
     of_any_length = kind is not tuple or arguments[-1] is Ellipsis
     item_hints = [arguments[0]] * len(value) if of_any_length else list(arguments)
     if len(item_hints) != len(value):
         _refuse(value, hint, path)
-    items = [_value(value[i], item_hint, f"{path}[{i}]", plugins) for i, item_hint in enumerate(item_hints)]
+    items = [
+        _value(value[i], item_hint, f"{path}[{i}]", plugins)
+        for i, item_hint in enumerate(item_hints)
+    ]
     return items if kind is list else tuple(items)
 
 
@@ -168,13 +199,17 @@ def _mapping(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> d
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         _refuse(value, hint, path)
     item_hint = typing.get_args(hint)[1] if typing.get_args(hint) else Any
-    return {name: _value(item, item_hint, _key(path, name), plugins) for name, item in value.items()}
+    return {
+        name: _value(item, item_hint, _key(path, name), plugins) for name, item in value.items()
+    }
 
 
 def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
-    """The settings of a component by name: the fields of a dataclass, or those of a network of a torch module.
+    """The settings of a component by name: the fields of a dataclass, or those of a network of a
+    torch module.
 
-    key: of the class, for errors. Raises ConfigError for a module whose constructor cannot be configured.
+    key: of the class, for errors. Raises ConfigError for a module whose constructor cannot be
+    configured.
     """
     if _is_module(cls):
         from a3c_exp.config.modules import module_settings
@@ -182,7 +217,8 @@ def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
         return module_settings(cls, key)
     hints = hints_of(cls, cls, key)
     return {
-        field.name: Setting(hints[field.name], field.default is field.default_factory)  # both are MISSING
+        # both are MISSING
+        field.name: Setting(hints[field.name], field.default is field.default_factory)
         for field in dataclasses.fields(cls)
         if field.init
     }
@@ -195,20 +231,31 @@ def _is_module(cls: type) -> bool:
 
 
 def _is_record(hint: type) -> bool:
-    """Return whether a mapping needs no `_target_` here: its class is `hint` itself, and there is no other."""
-    return dataclasses.is_dataclass(hint) and not inspect.isabstract(hint) and not hint.__subclasses__()
+    """Return whether a mapping needs no `_target_` here: its class is `hint` itself, and there is
+    no other."""
+    return (
+        dataclasses.is_dataclass(hint)
+        and not inspect.isabstract(hint)
+        and not hint.__subclasses__()
+    )
 
 
 def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     if isinstance(node, str) and "." in path and not _is_record(hint):
         group = hint.__name__.lower()
-        raise ConfigError(path, node, f"must be {describe(hint)}; {group}@{path}={node} takes an option of the group")
+        raise ConfigError(
+            path,
+            node,
+            f"must be {describe(hint)}; {group}@{path}={node} takes an option of the group",
+        )
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
     typed = dict(node)
     if str(node.get(TARGET)).startswith("torch.optim."):
         with under(path):
-            node = TorchOptimizer.settings_of(node) | {TARGET: f"{TorchOptimizer.__module__}.{TorchOptimizer.__name__}"}
+            node = TorchOptimizer.settings_of(node) | {
+                TARGET: f"{TorchOptimizer.__module__}.{TorchOptimizer.__name__}"
+            }
     cls = _class_of(node.get(TARGET), hint, path, plugins)
     settings = _settings(cls, _key(path, TARGET))
     given = {str(name): value for name, value in node.items() if name != TARGET}
@@ -218,7 +265,9 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     for name, setting in settings.items():
         if given.get(name) == MISSING or (setting.required and name not in given):
             raise ConfigError(_key(path, name), None, f"must be given: {describe(setting.hint)}")
-    values = {name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given}
+    values = {
+        name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given
+    }
     try:
         with under(path):
             if not _is_module(cls):
@@ -234,7 +283,8 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
 
 
 def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...]) -> type:
-    """The class that a component's mapping names, or that is known from its place. Raises ConfigError."""
+    """The class that a component's mapping names, or that is known from its place. Raises
+    ConfigError."""
     key = _key(path, TARGET)
     if target is not None:
         cls = _find(target, key, plugins, hint)
@@ -247,7 +297,8 @@ def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...]) -
 
 
 def _unknown_key(name: str, cls: type, path: str) -> str:
-    """The problem with a key that is no field of `cls`, and the setting that is meant, or the nearest names."""
+    """The problem with a key that is no field of `cls`, and the setting that is meant, or the
+    nearest names."""
     settings = _settings(cls)
     if _is_module(cls):
         from a3c_exp.networks.inputs import injected_names
@@ -262,8 +313,8 @@ def _unknown_key(name: str, cls: type, path: str) -> str:
 
 
 def _misfit(cls: type, hint: type) -> str | None:
-    """The reason why objects of `cls` cannot stand for `hint`, which they derive from with all methods; None if they
-    can."""
+    """The reason why objects of `cls` cannot stand for `hint`, which they derive from with all
+    methods; None if they can."""
     if _is_module(cls):
         from a3c_exp.config.modules import module_misfit
 
@@ -275,11 +326,16 @@ def _misfit(cls: type, hint: type) -> str | None:
 
 
 def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = object) -> type:
-    """The dataclass of that dotted name. Raises ConfigError, with the names of the classes that fit `hint`, if there is
-    none or configuration may not name it."""
+    """The dataclass of that dotted name. Raises ConfigError, with the names of the classes that fit
+    `hint`, if there is none or configuration may not name it."""
     module_name, _, name = str(target).rpartition(".")
     allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
-    require(allowed, key, target, f"a class of {PACKAGE}, or of a package that you allow: 'plugins=[<package>]'")
+    require(
+        allowed,
+        key,
+        target,
+        f"a class of {PACKAGE}, or of a package that you allow: 'plugins=[<package>]'",
+    )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything
@@ -288,17 +344,26 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
         name: cls
         for name, cls in vars(module).items()
         # Its own module too: a class that an allowed module merely imports is not allowed.
-        if isinstance(cls, type) and _is_component(cls) and is_allowed_module(cls.__module__, plugins)
+        if isinstance(cls, type)
+        and _is_component(cls)
+        and is_allowed_module(cls.__module__, plugins)
     }
     if name in classes:
         return classes[name]
     found = vars(module).get(name)
     if isinstance(found, type) and found.__module__ == module_name:
         raise ConfigError(key, target, "must be a dataclass: its fields are its settings")
-    fitting = [name for name, cls in classes.items() if not name.startswith("_") and _misfit(cls, hint) is None]
-    raise ConfigError(key, target, f"is no component class of {module_name}: {did_you_mean(name, fitting)}")
+    fitting = [
+        name
+        for name, cls in classes.items()
+        if not name.startswith("_") and _misfit(cls, hint) is None
+    ]
+    raise ConfigError(
+        key, target, f"is no component class of {module_name}: {did_you_mean(name, fitting)}"
+    )
 
 
 def _is_component(cls: type) -> bool:
-    """Return whether configuration may name a class: a dataclass that it can fill, or a torch module."""
+    """Return whether configuration may name a class: a dataclass that it can fill, or a torch
+    module."""
     return _is_module(cls) or (dataclasses.is_dataclass(cls) and getattr(cls, "nameable", True))

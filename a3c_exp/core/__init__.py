@@ -1,1 +1,2 @@
-"""The asynchronous actor-critic: experiments, actors, workers, and the parameters that workers share."""
+"""The asynchronous actor-critic: experiments, actors, workers, and the parameters that workers
+share."""

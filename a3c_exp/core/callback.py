@@ -30,9 +30,11 @@ class Video:
 class EvalResult:
     """The result of an evaluation.
 
-    steps: the run's steps at the time of its parameters. mean_return, mean_length: over the episodes.
-    cut: episodes that `eval.max_steps` has cut. numbers: means of the environment's own numbers over the episodes that
-    have them, by the names of their curves: see `Environment.info_keys`. video: of its first episode, if one was made.
+    steps: the run's steps at the time of its parameters. mean_return, mean_length: over the
+        episodes.
+    cut: episodes that `eval.max_steps` has cut. numbers: means of the environment's own numbers
+    over the episodes that have them, by the names of their curves: see `Environment.info_keys`.
+    video: of its first episode, if one was made.
     """
 
     steps: int
@@ -46,8 +48,10 @@ class EvalResult:
 class RunView(Protocol):
     """A run as its callbacks see it.
 
-    folder: of the run. config: the final configuration, which is config.yaml. steps: environment steps of all workers.
-    seconds: of training, earlier sessions of a resumed run included. stopping: whether the run is about to end.
+    folder: of the run. config: the final configuration, which is config.yaml. steps: environment
+        steps of all workers.
+    seconds: of training, earlier sessions of a resumed run included. stopping: whether the run is
+        about to end.
     sweep: the name of the folder of the sweep that the run is a part of; None outside of one.
     """
 
@@ -65,11 +69,13 @@ class RunView(Protocol):
     def stop(self, reason: str) -> None:
         """End the run in order; the summary has the reason. The first reason counts.
 
-        The words of runs that failed or were interrupted are the package's own: such a reason has "callback: " before.
+        The words of runs that failed or were interrupted are the package's own: such a reason has
+        "callback: " before.
         """
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Add a point to the curves, by their names in TensorBoard. step: of the run; None: the present one."""
+        """Add a point to the curves, by their names in TensorBoard. step: of the run; None: the
+        present one."""
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
         """Log the distribution of numbers of any shape. Those that are not finite are left out."""
@@ -84,13 +90,17 @@ class RunView(Protocol):
         """Log an mp4, for trackers: TensorBoard has no place for one."""
 
     def record_evaluations(self) -> None:
-        """Have a video made of the first episode of each evaluation: see `EvalResult.video`. Needs the extra `video`.
+        """Have a video made of the first episode of each evaluation: see `EvalResult.video`. Needs
+        the extra `video`.
 
         Raises ConfigError for an environment that cannot be drawn.
         """
 
-    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
-        """Set factors of the learning rate and of the entropy's weight, 1 at first, which checkpoints hold.
+    def set_multipliers(
+        self, *, learning_rate: float | None = None, entropy: float | None = None
+    ) -> None:
+        """Set factors of the learning rate and of the entropy's weight, 1 at first, which
+        checkpoints hold.
 
         Workers have them from their next pull on. None leaves a factor as it is.
         """
@@ -109,22 +119,25 @@ class RunView(Protocol):
 class Callback:
     """Watches a run, in the process that started it and never in a worker, on every backend.
 
-    A subclass is a dataclass, whose fields are settings, and has the methods of the moments that it cares about. A run
-    works on a copy of its own. Fields with init=False are its state: see `state_dict`.
+    A subclass is a dataclass, whose fields are settings, and has the methods of the moments that it
+    cares about. A run works on a copy of its own. Fields with init=False are its state: see
+    `state_dict`.
 
-    on_error: what becomes of an exception that a method raises: a warning in the log, or the end of the run.
+    on_error: what becomes of an exception that a method raises: a warning in the log, or the end of
+    the run.
     """
 
     on_error: Literal["warn", "raise"] = "warn"
 
     stays_inside: ClassVar[bool] = False
-    """Whether it only writes below the run's folder, and connects to nothing. Others that a run's folder names count
-    only if the user names or trusts them."""
+    """Whether it only writes below the run's folder, and connects to nothing. Others that a run's
+    folder names count only if the user names or trusts them."""
 
     measures: ClassVar[tuple[Measure, ...]] = ()
     """What workers measure for it, which costs them time.
 
-    gradients: the curve train/clipped, the share of gradients that were clipped, and `Event.gradients`.
+    gradients: the curve train/clipped, the share of gradients that were clipped, and
+        `Event.gradients`.
     time: the curves seconds/<part>, of an update, and `Event.spans`.
     """
 
@@ -144,7 +157,8 @@ class Callback:
         """Called with each point of the curves."""
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
-        """Called with what `log_histogram` has logged (float64 [N]), or `log_image`, `log_text`, `log_video`."""
+        """Called with what `log_histogram` has logged (float64 [N]), or `log_image`, `log_text`,
+        `log_video`."""
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         """Called with the result of each evaluation."""
@@ -156,12 +170,17 @@ class Callback:
         """Called when all workers have ended in order, before the last evaluation."""
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        """Called at last, however the run has ended, with the content of summary.json. Nothing can be logged any more:
-        that is for `on_trained`."""
+        """Called at last, however the run has ended, with the content of summary.json. Nothing can
+        be logged any more: that is for `on_trained`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of this callback: plain data. By default the fields that are no settings."""
-        return {each.name: copy.deepcopy(getattr(self, each.name)) for each in fields(self) if not each.init}
+        """What a checkpoint holds of this callback: plain data. By default the fields that are no
+        settings."""
+        return {
+            each.name: copy.deepcopy(getattr(self, each.name))
+            for each in fields(self)
+            if not each.init
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the state of a checkpoint, in a resumed run."""

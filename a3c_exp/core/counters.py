@@ -1,7 +1,9 @@
-"""Counts and states of each worker, kept for the run: steps, gradients, observation statistics, generator state.
+"""Counts and states of each worker, kept for the run: steps, gradients, observation statistics,
+generator state.
 
-Every worker has a row of its own, and only that worker writes to it while it lives (on Ray: the server, with what the
-worker sends). Totals are sums over rows, so two writers never count in the same place.
+Every worker has a row of its own, and only that worker writes to it while it lives (on Ray: the
+server, with what the worker sends). Totals are sums over rows, so two writers never count in the
+same place.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, ArraySpecs
 from a3c_exp.core.normalization import Stats, merge_stats
 
-# Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other down by writing.
+# Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other
+# down by writing.
 GRADIENTS, STEPS, STATS_COPY, HEARTBEAT, EPISODES = range(5)
 ROW_WIDTH = 8
 STARTED = 0
@@ -26,7 +29,8 @@ RNG_WORDS = 6
 
 
 class Multipliers(NamedTuple):
-    """What a run's callbacks multiply: the learning rate, and the weight of the entropy in the loss."""
+    """What a run's callbacks multiply: the learning rate, and the weight of the entropy in the
+    loss."""
 
     learning_rate: float = 1.0
     entropy: float = 1.0
@@ -36,14 +40,15 @@ class WorkerCounters:
     """Counters, observation statistics and generator states of all workers.
 
     arrays: views of the shared block, as `specs` describes them.
-    steps_by_worker, gradients, episodes, heartbeats: int64 [workers + 1], a number of each worker: environment steps,
-        gradients that were applied, finished episodes, the last `Heartbeat`. The last place has steps from before a
-        resumption, and applied gradients of workers that are no more.
+    steps_by_worker, gradients, episodes, heartbeats: int64 [workers + 1], a number of each worker:
+        environment steps, gradients that were applied, finished episodes, the last `Heartbeat`. The
+        last place has steps from before a resumption, and applied gradients of workers that are no
+        more.
     rng_states: uint64 [workers that act, RNG_WORDS], see `pack_rng`; zeros if none was saved.
 
-    Statistics have two copies. A worker writes the one that is not active and then makes it active by one number, so a
-    worker that is killed in the middle leaves the old row, never half of a new one. A generator's state has one: half
-    of a new one is a state of the same generator too.
+    Statistics have two copies. A worker writes the one that is not active and then makes it active
+    by one number, so a worker that is killed in the middle leaves the old row, never half of a new
+    one. A generator's state has one: half of a new one is a state of the same generator too.
     """
 
     def __init__(self, arrays: dict[str, Array]) -> None:
@@ -59,7 +64,8 @@ class WorkerCounters:
 
     @staticmethod
     def specs(workers: int, stats_width: int, actors: int) -> ArraySpecs:
-        """Shapes and types of the arrays. stats_width: length of a row of `Stats`. actors: workers that act."""
+        """Shapes and types of the arrays. stats_width: length of a row of `Stats`. actors: workers
+        that act."""
         return {
             "clock": ((ROW_WIDTH,), np.dtype(np.int64)),
             "multipliers": ((2,), np.dtype(np.float64)),
@@ -68,10 +74,12 @@ class WorkerCounters:
             "rng_states": ((actors, RNG_WORDS), np.dtype(np.uint64)),
         }
 
-    # -- written by the worker of a row -------------------------------------------------------------------------------
+    # -- written by the worker of a row
+    # -------------------------------------------------------------------------------
 
     def count(self, worker: int, steps: int, stats: Stats | None = None) -> None:
-        """Count a worker's environment steps, and merge what it measured of observations and returns."""
+        """Count a worker's environment steps, and merge what it measured of observations and
+        returns."""
         if stats is not None:
             active = self._rows[worker, STATS_COPY]
             self._stats[1 - active, worker] = merge_stats([stats, self._stats[active, worker]])
@@ -88,7 +96,8 @@ class WorkerCounters:
         if not self._clock[STARTED]:
             self._clock[STARTED] = time.monotonic_ns() - int(1e9 * seconds_ago)
 
-    # -- read by everybody --------------------------------------------------------------------------------------------
+    # -- read by everybody
+    # --------------------------------------------------------------------------------------------
 
     @property
     def multipliers(self) -> Multipliers:
@@ -106,7 +115,8 @@ class WorkerCounters:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds since the first worker's first step; 0 before it. Starting processes is not training."""
+        """Seconds since the first worker's first step; 0 before it. Starting processes is not
+        training."""
         started = int(self._clock[STARTED])
         return (time.monotonic_ns() - started) / 1e9 if started else 0.0
 
@@ -117,7 +127,8 @@ class WorkerCounters:
         workers = np.arange(self._stats.shape[1])
         return merge_stats(self._stats[self._rows[workers, STATS_COPY], workers])
 
-    # -- checkpoints --------------------------------------------------------------------------------------------------
+    # -- checkpoints
+    # ----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs."""
@@ -133,7 +144,8 @@ class WorkerCounters:
     def restore(self, state: Mapping[str, Any], version: int) -> None:
         """Set everything as `state` had it. The number of workers may differ: totals are kept.
 
-        version: number of updates. Without a lock it is the sum of applied gradients: the last row has the rest of it.
+        version: number of updates. Without a lock it is the sum of applied gradients: the last row
+        has the rest of it.
         """
         self._rows[:] = 0
         applied = state["applied_gradients"]
@@ -141,12 +153,14 @@ class WorkerCounters:
         self.gradients[:known] = applied[:known]
         self.gradients[-1] = version - applied[:known].sum()
         self.steps_by_worker[-1] = state["steps"]
-        self._multipliers[:] = state.get("multipliers", Multipliers())  # older checkpoints have none
+        # older checkpoints have none
+        self._multipliers[:] = state.get("multipliers", Multipliers())
         if "worker_episodes" in state:  # older checkpoints have none
             self.episodes[:known] = state["worker_episodes"][:known]
         if self._stats.size:
             self._stats[:] = 0
-            self._stats[0, 0] = state["stats"]  # with this, one worker alone continues as if it had never stopped
+            # with this, one worker alone continues as if it had never stopped
+            self._stats[0, 0] = state["stats"]
         known = min(len(self.rng_states), len(state["rng_states"]))
         self.rng_states[:] = 0
         self.rng_states[:known] = state["rng_states"][:known]
@@ -155,25 +169,36 @@ class WorkerCounters:
         """Start from another run's observation statistics, if both runs have some."""
         if self._stats.size and row.shape == self._stats.shape[2:]:
             self._stats[:, 0] = row
-            self._stats[:, 0, -3:] = 0  # returns depend on rewards and discount, which may differ here
+            # returns depend on rewards and discount, which may differ here
+            self._stats[:, 0, -3:] = 0
 
     def raise_steps_to(self, steps: int) -> None:
-        """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of the servers'."""
+        """Set the total to at least `steps`. The Ray driver uses this: its counters are a copy of
+        the servers'."""
         self.steps_by_worker[:-1] = 0
         self.steps_by_worker[-1] = max(self.steps_by_worker[-1], steps)
 
 
 def pack_rng(rng: np.random.Generator) -> NDArray[np.uint64]:
-    """The state of a PCG64 generator as uint64 [RNG_WORDS], for a row of the shared block or a checkpoint."""
+    """The state of a PCG64 generator as uint64 [RNG_WORDS], for a row of the shared block or a
+    checkpoint."""
     state = rng.bit_generator.state
-    words = [state["state"][name] >> shift & _WORD for name in ("state", "inc") for shift in (64, 0)]
+    words = [
+        state["state"][name] >> shift & _WORD for name in ("state", "inc") for shift in (64, 0)
+    ]
     return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
 
 
 def unpack_rng(rng: np.random.Generator, row: NDArray[np.uint64]) -> None:
-    """Set a PCG64 generator to the state that `pack_rng` wrote; leave it as it is if there are zeros."""
+    """Set a PCG64 generator to the state that `pack_rng` wrote; leave it as it is if there are
+    zeros."""
     if not row.any():
         return
     state, low, inc, low_inc, has_half, half = row.tolist()
     words = {"state": state << 64 | low, "inc": inc << 64 | low_inc}
-    rng.bit_generator.state = {"bit_generator": "PCG64", "state": words, "has_uint32": has_half, "uinteger": half}
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": words,
+        "has_uint32": has_half,
+        "uinteger": half,
+    }

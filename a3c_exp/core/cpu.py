@@ -1,7 +1,9 @@
-"""Usable cores, and one BLAS thread a worker: with a thread for each core in every worker, more workers are slower.
+"""Usable cores, and one BLAS thread a worker: with a thread for each core in every worker, more
+workers are slower.
 
-Child processes get the limit from their environment, before any library starts its threads. In this process the threads
-may have started long ago, so `one_thread` asks the libraries themselves, and restores their settings.
+Child processes get the limit from their environment, before any library starts its threads. In this
+process the threads may have started long ago, so `one_thread` asks the libraries themselves, and
+restores their settings.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ _LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB
 ONE_THREAD = dict.fromkeys(_LIMITS, "1")
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 RUNS_AT_ONCE = "A3C_EXP_RUNS_AT_ONCE"
-"""Environment variable: how many runs share this machine's cores, of which this process is one or starts them."""
+"""Environment variable: how many runs share this machine's cores, of which this process is one or
+starts them."""
 
 
 @contextmanager
@@ -35,11 +38,14 @@ def one_thread() -> Iterator[None]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use, by its affinity and its container's quota. The machine may have more.
+    """Number of cores that this process may use, by its affinity and its container's quota. The
+    machine may have more.
 
     A quota of 1.5 cores counts as 2.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, math.ceil(min(cores, _quota())))
 
 
@@ -63,7 +69,8 @@ def cores_of_a_run() -> int:
 
 
 def _quota() -> float:
-    """Cores that this process's container grants it. Inside a container the file CPU_MAX is the container's own.
+    """Cores that this process's container grants it. Inside a container the file CPU_MAX is the
+    container's own.
 
     It has the microseconds of computing in each period.
     """

@@ -1,5 +1,5 @@
-"""Explanation of a gradient that is not finite: which array is not, and whether the environment or the learning rate is
-to blame."""
+"""Explanation of a gradient that is not finite: which array is not, and whether the environment or
+the learning rate is to blame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _REMEDIES = {
     "rewards": "Set env.reward_scale or env.reward_clip.",
 }
 
-_HINT = "A smaller learning rate, optimizer.max_grad_norm or smaller rewards (env.reward_scale) may help."
+_HINT = (
+    "A smaller learning rate, optimizer.max_grad_norm or smaller rewards "
+    "(env.reward_scale) may help."
+)
 
 
 @np.errstate(all="ignore")
@@ -34,11 +37,18 @@ def explain_divergence(network: ActorCritic, batch: BatchArrays) -> str:
             what = "too large to learn from" if math.isfinite(largest) else "not finite"
             return f"The environment's {name} are {what} (largest {largest:.2g}). {remedy}"
     slices = network.param_slices.items()
-    arrays: dict[str, Vector] = {f"parameters of {group}": network.vector[place] for group, place in slices}
-    arrays |= {name: _column(batch, name) for name in ("log_probs", "values", "advantages", "targets")}
+    arrays: dict[str, Vector] = {
+        f"parameters of {group}": network.vector[place] for group, place in slices
+    }
+    arrays |= {
+        name: _column(batch, name) for name in ("log_probs", "values", "advantages", "targets")
+    }
     arrays |= {f"gradient of {group}": network.gradient[place] for group, place in slices}
     sizes = {name: _largest(array) for name, array in arrays.items()}
-    name = next((name for name, size in sizes.items() if not math.isfinite(size)), max(sizes, key=sizes.__getitem__))
+    name = next(
+        (name for name, size in sizes.items() if not math.isfinite(size)),
+        max(sizes, key=sizes.__getitem__),
+    )
     what = "Too large" if math.isfinite(sizes[name]) else "Not finite"
     return f"{what}: {name} (largest {sizes[name]:.2g}). {_HINT}"
 

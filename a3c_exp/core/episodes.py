@@ -1,4 +1,5 @@
-"""The account of episodes: returns and lengths, from one rollout after the other; when a worker has had enough."""
+"""The account of episodes: returns and lengths, from one rollout after the other; when a worker has
+had enough."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from a3c_exp.core.experiment import Stop
 
 
 class RunningEpisodes:
-    """The return and length so far of each environment's episode. Rewards are the environment's own."""
+    """The return and length so far of each environment's episode. Rewards are the environment's
+    own."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -26,8 +28,9 @@ class RunningEpisodes:
             self._returns += rewards.sum(0, np.float64)
             self._lengths += valid.sum(0)
             return Episodes()
-        # Each environment's rows are cut into pieces after every end of an episode. The first piece continues what was
-        # under way. The last is under way again, unless it ends an episode too. Each piece has a sum of its own: a
+        # Each environment's rows are cut into pieces after every end of an episode. The first piece
+        # continues what was under way. The last is under way again, unless it ends an episode too.
+        # Each piece has a sum of its own: a
         # reward that is NaN spoils the return of its own episode alone.
         length = len(rewards)
         ends = over.T.ravel()
@@ -37,7 +40,8 @@ class RunningEpisodes:
         tails = np.append(starts[1:], ends.size) - 1
         returns = np.add.reduceat(rewards.T.ravel(), starts, dtype=np.float64)
         lengths = np.add.reduceat(valid.T.ravel(), starts, dtype=np.int64)
-        first, last = starts % length == 0, tails % length == length - 1
+        first = starts % length == 0
+        last = tails % length == length - 1
         returns[first] += self._returns
         lengths[first] += self._lengths
         complete = ends[tails]
@@ -53,10 +57,12 @@ class RunningEpisodes:
 
 
 class LeavingRules:
-    """Rules by which a worker leaves a run while the others go on: `stop.worker_episodes` and `stop.worker_return`.
+    """Rules by which a worker leaves a run while the others go on: `stop.worker_episodes` and
+    `stop.worker_return`.
 
-    episodes: that the worker has finished in earlier sessions of the run, or its predecessors in this one. Returns of
-    these are not known any more: `worker_return` waits until the worker has finished `stop.window` of its own.
+    episodes: that the worker has finished in earlier sessions of the run, or its predecessors in
+    this one. Returns of these are not known any more: `worker_return` waits until the worker has
+    finished `stop.window` of its own.
     """
 
     def __init__(self, stop: Stop, episodes: int) -> None:
@@ -66,17 +72,25 @@ class LeavingRules:
 
     @property
     def has_all_episodes(self) -> bool:
-        """Whether the worker has finished `worker_episodes`. If so before its first rollout, it leaves at once."""
-        return self._stop.worker_episodes is not None and self._episodes >= self._stop.worker_episodes
+        """Whether the worker has finished `worker_episodes`. If so before its first rollout, it
+        leaves at once."""
+        return (
+            self._stop.worker_episodes is not None and self._episodes >= self._stop.worker_episodes
+        )
 
     def add(self, episodes: Episodes) -> str | None:
-        """Add finished episodes; return the name of a rule that holds then, None if the worker stays."""
+        """Add finished episodes; return the name of a rule that holds then, None if the worker
+        stays."""
         stop = self._stop
         for value in episodes.returns.tolist():
             self._episodes += 1
             self._returns.append(value)
             full = len(self._returns) == stop.window
-            if stop.worker_return is not None and full and sum(self._returns) / stop.window >= stop.worker_return:
+            if (
+                stop.worker_return is not None
+                and full
+                and sum(self._returns) / stop.window >= stop.worker_return
+            ):
                 return "worker_return"
             if self.has_all_episodes:
                 return "worker_episodes"

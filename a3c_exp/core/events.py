@@ -1,4 +1,5 @@
-"""What a worker yields: reports to the rest of the program, one for one or more updates, and its pauses."""
+"""What a worker yields: reports to the rest of the program, one for one or more updates, and its
+pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Floats
 
 RECENT = 100
-"""Number of last episodes that a mean return is taken over: the usual window for solving an environment."""
+"""Number of last episodes that a mean return is taken over: the usual window for solving an
+environment."""
 
 MOST_NAMES = 100
 """Names of the environment's own numbers in one record of episodes. Further ones are left out."""
@@ -30,17 +32,19 @@ COUNTS: dict[str, tuple[str, str | None]] = {
     "late_gradients": ("late_gradients", "async/late_gradients"),
     "cut_eval_episodes": ("cut_eval_episodes", None),
 }
-"""Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints: its name in
-summary.json, and that of its curve, if it has one.
+"""Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints:
+its name in summary.json, and that of its curve, if it has one.
 
-rejected: gradients that were not finite, and so were not applied. restarts: workers that were replaced. env_errors:
-those of them whose environment went wrong. late_gradients: their synchronous round was over when they came.
+rejected: gradients that were not finite, and so were not applied. restarts: workers that were
+replaced. env_errors: those of them whose environment went wrong. late_gradients: their synchronous
+round was over when they came.
 cut_eval_episodes: episodes of evaluations that `eval.max_steps` has cut.
 """
 
 
 class YieldPoint(Enum):
-    """A worker's reason to pause: before it first pulls again for a rollout, before a push, or waiting in a round."""
+    """A worker's reason to pause: before it first pulls again for a rollout, before a push, or
+    waiting in a round."""
 
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
@@ -65,11 +69,14 @@ class Episodes:
 
     returns: float64 [E], the sums of the environment's own rewards, neither scaled nor clipped.
     lengths: int64 [E], in transitions.
-    end_steps: int64 [E], the run's environment steps (of all workers) at which each ended, as its worker knew them.
-    envs_with_finished_episode: how many of the worker's environments have ended an episode since the run began.
-    numbers: the environment's own by name, float64 [E] each, NaN where an episode has none; see `info_keys` of
-        `Environment`.
-    left_out: a line for the log on what the worker has left out of them, with the first episode where it did.
+    end_steps: int64 [E], the run's environment steps (of all workers) at which each ended, as its
+        worker knew them.
+    envs_with_finished_episode: how many of the worker's environments have ended an episode since
+        the run began.
+    numbers: the environment's own by name, float64 [E] each, NaN where an episode has none; see
+        `info_keys` of `Environment`.
+    left_out: a line for the log on what the worker has left out of them, with the first episode
+        where it did.
     """
 
     returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
@@ -99,7 +106,8 @@ class Episodes:
         )
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """The environment's own numbers of that name, float64 [E], NaN where an episode has none."""
+        """The environment's own numbers of that name, float64 [E], NaN where an episode has
+        none."""
         found = self.numbers.get(name)
         return np.full(len(self), math.nan) if found is None else found
 
@@ -108,11 +116,16 @@ class Episodes:
         order = np.argsort(self.end_steps, kind="stable")[-count:]
         numbers = {name: column[order] for name, column in self.numbers.items()}
         numbers = {name: column for name, column in numbers.items() if not np.isnan(column).all()}
-        returns, lengths, end_steps = self.returns[order], self.lengths[order], self.end_steps[order]
+        returns, lengths, end_steps = (
+            self.returns[order],
+            self.lengths[order],
+            self.end_steps[order],
+        )
         return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode, numbers)
 
     def means(self) -> dict[str, float]:
-        """Means of the environment's own numbers over the episodes that have them, by the names of their curves."""
+        """Means of the environment's own numbers over the episodes that have them, by the names of
+        their curves."""
         means: dict[str, float] = {}
         for name, column in self.numbers.items():
             there = column[~np.isnan(column)]
@@ -122,23 +135,26 @@ class Episodes:
 
 
 Span = tuple[str, float, float]
-"""A piece of a worker's time: its part (see `core.measuring.PARTS`), its start by time.perf_counter, its seconds."""
+"""A piece of a worker's time: its part (see `core.measuring.PARTS`), its start by
+time.perf_counter, its seconds."""
 
 
 @dataclass(slots=True)
 class Event:
     """Report of one worker on one or more updates.
 
-    updates: optimizer steps that this worker made. In a synchronous round only the worker that closes it makes one.
+    updates: optimizer steps that this worker made. In a synchronous round only the worker that
+        closes it makes one.
     steps: environment transitions collected.
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
-    staleness: how many updates had which staleness: updates that landed between a pull and the push based on it.
+    staleness: how many updates had which staleness: updates that landed between a pull and the push
+        based on it.
     contributions: gradients that it has pushed; rollouts of a GA3C agent.
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a rejected gradient, a line for the log; of the first if there are several.
-    gradients, spans: for callbacks that ask for them. Numbers of a recent gradient before it was clipped, float32 [N]
-    by part of the network; where the first moments of the worker's time went.
+    gradients, spans: for callbacks that ask for them. Numbers of a recent gradient before it was
+    clipped, float32 [N] by part of the network; where the first moments of the worker's time went.
     """
 
     worker: int
@@ -158,8 +174,8 @@ class Event:
     def add(self, values: dict[str, float]) -> None:
         """Add the metrics of one more update.
 
-        NaN and infinities are left out: a quantity without a value (explained variance of constant targets) must not
-        spoil the mean of those that have one.
+        NaN and infinities are left out: a quantity without a value (explained variance of constant
+        targets) must not spoil the mean of those that have one.
         """
         for name, value in values.items():
             if math.isfinite(value):
@@ -172,7 +188,8 @@ class Event:
             known.count += metric.count
 
     def merge(self, later: Event) -> None:
-        """Add a later event of the same worker, which loses its metrics to this one. Called at nearly every update."""
+        """Add a later event of the same worker, which loses its metrics to this one. Called at
+        nearly every update."""
         self.updates += later.updates
         self.steps += later.steps
         self.contributions += later.contributions

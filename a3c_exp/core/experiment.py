@@ -1,4 +1,5 @@
-"""The record of a whole experiment, and what runs it: every setting of a run, and the base class of backends."""
+"""The record of a whole experiment, and what runs it: every setting of a run, and the base class of
+backends."""
 
 from __future__ import annotations
 
@@ -27,14 +28,25 @@ from a3c_exp.optimizers import Optimizer, RMSProp, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule, value
 
-RMSPROP_WARNING = "RMSProp from a mean square of 0 may kill convolutions in its first steps: take rmsprop_tf or adam"
-TORCH_WARNING = "has no guard against workers that write over one another, which may cost the run: lock=true has one"
-CROSSING = "results of {} before the end of an episode change with rewards after it (meant? across_episodes = True)"
+RMSPROP_WARNING = (
+    "RMSProp from a mean square of 0 may kill convolutions in its first steps: "
+    "take rmsprop_tf or adam"
+)
+TORCH_WARNING = (
+    "has no guard against workers that write over one another, which may cost the run: "
+    "lock=true has one"
+)
+CROSSING = (
+    "results of {} before the end of an episode change with rewards after it (meant? "
+    "across_episodes = True)"
+)
 SMALL_FACTOR = 0.01
-# Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation. A larger number is
+# Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation.
+# A larger number is
 # taken for a typing error: it would fill the memory, or have no end.
 Multiple = Annotated[int, whole(1, 2**16)]
-MAX_LENGTH, MAX_EPISODES = 2**20, 1_000_000
+MAX_LENGTH = 2**20
+MAX_EPISODES = 1_000_000
 # Episodes of a mean return: they are kept in memory, and in each checkpoint.
 MAX_WINDOW = 100_000
 
@@ -45,10 +57,12 @@ class Stop(Checked):
 
     max_episodes: finished training episodes of all workers.
     max_seconds: of training, from this session's first step.
-    mean_return: of the last `window` training episodes, in unscaled rewards. The rule waits until so many episodes have
-        ended and every environment has ended one, since short episodes end first.
-    worker_episodes, worker_return: a worker leaves the run after so many finished episodes of its own, or once the last
-        `window` of them have this mean return. The others go on; the run ends when all have left.
+    mean_return: of the last `window` training episodes, in unscaled rewards. The rule waits until
+        so many episodes have ended and every environment has ended one, since short episodes end
+        first.
+    worker_episodes, worker_return: a worker leaves the run after so many finished episodes of its
+        own, or once the last `window` of them have this mean return. The others go on; the run ends
+        when all have left.
     window: episodes of a mean return.
     """
 
@@ -66,9 +80,10 @@ class Eval(Checked):
 
     every: interval between evaluations, in environment steps; null: never.
     episodes: of each evaluation.
-    max_steps: an episode of so many steps is cut, and counts as it is: a policy that is stuck would never end it. The
-        default is the length of the longest time limit here, of an Atari game.
-    env: settings of the environment that evaluations have in place of those of training ({kwargs: {level: 9}});
+    max_steps: an episode of so many steps is cut, and counts as it is: a policy that is stuck would
+        never end it. The default is the length of the longest time limit here, of an Atari game.
+    env: settings of the environment that evaluations have in place of those of training ({kwargs:
+        {level: 9}});
         other kwargs, rewards and normalization are those of training.
     """
 
@@ -82,10 +97,11 @@ class Eval(Checked):
 class Checkpoint(Checked):
     """Checkpoints of a run.
 
-    every: interval between saves of the latest state, in environment steps; null: only when the run ends.
+    every: interval between saves of the latest state, in environment steps; null: only when the run
+        ends.
     last: number of numbered checkpoints, of the last saves.
-    keep: which of the latest and the best are left by a run that has finished; numbered ones are left with the latest.
-        A run that was interrupted or failed leaves all.
+    keep: which of the latest and the best are left by a run that has finished; numbered ones are
+        left with the latest. A run that was interrupted or failed leaves all.
     """
 
     every: Count | None = None
@@ -97,8 +113,9 @@ class Checkpoint(Checked):
 class Log(Checked):
     """Points of the curves.
 
-    every: environment steps between two; null: by time. `auto` is by steps on a deterministic backend, so that equal
-        runs have equal curves, and by time on others. A final configuration has one of these two.
+    every: environment steps between two; null: by time. `auto` is by steps on a deterministic
+        backend, so that equal runs have equal curves, and by time on others. A final configuration
+        has one of these two.
     """
 
     every: Count | Literal["auto"] | None = "auto"
@@ -111,23 +128,30 @@ class Experiment(Checked):
     env, network, returns, algorithm, optimizer, schedule, backend: the component of each group.
     critic_returns: the critic's own targets; None: those of `returns`.
     seed: of everything random in the run.
-    workers: actor-learners; 'auto' is one for each core that this process may use, divided by the runs of a sweep that
-        run at once.
-    envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al. 2016.
-    rollout_length: steps of each environment between updates (the paper's t_max), or 'episode': whole episodes.
+    workers: actor-learners; 'auto' is one for each core that this process may use, divided by the
+        runs of a sweep that run at once.
+    envs_per_worker: environments that one worker steps together; 1 is the setting of Mnih et al.
+        2016.
+    rollout_length: steps of each environment between updates (the paper's t_max), or 'episode':
+        whole episodes.
     gamma: discount per step.
-    epsilon: probability of a uniformly random action in place of the policy's. Discrete actions only. May be a
-        schedule, also one that workers sample from: `EpsilonByWorker`.
+    epsilon: probability of a uniformly random action in place of the policy's. Discrete actions
+        only. May be a schedule, also one that workers sample from: `EpsilonByWorker`.
     total_steps: environment steps of all workers together.
-    reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no threshold.
-    update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one gradient from each worker.
-    quorum: gradients that close a synchronous round, or one from each living worker if these are fewer; 'all': always
-        one from each. A gradient whose round a quorum has closed enters no update, though its steps and episodes count.
-        One that was refused is none of a quorum's.
-    lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous rounds always lock.
-    optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for each ('per_worker').
+    reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no
+        threshold.
+    update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one
+        gradient from each worker.
+    quorum: gradients that close a synchronous round, or one from each living worker if these are
+        fewer; 'all': always one from each. A gradient whose round a quorum has closed enters no
+        update, though its steps and episodes count. One that was refused is none of a quorum's.
+    lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous
+        rounds always lock.
+    optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for
+        each ('per_worker').
     stop, eval, checkpoint, log: see their classes.
-    record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such file.
+    record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such
+        file.
     callbacks: what watches the run besides the package's own: see `Callback`. No two of one class.
     plugins: packages of the user's own whose components and environments may be named.
     init_from: the folder of a run; this one starts from its parameters.
@@ -180,18 +204,31 @@ class Experiment(Checked):
         return replace(cast(Any, self.env), **self.eval.env) if self.eval.env else self.env
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
-        """A network for these environments. rng: draws its parameters; None: no need to. Raises ConfigError."""
-        normalized = NormalizedObservations.of(self.env.normalize_observations, env.observation_space)
-        space, seed = normalized.network_space(env.observation_space), seeding.integer(self.seed, seeding.Role.MODULES)
-        build_loss, action_values = loss_builder(self.algorithm), self.algorithm.target_every is not None
+        """A network for these environments. rng: draws its parameters; None: no need to. Raises
+        ConfigError."""
+        normalized = NormalizedObservations.of(
+            self.env.normalize_observations, env.observation_space
+        )
+        space, seed = (
+            normalized.network_space(env.observation_space),
+            seeding.integer(self.seed, seeding.Role.MODULES),
+        )
+        build_loss = loss_builder(self.algorithm)
+        action_values = self.algorithm.target_every is not None
         network = self.network.build(
-            space, env.action_space, rng, seed=seed, build_loss=build_loss, action_values=action_values
+            space,
+            env.action_space,
+            rng,
+            seed=seed,
+            build_loss=build_loss,
+            action_values=action_values,
         )
         normalized.prepare(network)
         return network
 
     def acting_settings(self, to_train: bool) -> Iterator[tuple[str, object]]:
-        """Settings, by dotted keys, that write files or connect. to_train: also those that only training uses."""
+        """Settings, by dotted keys, that write files or connect. to_train: also those that only
+        training uses."""
         components: dict[str, Environment | Backend] = {"env": self.env}
         if self.eval.env:
             components["eval.env"] = self.eval_env
@@ -199,7 +236,9 @@ class Experiment(Checked):
             components["backend"] = self.backend
             yield from (("callbacks", each) for each in self.callbacks if not each.stays_inside)
         for place, each in components.items():
-            yield from ((f"{place}.{name}", value) for name, value in each.settings_to_trust().items())
+            yield from (
+                (f"{place}.{name}", value) for name, value in each.settings_to_trust().items()
+            )
 
     @property
     def warnings(self) -> list[str]:
@@ -211,22 +250,39 @@ class Experiment(Checked):
             if returns is not None and not returns.across_episodes and crosses_episodes(returns):
                 found[name] = CROSSING.format(type(returns).__name__)
         if (most := max(self.schedule(tenths / 10) for tenths in range(11))) < SMALL_FACTOR:
-            found["schedule"] = f"the learning rate is multiplied by at most {most:.1g}: progress goes from 0 to 1"
+            found["schedule"] = (
+                f"the learning rate is multiplied by at most {most:.1g}: progress goes from 0 to 1"
+            )
         optimizer = self.optimizer
         # Then its first steps are of several rates, however small the gradients are.
-        large = isinstance(optimizer, RMSProp) and optimizer.initial_mean_square == 0 and optimizer.epsilon < 1e-3
+        large = (
+            isinstance(optimizer, RMSProp)
+            and optimizer.initial_mean_square == 0
+            and optimizer.epsilon < 1e-3
+        )
         if large and observation_form(self.network.module_class) == PICTURE:
             found["optimizer"] = RMSPROP_WARNING
         if isinstance(optimizer, TorchOptimizer) and self.update == "async" and not self.lock:
             found["optimizer"] = TORCH_WARNING
-        entropy, form = getattr(self.algorithm, "entropy_coefficient", 0.0), getattr(self.network, "distribution", "")
+        entropy = getattr(self.algorithm, "entropy_coefficient", 0.0)
+        form = getattr(self.network, "distribution", "")
         if form in ("squashed_gaussian", "beta") and value(entropy, 1.0) < 0:
-            found["algorithm.entropy_coefficient"] = f"below 0 at the end: it drives actions of {form} into bounds"
+            found["algorithm.entropy_coefficient"] = (
+                f"below 0 at the end: it drives actions of {form} into bounds"
+            )
         if self.update == "sync" and optimizer.staleness_power:
-            found["optimizer.staleness_power"] = "has no effect with update=sync: no gradient of a round is stale"
+            found["optimizer.staleness_power"] = (
+                "has no effect with update=sync: no gradient of a round is stale"
+            )
         if self.optimizer_state == "per_worker" and not optimizer.state_rows:
-            found["optimizer_state"] = "per_worker has no effect: this optimizer keeps no statistics"
-        if self.stop.window != Stop.window and self.stop.mean_return is None and self.stop.worker_return is None:
+            found["optimizer_state"] = (
+                "per_worker has no effect: this optimizer keeps no statistics"
+            )
+        if (
+            self.stop.window != Stop.window
+            and self.stop.mean_return is None
+            and self.stop.worker_return is None
+        ):
             found["stop.window"] = "has no effect without stop.mean_return or stop.worker_return"
         return [f"{name}: {text}" for name, text in found.items() if text]
 
@@ -246,9 +302,10 @@ class RunContext:
 class Backend(ABC):
     """Runs the workers of an experiment. Every backend derives from this class.
 
-    deterministic: the same seed gives the same run, bit for bit. Then nothing that happens beside the training may
-        depend on the clock either.
-    joins_rollouts: it learns from rollouts of several workers together, so minibatches need not divide one rollout.
+    deterministic: the same seed gives the same run, bit for bit. Then nothing that happens beside
+        the training may depend on the clock either.
+    joins_rollouts: it learns from rollouts of several workers together, so minibatches need not
+        divide one rollout.
     """
 
     deterministic: ClassVar[bool] = False
@@ -259,11 +316,13 @@ class Backend(ABC):
 
     @property
     def stall_seconds(self) -> float | None:
-        """Seconds after which an environment that does not step hangs, in evaluations too; None: nobody looks."""
+        """Seconds after which an environment that does not step hangs, in evaluations too; None:
+        nobody looks."""
         return None
 
     def settings_to_trust(self) -> dict[str, object]:
-        """Settings, by name, that connect to other programs: see `Environment.settings_to_trust`."""
+        """Settings, by name, that connect to other programs: see
+        `Environment.settings_to_trust`."""
         return {}
 
     def warning(self, experiment: Experiment) -> str | None:
@@ -271,22 +330,27 @@ class Backend(ABC):
         return None
 
     def store(self, spec: StoreSpec) -> SharedStore:
-        """A new store where this backend's workers can reach it: by default in the memory of this process."""
+        """A new store where this backend's workers can reach it: by default in the memory of this
+        process."""
         return SharedStore(spec)
 
     @abstractmethod
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        """Start the workers and yield their events; None when a tenth of a second has brought nothing.
+        """Start the workers and yield their events; None when a tenth of a second has brought
+        nothing.
 
-        Ends when all workers have: after `total_steps`, or after `store.stop()`. Raises RunError if a worker failed.
-        Everything it started is gone when the iterator is closed or exhausted, whatever the reason.
+        Ends when all workers have: after `total_steps`, or after `store.stop()`. Raises RunError if
+        a worker failed. Everything it started is gone when the iterator is closed or exhausted,
+        whatever the reason.
         """
 
 
 def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCritic, EnvBatch]:
-    """The network with the parameters that the run's seed draws, and the environment that it was built for.
+    """The network with the parameters that the run's seed draws, and the environment that it was
+    built for.
 
-    The environment is closed, but still has its spaces. draw: False for parameters that are about to be overwritten.
+    The environment is closed, but still has its spaces. draw: False for parameters that are about
+    to be overwritten.
     """
     env = experiment.env.make(1, [0])
     try:

@@ -1,7 +1,8 @@
-"""Signs of life: a number that a worker changes with each piece of its work, for whoever watches it.
+"""Signs of life: a number that a worker changes with each piece of its work, for whoever watches
+it.
 
-A worker that waits for others beats as well, several times a second. So one that does not change its number hangs, or
-its process has been stopped, whatever it was doing.
+A worker that waits for others beats as well, several times a second. So one that does not change
+its number hangs, or its process has been stopped, whatever it was doing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 PAUSE_SECONDS = 0.1
 """The longest time that a worker waits for others without a beat."""
 LONGEST_TICK = 1.0
-"""Most seconds that count between two looks at the heartbeats: the whole program may have been stopped in between."""
+"""Most seconds that count between two looks at the heartbeats: the whole program may have been
+stopped in between."""
 LOOK_SECONDS = 0.5
 
 STARTING, MAKING, STEPPING, LEARNING, CLOSING, SERVING = range(6)
@@ -39,11 +41,13 @@ def inactivity(beat: int) -> str:
 class Heartbeat:
     """A worker's sign of life, in a cell of memory that others read.
 
-    cell: int64 [1]; None for memory of this process. It holds the number of beats so far, and what the worker does.
+    cell: int64 [1]; None for memory of this process. It holds the number of beats so far, and what
+    the worker does.
     """
 
     def __init__(self, cell: NDArray[np.int64] | None = None) -> None:
-        self._cell = (np.zeros(1, np.int64) if cell is None else cell).data  # written in half the time of an array
+        # written in half the time of an array
+        self._cell = (np.zeros(1, np.int64) if cell is None else cell).data
         self._cell[0] = self._beats = 0
 
     def beat(self) -> None:
@@ -65,7 +69,8 @@ class Heartbeat:
 class StallWatch:
     """Finds workers whose heartbeats have stopped.
 
-    seconds: a worker that has not beaten for so long hangs; None: nobody looks. Workers are named by numbers.
+    seconds: a worker that has not beaten for so long hangs; None: nobody looks. Workers are named
+    by numbers.
     """
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,8 +82,8 @@ class StallWatch:
     def find(self, beats: Callable[[], Mapping[int, int]]) -> int | None:
         """Look, if it is time to, and return the worker that hangs; None if there is none.
 
-        beats: the heartbeats of all workers. Of several that hang it is the one that has been idle longest: the others
-        may only wait for a lock that it holds.
+        beats: the heartbeats of all workers. Of several that hang it is the one that has been idle
+        longest: the others may only wait for a lock that it holds.
         """
         now = self._clock()
         elapsed = now - self._looked_at
@@ -98,5 +103,6 @@ class StallWatch:
         self._idle.pop(key, None)
 
     def describe(self, name: str, inactivity: str = INACTIVITY[STEPPING]) -> str:
-        """Error text about a worker that is stalled. inactivity: what a heartbeat that stands still means."""
+        """Error text about a worker that is stalled. inactivity: what a heartbeat that stands still
+        means."""
         return f"{name} hung: {inactivity} for {self._seconds:g} s (backend.stall_seconds)"

@@ -1,7 +1,7 @@
 """Running statistics of observations and of returns or rewards, to which many workers add.
 
-A worker pulls one `Normalizer` and uses it for a whole rollout: acting, bootstrapping and learning see the same
-scaling. What it measures travels back with its push as `Stats`.
+A worker pulls one `Normalizer` and uses it for a whole rollout: acting, bootstrapping and learning
+see the same scaling. What it measures travels back with its push as `Stats`.
 
 Images of bytes stay bytes, a quarter of the memory, until the network scales their pixels.
 """
@@ -23,26 +23,32 @@ from a3c_exp.errors import require
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.inputs import ImageLayout
 
-# Beyond ten standard deviations an observation says no more than that it is extreme. Other frameworks use this bound.
+# Beyond ten standard deviations an observation says no more than that it is extreme. Other
+# frameworks use this bound.
 CLIP = 10.0
 EPSILON = 1e-8
-CONSTANT = 1e-20  # a smaller share of the squared mean is no variance: the rounding error of float64 is 1e-32 of it
+# a smaller share of the squared mean is no variance: the rounding error of float64 is 1e-32 of it
+CONSTANT = 1e-20
 
 
 Stats = NDArray[np.float64]
-"""Count, mean and sum of squared deviations of raw observations and of discounted returns, as one row.
+"""Count, mean and sum of squared deviations of raw observations and of discounted returns, as one
+row.
 
-[1 + 2 * size + 3]: the count of observations, their means, their sums of squared deviations; then count, mean and sum
-of squared deviations of the returns, all 0 if returns are not measured. size: numbers of an observation, 0 if
-observations are not measured. With `normalize_rewards=centered` rewards stand in the place of returns.
+[1 + 2 * size + 3]: the count of observations, their means, their sums of squared deviations; then
+count, mean and sum of squared deviations of the returns, all 0 if returns are not measured. size:
+numbers of an observation, 0 if observations are not measured. With `normalize_rewards=centered`
+rewards stand in the place of returns.
 
-Sums of squares would be shorter, but they lose what varies little around a large mean. A reader that meets a row half
-written also does little wrong: the two halves are from close points in time, and so are their scales.
+Sums of squares would be shorter, but they lose what varies little around a large mean. A reader
+that meets a row half written also does little wrong: the two halves are from close points in time,
+and so are their scales.
 """
 
 
 def stats_width(shape: tuple[int, ...], observations: bool, rewards: RewardNormalization) -> int:
-    """Length of a row for observations of this shape; 0 if neither observations nor rewards are normalized."""
+    """Length of a row for observations of this shape; 0 if neither observations nor rewards are
+    normalized."""
     if not (observations or rewards):
         return 0
     return 1 + 2 * (math.prod(shape) if observations else 0) + 3
@@ -54,11 +60,14 @@ def has_observations(stats: Stats) -> bool:
 
 
 def measure_stats(observations: Array | None, returns: Array | None) -> Stats:
-    """Statistics of observations [N, ...] and returns [N]. N may be 0; None stands for what is not normalized.
+    """Statistics of observations [N, ...] and returns [N]. N may be 0; None stands for what is not
+    normalized.
 
-    All numbers are finite, as an `Actor` makes sure: one that is not would spoil the means for good.
+    All numbers are finite, as an `Actor` makes sure: one that is not would spoil the means for
+    good.
     """
-    head, tail = np.zeros(1), np.zeros(3)
+    head = np.zeros(1)
+    tail = np.zeros(3)
     if observations is not None:
         # Not -1 for the width: it would be undefined for no observations.
         head = _measured(observations.reshape(len(observations), math.prod(observations.shape[1:])))
@@ -80,7 +89,10 @@ def are_pictures(space: Box) -> bool:
 
 def require_pictures(space: Box, key: str, setting: object) -> None:
     """Raise ConfigError for a setting that only images of bytes can have."""
-    allowed = f"true, 'shared' or false: observations {space.shape} of {space.dtype} are no pictures of bytes"
+    allowed = (
+        f"true, 'shared' or false: observations {space.shape} of {space.dtype} "
+        "are no pictures of bytes"
+    )
     if isinstance(space, PartsBox):
         allowed = "true or false: observations have several parts"
     require(are_pictures(space), key, setting, allowed)
@@ -88,11 +100,14 @@ def require_pictures(space: Box, key: str, setting: object) -> None:
 
 @dataclass(frozen=True)
 class NormalizedObservations:
-    """The ways in which a run measures and normalizes its observations, from its setting and the environment's space.
+    """The ways in which a run measures and normalizes its observations, from its setting and the
+    environment's space.
 
-    measured: by running statistics, of the given shape: that of an observation, or () for all numbers together.
+    measured: by running statistics, of the given shape: that of an observation, or () for all
+        numbers together.
     by_network: they are images of bytes, whose pixels the network scales.
-    fixed: mean and standard deviation of all pixels; None if they are measured, or nothing is normalized.
+    fixed: mean and standard deviation of all pixels; None if they are measured, or nothing is
+        normalized.
     left: the columns of observations of several parts that stay as they are.
     """
 
@@ -106,12 +121,15 @@ class NormalizedObservations:
     def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
         """Raises ConfigError for a fixed mean of what are no images of bytes.
 
-        setting: with two numbers or false in the place of 'auto' and 'background': see `config.builder.load_final`.
+        setting: with two numbers or false in the place of 'auto' and 'background': see
+        `config.builder.load_final`.
         """
         if setting is False:
             return cls(shape=space.shape)
         if setting in ("auto", "background"):
-            raise ValueError(f"normalize_observations={setting!r}: config.builder.load_final has the numbers")
+            raise ValueError(
+                f"normalize_observations={setting!r}: config.builder.load_final has the numbers"
+            )
         if isinstance(setting, tuple):
             require_pictures(space, "env.normalize_observations", list(setting))
             return cls(by_network=True, fixed=setting)
@@ -129,7 +147,11 @@ class NormalizedObservations:
         """
         if self.by_network or not self.measured:
             return space
-        return space.unbounded() if isinstance(space, PartsBox) else Box(-np.inf, np.inf, space.shape, np.float32)
+        return (
+            space.unbounded()
+            if isinstance(space, PartsBox)
+            else Box(-np.inf, np.inf, space.shape, np.float32)
+        )
 
     def prepare(self, network: ActorCritic) -> None:
         """Let a network that scales pixels take the fixed numbers; measured ones come later.
@@ -138,21 +160,29 @@ class NormalizedObservations:
         """
         if self.by_network:
             setting = list(self.fixed) if self.fixed else True if self.shape else "shared"
-            allowed = "false or auto: the network takes pictures as they are (raw_images), without `pixels`"
+            allowed = (
+                "false or auto: the network takes pictures as they are (raw_images), "
+                "without `pixels`"
+            )
             require(network.scales_pixels, "env.normalize_observations", setting, allowed)
         if self.fixed:
-            network.normalize_pixels(np.array(self.fixed[0], np.float32), np.array(1 / self.fixed[1], np.float32))
+            network.normalize_pixels(
+                np.array(self.fixed[0], np.float32), np.array(1 / self.fixed[1], np.float32)
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
     """Frozen scales of observations and rewards.
 
-    mean, inverse_std: float32, shaped like an observation, or [] for all its numbers; None if observations are not
-        normalized. by_network: they are images, whose pixels the network scales.
+    mean, inverse_std: float32, shaped like an observation, or [] for all its numbers; None if
+        observations are not normalized. by_network: they are images, whose pixels the network
+        scales.
     is_measured: two observations or more have been measured.
-    reward_scale: factor of rewards; None if they are not normalized, NaN before the second return was measured.
-    reward_mean: what is subtracted from them first; None if nothing is, and rewards in place of returns are measured
+    reward_scale: factor of rewards; None if they are not normalized, NaN before the second return
+        was measured.
+    reward_mean: what is subtracted from them first; None if nothing is, and rewards in place of
+        returns are measured
         if it is a number.
     """
 
@@ -164,8 +194,11 @@ class Normalizer:
     is_measured: bool = True
 
     @classmethod
-    def from_row(cls, row: Stats, form: NormalizedObservations, rewards: RewardNormalization) -> Normalizer:
-        """The scales for the merged row of all workers. Before the second observation: mean 0, scale 1."""
+    def from_row(
+        cls, row: Stats, form: NormalizedObservations, rewards: RewardNormalization
+    ) -> Normalizer:
+        """The scales for the merged row of all workers. Before the second observation: mean 0,
+        scale 1."""
         mean = inverse_std = None
         if form.measured:
             size = math.prod(form.shape)
@@ -177,10 +210,13 @@ class Normalizer:
                 inverse_std[columns] = 1
         scale = _reward_scale(row) if rewards else None
         reward_mean = float(row[-2]) if rewards == "centered" else None
-        return cls(mean, inverse_std, scale, reward_mean, form.by_network, not form.measured or row[0] >= 2)
+        return cls(
+            mean, inverse_std, scale, reward_mean, form.by_network, not form.measured or row[0] >= 2
+        )
 
     def observations(self, raw: Array) -> Array:
-        """Scale observations [B, ...] to mean 0 and variance 1 over the run so far, float32, clipped to +-10.
+        """Scale observations [B, ...] to mean 0 and variance 1 over the run so far, float32,
+        clipped to +-10.
 
         The variance is less than 1 for numbers whose deviation is 1e-4 or below.
         """
@@ -191,13 +227,20 @@ class Normalizer:
 
     def scale_pixels(self, network: ActorCritic) -> None:
         """Let a network that scales pixels itself use this mean and deviation from now on."""
-        if self.by_network and self.is_measured and self.mean is not None and self.inverse_std is not None:
+        if (
+            self.by_network
+            and self.is_measured
+            and self.mean is not None
+            and self.inverse_std is not None
+        ):
             network.normalize_pixels(self.mean, self.inverse_std)
 
     def part_to_measure(self, raw: Array, valid: Bools) -> Array | None:
-        """The observations [N, ...] of a rollout [T, B, ...] that are measured: None if they are not normalized.
+        """The observations [N, ...] of a rollout [T, B, ...] that are measured: None if they are
+        not normalized.
 
-        Those of images are of one step: there are many pixels, and images of a rollout are much alike. It is the
+        Those of images are of one step: there are many pixels, and images of a rollout are much
+        alike. It is the
         middle one: a stack of frames begins an episode with black ones.
         """
         if self.mean is None:
@@ -209,15 +252,17 @@ class Normalizer:
     def rewards(self, rewards: NDArray[np.float32], measured: Stats) -> NDArray[np.float32]:
         """Divide rewards [T, B] by the standard deviation of the discounted return; clip to +-10.
 
-        Where rewards are centered their own mean is subtracted first, and the deviation is their own.
+        Where rewards are centered their own mean is subtracted first, and the deviation is their
+        own.
 
-        measured: statistics of these rewards. They count where nothing had been measured before: the gradient of a
-            first rollout without a scale may be so large that Adam's second moment needs thousands of updates to forget
-            it.
+        measured: statistics of these rewards. They count where nothing had been measured before:
+            the gradient of a first rollout without a scale may be so large that Adam's second
+            moment needs thousands of updates to forget it.
         """
         if self.reward_scale is None:
             return rewards
-        scale, mean = self.reward_scale, self.reward_mean
+        scale = self.reward_scale
+        mean = self.reward_mean
         if math.isnan(scale):
             scale, mean = _reward_scale(measured), None if mean is None else measured[-2]
         if mean is not None:
@@ -227,8 +272,10 @@ class Normalizer:
 
 def _measured(rows: Array) -> NDArray[np.float64]:
     """Count, means and sums of squared deviations of rows [N, size]: [1 + 2 * size]."""
-    if rows.dtype == np.uint8 and rows.shape[1] == 1:  # all pixels together: there are half a million
-        counts, levels = np.bincount(rows[:, 0], minlength=256), np.arange(256.0)
+    # all pixels together: there are half a million
+    if rows.dtype == np.uint8 and rows.shape[1] == 1:
+        counts = np.bincount(rows[:, 0], minlength=256)
+        levels = np.arange(256.0)
         mean = counts @ levels / max(len(rows), 1)
         return np.array([len(rows), mean, counts @ np.square(levels - mean)])
     numbers = rows.astype(np.float64)
@@ -242,7 +289,9 @@ def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
     The updating formula of Chan, Golub and LeVeque 1979 (STAN-CS-79-773), for N groups.
     """
     size = groups.shape[1] // 2
-    counts, means, squares = groups[:, :1], groups[:, 1 : 1 + size], groups[:, 1 + size :]
+    counts = groups[:, :1]
+    means = groups[:, 1 : 1 + size]
+    squares = groups[:, 1 + size :]
     count = counts.sum()
     if not count:  # nothing yet, or not measured at all
         return np.zeros(groups.shape[1])
@@ -251,8 +300,11 @@ def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _reward_scale(row: Stats) -> float:
-    """1 / the standard deviation of the discounted returns in a row of `Stats`; NaN without two of them."""
-    return math.nan if row[-3] < 2 else float(1 / _mean_and_std(row[-3], row[-2:-1], row[-1:])[1][0])
+    """1 / the standard deviation of the discounted returns in a row of `Stats`; NaN without two of
+    them."""
+    return (
+        math.nan if row[-3] < 2 else float(1 / _mean_and_std(row[-3], row[-2:-1], row[-1:])[1][0])
+    )
 
 
 def _mean_and_std(

@@ -2,11 +2,12 @@
 
 Two ways to update:
 
-- lock-free (Hogwild, Recht et al. 2011): workers step the same vectors in place, whenever they are ready. A pull may
-  see half an update. That is legitimate, and it is what Mnih et al. 2016 do (section 4, "without locking").
-- locked: one update at a time, prepared in a second copy of parameters and optimizer state. It becomes valid when one
-  number is written: the version, whose parity says which copy is active. A writer that dies half-way has changed
-  nothing.
+- lock-free (Hogwild, Recht et al. 2011): workers step the same vectors in place, whenever they are
+  ready. A pull may see half an update. That is legitimate, and it is what Mnih et al. 2016 do
+  (section 4, "without locking").
+- locked: one update at a time, prepared in a second copy of parameters and optimizer state. It
+  becomes valid when one number is written: the version, whose parity says which copy is active. A
+  writer that dies half-way has changed nothing.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ VERSION, REFRESHES = range(2)
 class StoreSpec:
     """Content of the shared block, and the settings of its updates (see `Experiment`).
 
-    size: P, the length of the parameter vector. param_slices: where each part of the network lies in it.
-    workers: number of rows, of which the last `services` are of threads that do not act, and whose generators begin
-        anew with each session.
-    synchronous, locked, optimizer_state_per_worker: update=sync, lock=true, optimizer_state=per_worker.
+    size: P, the length of the parameter vector. param_slices: where each part of the network lies
+        in it.
+    workers: number of rows, of which the last `services` are of threads that do not act, and whose
+        generators begin anew with each session.
+    synchronous, locked, optimizer_state_per_worker: update=sync, lock=true,
+        optimizer_state=per_worker.
     quorum: see `Experiment`; None: all workers.
-    target_every: see `Algorithm`. The target network is the part `target` of the parameters, a copy of `online`.
+    target_every: see `Algorithm`. The target network is the part `target` of the parameters, a copy
+        of `online`.
     observations: how they are measured and normalized. normalize_rewards: by running statistics.
     """
 
@@ -62,7 +66,8 @@ class StoreSpec:
 
     @property
     def copies(self) -> int:
-        """Copies of parameters and optimizer state: two if an update is prepared beside the active copy."""
+        """Copies of parameters and optimizer state: two if an update is prepared beside the active
+        copy."""
         return 2 if self.locked or self.synchronous else 1
 
     def arrays(self) -> ArraySpecs:
@@ -76,7 +81,10 @@ class StoreSpec:
             **(SynchronousRounds.specs(self.workers, self.size) if self.synchronous else {}),
             "parameter_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             "parameters": ((self.copies, self.size), np.dtype(np.float32)),
-            "optimizer_state": ((self.copies, states, self.optimizer.state_rows, self.size), np.dtype(np.float32)),
+            "optimizer_state": (
+                (self.copies, states, self.optimizer.state_rows, self.size),
+                np.dtype(np.float32),
+            ),
         }
 
     def nbytes(self) -> int:
@@ -87,11 +95,14 @@ class StoreSpec:
 class SharedParameters:
     """Parameters and optimizer state, stepped by any number of workers.
 
-    arrays: views of the shared block. lock: excludes other writers of a locked store; the system must release it when
-        its holder dies. counters: of the workers. Without a lock the version is the sum of their applied gradients.
+    arrays: views of the shared block. lock: excludes other writers of a locked store; the system
+        must release it when its holder dies. counters: of the workers. Without a lock the version
+        is the sum of their applied gradients.
     """
 
-    def __init__(self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None) -> None:
+    def __init__(
+        self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None
+    ) -> None:
         self.spec = spec
         self._counters = counters
         self._flags = arrays["parameter_flags"]
@@ -104,16 +115,22 @@ class SharedParameters:
     @property
     def version(self) -> int:
         """Number of updates that the parameters have had."""
-        return int(self._flags[VERSION]) if self._two_copies else int(self._counters.gradients.sum())
+        return (
+            int(self._flags[VERSION]) if self._two_copies else int(self._counters.gradients.sum())
+        )
 
     def copy(self, into: Vector) -> int:
-        """Copy the parameters into a vector [P], and return their version. The caller holds `update_lock`."""
+        """Copy the parameters into a vector [P], and return their version. The caller holds
+        `update_lock`."""
         version = self.version
         into[:] = self._vectors[version & 1 if self._two_copies else 0]
         return version
 
-    def step(self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0) -> int:
-        """Step with a worker's gradient [P], and return its staleness: updates since `base_version`.
+    def step(
+        self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0
+    ) -> int:
+        """Step with a worker's gradient [P], and return its staleness: updates since
+        `base_version`.
 
         steps: of the run at the pull, for the schedule. multiplier: of the learning rate.
         """
@@ -134,13 +151,20 @@ class SharedParameters:
         self._flags[VERSION] = version + 1
 
     def _optimize(
-        self, gradient: Vector, steps: int, multiplier: float, state_index: int, t: int, staleness: int = 0
+        self,
+        gradient: Vector,
+        steps: int,
+        multiplier: float,
+        state_index: int,
+        t: int,
+        staleness: int = 0,
     ) -> None:
         """Make one optimizer step: in place, or from the active copy into the other one."""
         spec, active, target = self.spec, 0, 0
         if self._two_copies:
             version = self.version
-            active, target = version & 1, (version + 1) & 1
+            active = version & 1
+            target = (version + 1) & 1
             self._vectors[target] = self._vectors[active]
             self._states[target] = self._states[active]
         factor = spec.schedule(progress_of(steps, spec.total_steps)) * multiplier
@@ -150,7 +174,8 @@ class SharedParameters:
         if spec.target_every is None:
             spec.optimizer.step(parameters, state, gradient, rate, t)
             return
-        # The online network alone. The target network is a copy of it, made anew after every `target_every` steps.
+        # The online network alone. The target network is a copy of it, made anew after every
+        # `target_every` steps.
         online = spec.param_slices["online"]
         own_rate = rate if isinstance(rate, int | float) else rate[online]
         spec.optimizer.step(parameters[online], state[:, online], gradient[online], own_rate, t)
@@ -169,12 +194,19 @@ class SharedParameters:
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs. Whole if no update was made meanwhile."""
         active = self.version & 1 if self._two_copies else 0
-        parameters, optimizer_state = self._vectors[active].copy(), self._states[active].copy()
-        return {"parameters": parameters, "optimizer_state": optimizer_state, "version": self.version}
+        parameters = self._vectors[active].copy()
+        optimizer_state = self._states[active].copy()
+        return {
+            "parameters": parameters,
+            "optimizer_state": optimizer_state,
+            "version": self.version,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Set everything as `state` had it. A worker without a row in `state` starts with the initial optimizer
-        state, and its own gradients are counted for the bias correction. Rows of workers that are no more are left out.
+        """Set everything as `state` had it. A worker without a row in `state` starts with the
+        initial optimizer
+        state, and its own gradients are counted for the bias correction. Rows of workers that are
+        no more are left out.
 
         Raises ValueError if the state is of another network or optimizer.
         """

@@ -26,16 +26,19 @@ from a3c_exp.schedules import EpsilonByWorker, Schedule, value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout(Trajectory):
-    """T steps of B environments: what estimators of returns see of them, and the rest. Arrays start with [T, B].
+    """T steps of B environments: what estimators of returns see of them, and the rest. Arrays start
+    with [T, B].
 
-    observations: as the network gets them, normalized with the statistics of the pull; images of bytes as they are.
+    observations: as the network gets them, normalized with the statistics of the pull; images of
+        bytes as they are.
     actions: as the distribution samples them, before `to_env`.
     valid: bool; False if the row is no transition: a vector environment spent the step on a reset.
     version: of the parameters that acted; int64 [T, B] where it may change inside a rollout.
     state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
     episodes: those that ended in it.
     transitions: how many rows are transitions.
-    stats: statistics of the raw observations and returns, for the shared ones; None if nothing is normalized.
+    stats: statistics of the raw observations and returns, for the shared ones; None if nothing is
+        normalized.
     """
 
     log_probs: Floats
@@ -50,32 +53,47 @@ class Rollout(Trajectory):
 
     @property
     def recurrent_input(self) -> RecurrentInput | None:
-        """Input with which a recurrent network computes these rows as the actor did; None for one without a state."""
+        """Input with which a recurrent network computes these rows as the actor did; None for one
+        without a state."""
         return None if self.state is None else RecurrentInput(self.state, episode_boundaries(self))
 
 
 STEP_FIELDS = (
-    "observations", "actions", "log_probs", "rewards", "values", "next_values", "terminated", "truncated", "valid",
+    "observations",
+    "actions",
+    "log_probs",
+    "rewards",
+    "values",
+    "next_values",
+    "terminated",
+    "truncated",
+    "valid",
     "version",
-)  # fmt: skip
+)
 """The fields of a rollout that have a row for each step."""
 
 
 def episode_boundaries(of: Step | Rollout) -> Bools:
-    """Flags [B] or [T, B]: no transition leads from a row to the next, since its episode ended in it or it was none."""
+    """Flags [B] or [T, B]: no transition leads from a row to the next, since its episode ended in
+    it or it was none."""
     return of.terminated | of.truncated | ~of.valid
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Rollouts side by side, as one of all their environments, with a version for each step and without the episodes.
+    """Rollouts side by side, as one of all their environments, with a version for each step and
+    without the episodes.
 
-    A shorter one is filled up with its last row, as rows that are no transitions. Only a rollout whose episode has
-    ended is shorter, so nothing reaches from the filling into rows that are transitions.
+    A shorter one is filled up with its last row, as rows that are no transitions. Only a rollout
+    whose episode has ended is shorter, so nothing reaches from the filling into rows that are
+    transitions.
     """
     if len(rollouts) == 1:
         return rollouts[0]
     length = max(len(rollout.rewards) for rollout in rollouts)
-    columns = {name: _side_by_side([getattr(rollout, name) for rollout in rollouts], length) for name in STEP_FIELDS}
+    columns = {
+        name: _side_by_side([getattr(rollout, name) for rollout in rollouts], length)
+        for name in STEP_FIELDS
+    }
     states = [rollout.state for rollout in rollouts if rollout.state is not None]
     stats = [rollout.stats for rollout in rollouts if rollout.stats is not None]
     return Rollout(
@@ -88,9 +106,12 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def _side_by_side(parts: Sequence[Array], length: int) -> Array:
-    """Concatenate arrays [T, B, ...] of any T along their second axis, filled up to `length`: flags with False, numbers
-    with those of the last row, since a loss and its gradient need not be finite for others."""
-    out = np.empty((length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype)
+    """Concatenate arrays [T, B, ...] of any T along their second axis, filled up to `length`: flags
+    with False, numbers with those of the last row, since a loss and its gradient need not be finite
+    for others."""
+    out = np.empty(
+        (length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype
+    )
     end = 0
     for part in parts:
         start, end = end, end + part.shape[1]
@@ -105,41 +126,52 @@ class PolicyNetwork(Protocol):
     distribution: Distribution
 
     def initial_state(self, count: int) -> Array | None:
-        """The recurrent state with which every episode begins, float32 [B, S]; None for a network without one."""
+        """The recurrent state with which every episode begins, float32 [B, S]; None for a network
+        without one."""
 
-    def policy_forward(self, observations: Array, state: Array | None) -> tuple[Array, Array | None, Array | None]:
+    def policy_forward(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
         """Observations [B, ...] -> distribution parameters [B, P], values [B], the state after.
 
-        The values are None if `values` takes those of a whole rollout, which are then asked for at its end.
+        The values are None if `values` takes those of a whole rollout, which are then asked for at
+        its end.
         """
 
     def values(self, observations: Array, state: Array | None) -> Array:
-        """V(s), float32 [N]. state: the one before s. Without a state perhaps of [T, B, ...], see above: [T, B]."""
+        """V(s), float32 [N]. state: the one before s. Without a state perhaps of [T, B, ...], see
+        above: [T, B]."""
 
 
-# Actions, their log-probabilities, values (None: see `PolicyNetwork`), and the recurrent state after the observations
+# Actions, their log-probabilities, values (None: see `PolicyNetwork`), and the recurrent state
+# after the observations
 # that they are for.
 _Choice = tuple[Array, Floats, Floats | None, Array | None]
 
-# A row of a rollout as it comes: a choice, and the environments' answer. An environment never writes into an array
+# A row of a rollout as it comes: a choice, and the environments' answer. An environment never
+# writes into an array
 # again, and to concatenate T of them at once is cheaper than to copy each.
 _Row = tuple[Array, Floats, Floats | None, Array | None, Step]
 
 
 @dataclass(eq=False)
 class Actor:
-    """A worker's environments, and what must outlive a rollout: observations, running returns, recurrent state.
+    """A worker's environments, and what must outlive a rollout: observations, running returns,
+    recurrent state.
 
-    env: K environments, which `reset` has not been called on. network: where actions come from. rng: draws them.
-    settings: of rewards, of time limits and of `info`: see `Environment`. Reported returns are of raw rewards.
-    rollout_length: steps of a rollout, or "episode" for one whole episode. With one environment a rollout also ends
-        where an episode does, so it never spans two episodes (Mnih et al. 2016, algorithm S3).
-    epsilon: probability of a uniformly random action, for a single choice only. Log-probabilities are those of the
-        mixture, since that is what acted.
+    env: K environments, which `reset` has not been called on. network: where actions come from.
+        rng: draws them.
+    settings: of rewards, of time limits and of `info`: see `Environment`. Reported returns are of
+        raw rewards.
+    rollout_length: steps of a rollout, or "episode" for one whole episode. With one environment a
+        rollout also ends where an episode does, so it never spans two episodes (Mnih et al. 2016,
+        algorithm S3).
+    epsilon: probability of a uniformly random action, for a single choice only. Log-probabilities
+        are those of the mixture, since that is what acted.
     heartbeat: beats with each step.
-    value_of_action: V(s_t) is replaced by Q^-(s_t, a_t) of the action that is taken in s_t, for Sarsa. So the first
-        action of a rollout is chosen at the end of the one before, whose last target needs it. At a time limit no
-        action is taken: there the network's V(s) stays.
+    value_of_action: V(s_t) is replaced by Q^-(s_t, a_t) of the action that is taken in s_t, for
+        Sarsa. So the first action of a rollout is chosen at the end of the one before, whose last
+        target needs it. At a time limit no action is taken: there the network's V(s) stays.
 
     Raises EnvError where an environment goes wrong.
     """
@@ -166,10 +198,12 @@ class Actor:
     def collect(self, snapshot: Snapshot, progress: float = 0.0) -> Rollout:
         """Step the environments until the rollout is full.
 
-        snapshot: the pull that the network acts with. progress: share of the run that is done, for schedules.
+        snapshot: the pull that the network acts with. progress: share of the run that is done, for
+        schedules.
         """
         normalizer = snapshot.normalizer
-        first, first_state = self._observations, self._state
+        first = self._observations
+        first_state = self._state
         epsilon = self.epsilon
         if isinstance(epsilon, EpsilonByWorker):
             epsilon = epsilon.sample(progress, self.rng)
@@ -181,10 +215,18 @@ class Actor:
         truncated = _stack([step.truncated for step in steps])
         valid = _stack([step.valid for step in steps])
         self._require_finite(raw, rewards)
-        if {terminated.dtype, truncated.dtype, valid.dtype} != {np.dtype(bool)}:  # of a user's own batch
-            raise EnvError(f"{type(self.env).__name__} returned a Step whose terminated, truncated, valid are no bools")
+        # of a user's own batch
+        if {terminated.dtype, truncated.dtype, valid.dtype} != {np.dtype(bool)}:
+            raise EnvError(
+                f"{type(self.env).__name__} returned a Step whose terminated, truncated, "
+                "valid are no bools"
+            )
         observations = raw if normalizer is None else normalizer.observations(raw)
-        values = self.network.values(observations, None) if acted_values[0] is None else _stack(acted_values)
+        values = (
+            self.network.values(observations, None)
+            if acted_values[0] is None
+            else _stack(acted_values)
+        )
 
         if self.settings.time_limit_is_terminal:
             terminated, truncated = terminated | truncated, np.zeros_like(truncated)
@@ -195,21 +237,34 @@ class Actor:
         episodes = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
         if len(episodes) and (self._info_numbers.keys or any(step.final_info for step in steps)):
             self._add_numbers(episodes, steps, episode_over)
-        learned_rewards, stats = shaped_rewards(self.settings, rewards, terminated, valid, progress), None
+        learned_rewards = shaped_rewards(self.settings, rewards, terminated, valid, progress)
+        stats = None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards, stats)
         return Rollout(
-            observations=observations, actions=_stack(actions), log_probs=_stack(log_probs), rewards=learned_rewards,
-            values=values, next_values=next_values, terminated=terminated, truncated=truncated, valid=valid,
-            version=snapshot.version, state=first_state, episodes=episodes,
-            transitions=int(np.count_nonzero(valid)), stats=stats,
-        )  # fmt: skip
+            observations=observations,
+            actions=_stack(actions),
+            log_probs=_stack(log_probs),
+            rewards=learned_rewards,
+            values=values,
+            next_values=next_values,
+            terminated=terminated,
+            truncated=truncated,
+            valid=valid,
+            version=snapshot.version,
+            state=first_state,
+            episodes=episodes,
+            transitions=int(np.count_nonzero(valid)),
+            stats=stats,
+        )
 
     def _add_numbers(self, episodes: Episodes, steps: Sequence[Step], over: Bools) -> None:
         """Give episodes the environment's own numbers. over: bool [T, B], an episode ended."""
         # Step by step, which is the order of `episodes`.
-        infos = [(steps[time].final_info or {}).get(env, {}) for time, env in np.argwhere(over).tolist()]
+        infos = [
+            (steps[time].final_info or {}).get(env, {}) for time, env in np.argwhere(over).tolist()
+        ]
         episodes.numbers = number_columns([self._info_numbers.of(info) for info in infos])
         episodes.left_out = self._info_numbers.warning()
 
@@ -220,7 +275,8 @@ class Actor:
         distribution = network.distribution
         self.heartbeat.begin(STEPPING)
         beat = self.heartbeat.beat
-        observations, state = self._observations, self._state
+        observations = self._observations
+        state = self._state
         rows: list[_Row] = []
         chosen = self._next_choice
         self._next_choice = None
@@ -228,7 +284,9 @@ class Actor:
         last = None if values_actions else length
         while len(rows) != last:
             if chosen is None:
-                network_observations = observations if normalizer is None else normalizer.observations(observations)
+                network_observations = (
+                    observations if normalizer is None else normalizer.observations(observations)
+                )
                 parameters, values, state = network.policy_forward(network_observations, state)
                 if epsilon:
                     assert isinstance(distribution, SingleChoice)
@@ -267,11 +325,18 @@ class Actor:
                 raise EnvError(f"{type(self.env).__name__} returned {what} that is {found}")
 
     def _next_values(
-        self, values: Floats, terminated: Bools, truncated: Bools, rows: Sequence[_Row], normalizer: Normalizer | None
+        self,
+        values: Floats,
+        terminated: Bools,
+        truncated: Bools,
+        rows: Sequence[_Row],
+        normalizer: Normalizer | None,
     ) -> Floats:
-        """V(s_{t+1}) [T, B], with one call of the network for all states that no step of the rollout has valued.
+        """V(s_{t+1}) [T, B], with one call of the network for all states that no step of the
+        rollout has valued.
 
-        A final observation is valued with the recurrent state after its step, before ended episodes have reset it.
+        A final observation is valued with the recurrent state after its step, before ended episodes
+        have reset it.
         """
         *_, states, steps = zip(*rows, strict=True)
         next_values = np.empty_like(values)
@@ -290,21 +355,27 @@ class Actor:
             if self._state is not None:
                 after = [row[env : env + 1] for t, env in cut if (row := states[t]) is not None]
                 state = np.concatenate([self._state, *after] if bootstraps_end else after)
-            found = self.network.values(raw if normalizer is None else normalizer.observations(raw), state)
+            found = self.network.values(
+                raw if normalizer is None else normalizer.observations(raw), state
+            )
             if bootstraps_end:
                 next_values[-1], found = found[: self.env.count], found[self.env.count :]
             next_values[times, envs] = found
         next_values[terminated] = 0.0
         return next_values
 
-    def _measure(self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools) -> Stats:
+    def _measure(
+        self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools
+    ) -> Stats:
         """Statistics of what is normalized, over the rows that are transitions."""
         observations = normalizer.part_to_measure(raw, valid)
         if normalizer.reward_scale is None:
             return measure_stats(observations, None)
         if normalizer.reward_mean is not None:
             return measure_stats(observations, rewards[valid])
-        return measure_stats(observations, discounted_sums(self._discounted, rewards, ended, self.gamma)[valid])
+        return measure_stats(
+            observations, discounted_sums(self._discounted, rewards, ended, self.gamma)[valid]
+        )
 
 
 def _stack(rows: Sequence[Array]) -> Array:

@@ -1,12 +1,15 @@
-"""Synchronous rounds: one gradient from every living worker, or of a quorum, averaged, then one optimizer step.
+"""Synchronous rounds: one gradient from every living worker, or of a quorum, averaged, then one
+optimizer step.
 
-A worker that makes several gradients of one rollout takes part in rounds until it has finished with the rollout. It
-then waits until the others have finished with theirs, so that all workers act with the same parameters.
+A worker that makes several gradients of one rollout takes part in rounds until it has finished with
+the rollout. It then waits until the others have finished with theirs, so that all workers act with
+the same parameters.
 
-A round needs gradients of a quorum, M of N workers, or one from each worker that can bring one where these are fewer.
-Without a quorum M is N. A rollout's end needs as many: a turn is over once M living workers, or all, have finished a
-rollout in it, and these go on. Nobody waits for ever: if all wait, those that have not finished have submitted, so the
-round is complete; if there are none of these, the turn is.
+A round needs gradients of a quorum, M of N workers, or one from each worker that can bring one
+where these are fewer. Without a quorum M is N. A rollout's end needs as many: a turn is over once M
+living workers, or all, have finished a rollout in it, and these go on. Nobody waits for ever: if
+all wait, those that have not finished have submitted, so the round is complete; if there are none
+of these, the turn is.
 """
 
 from __future__ import annotations
@@ -29,13 +32,17 @@ HAS_LEFT = np.iinfo(np.int64).max
 
 
 class SynchronousRounds:
-    """The workers that have submitted a gradient to the current round, or finished with their rollout.
+    """The workers that have submitted a gradient to the current round, or finished with their
+    rollout.
 
-    arrays: views of the shared block, as `specs` describes them. lock: the store's, which `submit` needs too: who sees
-    a worker's round must also see its gradient. quorum: gradients that close a round.
+    arrays: views of the shared block, as `specs` describes them. lock: the store's, which `submit`
+    needs too: who sees a worker's round must also see its gradient. quorum: gradients that close a
+    round.
     """
 
-    def __init__(self, arrays: dict[str, Array], lock: AbstractContextManager[Any], quorum: int) -> None:
+    def __init__(
+        self, arrays: dict[str, Array], lock: AbstractContextManager[Any], quorum: int
+    ) -> None:
         self._rows = arrays["rounds"]
         self._gradients = arrays["gradients"]
         self._flags = arrays["round_flags"]
@@ -71,8 +78,9 @@ class SynchronousRounds:
     def round_in_progress(self, worker: int, step: Callable[[Floats], object]) -> bool:
         """Return whether the round to which the worker last submitted is still open.
 
-        Whoever finds a round complete ends it, so no round depends on one particular worker. step: is called with the
-        average [P], at last: if this worker is killed in between, the round has no step, rather than two.
+        Whoever finds a round complete ends it, so no round depends on one particular worker. step:
+        is called with the average [P], at last: if this worker is killed in between, the round has
+        no step, rather than two.
         """
         while self._waits_for_round(worker) and self._is_round_complete():
             with self._lock:
@@ -87,7 +95,8 @@ class SynchronousRounds:
         return bool(self._flags[COMPLETED] < self._rows[worker, ROUND])
 
     def _is_round_complete(self) -> bool:
-        """Return whether a quorum, or every worker that takes part, has submitted to the current round.
+        """Return whether a quorum, or every worker that takes part, has submitted to the current
+        round.
 
         A gradient of a worker that has died since counts for the quorum: it is in the average.
         """
@@ -96,8 +105,10 @@ class SynchronousRounds:
         return bool(ready.sum() >= self._quorum or (ready | ~takes_part).all())
 
     def _average(self) -> Floats | None:
-        """The round's gradients averaged by their weights, float32 [P]; None if the round has none."""
-        members = self._rows[:, ROUND] == self._flags[COMPLETED] + 1  # others wait for a later round
+        """The round's gradients averaged by their weights, float32 [P]; None if the round has
+        none."""
+        # others wait for a later round
+        members = self._rows[:, ROUND] == self._flags[COMPLETED] + 1
         weights = self._rows[:, WEIGHT] * members
         if not weights.any():
             return None
@@ -105,7 +116,8 @@ class SynchronousRounds:
         return gradient
 
     def finish_rollout(self, worker: int) -> None:
-        """Take a worker out of rounds until all others, or a quorum, have finished their rollouts too."""
+        """Take a worker out of rounds until all others, or a quorum, have finished their rollouts
+        too."""
         with self._lock:  # so that the turn does not end meanwhile
             if self._rows[worker, FINISHED] != HAS_LEFT:
                 self._rows[worker, FINISHED] = self._flags[TURNS] + 1
@@ -135,6 +147,7 @@ class SynchronousRounds:
         self._rows[worker, FINISHED] = HAS_LEFT
 
     def join(self, worker: int) -> None:
-        """Let a worker that has left, or its replacement, take part in the turn that the others are in."""
+        """Let a worker that has left, or its replacement, take part in the turn that the others are
+        in."""
         if self._rows[worker, FINISHED] == HAS_LEFT:
             self._rows[worker, FINISHED] = self._flags[TURNS]

@@ -1,7 +1,7 @@
 """The source of every random number: one seed, and the role, worker and environment that draws.
 
-Two streams never share a SeedSequence. One more worker therefore changes nothing for the others, and a resumed run
-draws new numbers instead of playing its first episodes again.
+Two streams never share a SeedSequence. One more worker therefore changes nothing for the others,
+and a resumed run draws new numbers instead of playing its first episodes again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 
 
 class Role(IntEnum):
-    """Purposes of random numbers. The values are part of what a seed means: never reuse or renumber them."""
+    """Purposes of random numbers. The values are part of what a seed means: never reuse or renumber
+    them."""
 
     PARAMETERS = 0
     ACTIONS = 1
@@ -29,12 +30,17 @@ class Role(IntEnum):
     GLOBAL = 8
 
 
-def sequence(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.SeedSequence:
-    """The seed sequence of a role, for one environment of one worker, after `resumed` resumptions."""
+def sequence(
+    seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0
+) -> np.random.SeedSequence:
+    """The seed sequence of a role, for one environment of one worker, after `resumed`
+    resumptions."""
     return np.random.SeedSequence(seed, spawn_key=(int(role), worker, env, resumed))
 
 
-def generator(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> np.random.Generator:
+def generator(
+    seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0
+) -> np.random.Generator:
     """The generator of a role. No two roles, workers, environments or sessions share numbers."""
     return np.random.Generator(np.random.PCG64(sequence(seed, role, worker, env, resumed)))
 
@@ -44,13 +50,16 @@ def integer(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int =
     return int(sequence(seed, role, worker, env, resumed).generate_state(1)[0] >> 1)
 
 
-def environment_seeds(seed: int, role: Role, worker: int, count: int, resumed: int = 0) -> list[int]:
+def environment_seeds(
+    seed: int, role: Role, worker: int, count: int, resumed: int = 0
+) -> list[int]:
     """A seed for the first reset of each of a worker's `count` environments."""
     return [integer(seed, role, worker, env, resumed) for env in range(count)]
 
 
 def seed_globals(seed: int, worker: int, resumed: int = 0) -> None:
-    """Seed the global generators of Python, numpy and torch, from which a user's own environments and modules may draw.
+    """Seed the global generators of Python, numpy and torch, from which a user's own environments
+    and modules may draw.
 
     Worker processes are forked from one server: unseeded, all of them would draw the same numbers.
     """

@@ -1,8 +1,8 @@
 """The store: everything that workers share, with pull and push.
 
-A store joins three things in one block of memory: the parameters (`parameters`), the synchronous rounds (`rounds`) and
-what each worker counts (`counters`). A worker sees it only through the protocol `Store`, which backends implement for
-parameters that live elsewhere.
+A store joins three things in one block of memory: the parameters (`parameters`), the synchronous
+rounds (`rounds`) and what each worker counts (`counters`). A worker sees it only through the
+protocol `Store`, which backends implement for parameters that live elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ STOP = 0
 class Snapshot(NamedTuple):
     """The information that a pull brings besides the parameters.
 
-    version: number of updates that the parameters have had. steps: environment steps of the run so far.
+    version: number of updates that the parameters have had. steps: environment steps of the run so
+        far.
     normalizer: the frozen observation and reward statistics; None if nothing is normalized.
     rounds: number of synchronous rounds that are over. A gradient belongs to the one after these.
     multipliers: of the gradients that are based on this pull.
@@ -46,8 +47,10 @@ class Snapshot(NamedTuple):
 class Push:
     """A gradient on its way to the store, and what goes with it.
 
-    gradient: float32 [P], clipped; None if it was not finite or of no transition. Then only counters move.
-    snapshot: the pull that the gradient is based on. event: completed by the store, with what became of the gradient.
+    gradient: float32 [P], clipped; None if it was not finite or of no transition. Then only
+        counters move.
+    snapshot: the pull that the gradient is based on. event: completed by the store, with what
+        became of the gradient.
     weight: of the gradient in the average of a synchronous round; not used if there is no gradient.
     stats: measured in the rollouts of the gradient; None if nothing is normalized.
     rng: the worker's generator, whose state is saved with the push.
@@ -79,7 +82,8 @@ class Store(Protocol):
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Announce the worker's first step. Sets the generator to its saved state if there is one.
 
-        Returns how many episodes the worker has finished in earlier sessions, or its predecessors in this one.
+        Returns how many episodes the worker has finished in earlier sessions, or its predecessors
+        in this one.
         """
 
     def heartbeat(self, worker: int) -> Heartbeat:
@@ -91,8 +95,8 @@ class Store(Protocol):
     def push(self, worker: int, push: Push) -> Callable[[], bool]:
         """Hand over a gradient, without waiting for those of other workers.
 
-        Returns what tells, without blocking, whether the push is done: nothing that the worker waits for is open. It is
-        called until it says so. Then the event is complete.
+        Returns what tells, without blocking, whether the push is done: nothing that the worker
+        waits for is open. It is called until it says so. Then the event is complete.
         """
 
     def finish_rollout(self, worker: int) -> Callable[[], bool]:
@@ -108,7 +112,8 @@ class Store(Protocol):
 class SharedStore:
     """Parameters, rounds and counters in one block of memory that several workers may map.
 
-    block: a writable buffer of `spec.nbytes()` bytes, zeroed when it is new; None for memory of this process.
+    block: a writable buffer of `spec.nbytes()` bytes, zeroed when it is new; None for memory of
+        this process.
     lock: see `SharedParameters`.
     """
 
@@ -119,14 +124,19 @@ class SharedStore:
         self.counters = WorkerCounters(arrays)
         self.parameters = SharedParameters(spec, arrays, self.counters, lock)
         lock = self.parameters.lock
-        self.rounds = SynchronousRounds(arrays, lock, spec.quorum or spec.workers) if spec.synchronous else None
+        self.rounds = (
+            SynchronousRounds(arrays, lock, spec.quorum or spec.workers)
+            if spec.synchronous
+            else None
+        )
         self._flags = arrays["store_flags"]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Map the same block in the child process that this is sent to."""
         return SharedStore, (self.spec, self._block, self.parameters.lock)
 
-    # -- the worker's side --------------------------------------------------------------------------------------------
+    # -- the worker's side
+    # --------------------------------------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
@@ -138,7 +148,8 @@ class SharedStore:
         return self.stopped or self.steps >= self.spec.total_steps
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
-        """Set the worker's generator to its saved state, take part in rounds, and start the clock of the training."""
+        """Set the worker's generator to its saved state, take part in rounds, and start the clock
+        of the training."""
         unpack_rng(rng, self.counters.rng_states[worker])
         if self.rounds is not None:
             self.rounds.join(worker)
@@ -153,14 +164,18 @@ class SharedStore:
         with self.parameters.update_lock:
             version = self.parameters.copy(into)
             rounds = 0 if self.rounds is None else self.rounds.completed
-        return Snapshot(version, self.counters.steps, self.normalizer(), rounds, self.counters.multipliers)
+        return Snapshot(
+            version, self.counters.steps, self.normalizer(), rounds, self.counters.multipliers
+        )
 
     def peek(self) -> Snapshot:
-        """Return what a pull brings besides the parameters, for a worker whose network is elsewhere."""
+        """Return what a pull brings besides the parameters, for a worker whose network is
+        elsewhere."""
         return Snapshot(self.parameters.version, self.counters.steps, self.normalizer())
 
     def push(self, worker: int, push: Push) -> Callable[[], bool]:
-        """Step the parameters, or submit to the synchronous round after those that were over at the pull."""
+        """Step the parameters, or submit to the synchronous round after those that were over at the
+        pull."""
         self.counters.count(worker, push.event.steps, push.stats)
         self.counters.episodes[worker] += len(push.event.episodes)
         done: Callable[[], bool] = at_once
@@ -169,16 +184,20 @@ class SharedStore:
             done = at_once if done() else done  # whoever completes a round makes its step
         elif push.gradient is not None:
             version, steps, _, _, multipliers = push.snapshot
-            staleness = self.parameters.step(worker, push.gradient, version, steps, multipliers.learning_rate)
+            staleness = self.parameters.step(
+                worker, push.gradient, version, steps, multipliers.learning_rate
+            )
             push.event.updates += 1
             push.event.staleness[staleness] += 1
         self.counters.save_rng_state(worker, push.rng)
         return done
 
     def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Callable[[], bool]:
-        """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and nobody waits.
+        """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and
+        nobody waits.
 
-        A quorum is of gradients: who has none does not submit, and may bring another one to the same round.
+        A quorum is of gradients: who has none does not submit, and may bring another one to the
+        same round.
         """
         with self.parameters.lock:  # so that the gradient is visible before the row's round
             if push.snapshot.rounds < rounds.completed:
@@ -194,7 +213,9 @@ class SharedStore:
         """Make the steps of complete rounds, and return whether the worker's own round is over."""
 
         def step(gradient: Floats) -> None:
-            self.parameters.step_round(gradient, push.snapshot.steps, push.snapshot.multipliers.learning_rate)
+            self.parameters.step_round(
+                gradient, push.snapshot.steps, push.snapshot.multipliers.learning_rate
+            )
             push.event.updates += 1
 
         if rounds.round_in_progress(worker, step):
@@ -215,7 +236,8 @@ class SharedStore:
         if self.rounds is not None:
             self.rounds.leave(worker)
 
-    # -- everybody's --------------------------------------------------------------------------------------------------
+    # -- everybody's
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
@@ -230,38 +252,50 @@ class SharedStore:
     def normalizer(self) -> Normalizer | None:
         """The statistics of all workers as they are now; None if nothing is normalized."""
         stats = self.counters.stats()
-        return Normalizer.from_row(stats, self.spec.observations, self.spec.normalize_rewards) if len(stats) else None
+        return (
+            Normalizer.from_row(stats, self.spec.observations, self.spec.normalize_rewards)
+            if len(stats)
+            else None
+        )
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
         self._flags[STOP] = 1
 
-    # -- the trainer's side -------------------------------------------------------------------------------------------
+    # -- the trainer's side
+    # -------------------------------------------------------------------------------------------
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P], the optimizer's initial state, and multipliers of 1."""
         self.parameters.initialize(parameters)
         self.counters.multipliers = Multipliers()
 
-    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
-        """Multiply the learning rate, or the derivatives of the loss by the policy's entropy, from each worker's next
-        pull on. None leaves a multiplier as it is.
+    def set_multipliers(
+        self, *, learning_rate: float | None = None, entropy: float | None = None
+    ) -> None:
+        """Multiply the learning rate, or the derivatives of the loss by the policy's entropy, from
+        each worker's next pull on. None leaves a multiplier as it is.
 
         Raises ValueError for a number that is not finite, and for a learning rate's below 0.
         """
         given = {"learning_rate": learning_rate, "entropy": entropy}
-        multipliers = self.counters.multipliers._replace(**{name: x for name, x in given.items() if x is not None})
+        multipliers = self.counters.multipliers._replace(
+            **{name: x for name, x in given.items() if x is not None}
+        )
         if not (0 <= multipliers.learning_rate < math.inf and math.isfinite(multipliers.entropy)):
-            raise ValueError(f"multipliers must be finite, and the learning rate's >= 0: {multipliers}")
+            raise ValueError(
+                f"multipliers must be finite, and the learning rate's >= 0: {multipliers}"
+            )
         self.counters.multipliers = multipliers
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs, as plain numbers and arrays.
 
-        This never takes the lock: a worker may be stopped while it holds it. An update is prepared in the second copy,
-        so what was copied while the version stayed the same is whole. Otherwise it is copied again. Without a lock
-        there is one copy, which may be in the middle of an update, as in a pull. Counters may be some updates newer:
-        wide statistics take longer to copy than an update takes.
+        This never takes the lock: a worker may be stopped while it holds it. An update is prepared
+        in the second copy, so what was copied while the version stayed the same is whole. Otherwise
+        it is copied again. Without a lock there is one copy, which may be in the middle of an
+        update, as in a pull. Counters may be some updates newer: wide statistics take longer to
+        copy than an update takes.
         """
         while True:
             version = self.version
@@ -278,7 +312,8 @@ class SharedStore:
         self.counters.restore(state, state["version"])
 
     def start_from(self, state: Mapping[str, Any]) -> None:
-        """Begin with another run's parameters, and its observation statistics if both runs have some.
+        """Begin with another run's parameters, and its observation statistics if both runs have
+        some.
 
         Raises ValueError if they are of another network.
         """

@@ -29,10 +29,12 @@ from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
 from a3c_exp.schedules import progress_of
 
-# A single bad rollout passes, however many minibatches it has. So many in a row without a finite gradient end the run.
+# A single bad rollout passes, however many minibatches it has. So many in a row without a finite
+# gradient end the run.
 MAX_CONSECUTIVE_NONFINITE = 20
 
-# The norm of all parameters is measured at one push of so many: it changes slowly, and millions of numbers are read.
+# The norm of all parameters is measured at one push of so many: it changes slowly, and millions of
+# numbers are read.
 PARAMETER_NORM_EVERY = 10
 
 # A gradient that is not finite is refused and reported: numpy need not warn as well.
@@ -49,18 +51,25 @@ class Worker:
         self._store = store
         heartbeat = self._heartbeat = store.heartbeat(index)
         self._actor = make_actor(context, index, self._build_network, heartbeat)
-        self._learner = Learner(experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat)
+        self._learner = Learner(
+            experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat
+        )
         if context.measures:
-            measure_learner(context.measures, self._learner, measure_actor(context.measures, self._actor))
+            measure_learner(
+                context.measures, self._learner, measure_actor(context.measures, self._actor)
+            )
 
     def run(self) -> Iterator[Event | YieldPoint]:
-        """Pull, collect, gradient, push, until the run has its `total_steps`, the store has been stopped, or a rule of
-        `Stop` lets this worker leave.
+        """Pull, collect, gradient, push, until the run has its `total_steps`, the store has been
+        stopped, or a rule of `Stop` lets this worker leave.
 
-        Yields an Event after each push, and a YieldPoint where others may go first. Raises RunError if too many
-        rollouts in a row had no finite gradient.
+        Yields an Event after each push, and a YieldPoint where others may go first. Raises RunError
+        if too many rollouts in a row had no finite gradient.
         """
-        store, actor, learner, experiment = self._store, self._actor, self._learner, self._experiment
+        store = self._store
+        actor = self._actor
+        learner = self._learner
+        experiment = self._experiment
         total_steps = experiment.total_steps
         rules = LeavingRules(experiment.stop, store.start(self._index, actor.rng))
         while not store.stopped:
@@ -71,7 +80,8 @@ class Worker:
             if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
                 return
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, total_steps))
-            if experiment.returns.off_policy:  # V-trace learns with newer parameters than those that acted
+            # V-trace learns with newer parameters than those that acted
+            if experiment.returns.off_policy:
                 yield YieldPoint.BEFORE_PULL
                 snapshot = learner.pull()
             event = Event(self._index, left=rules.add(rollout.episodes))
@@ -95,7 +105,8 @@ class Worker:
 
 @dataclass(eq=False)
 class Learner:
-    """The half of a worker that learns: it makes gradients of rollouts in its own network, and pushes them.
+    """The half of a worker that learns: it makes gradients of rollouts in its own network, and
+    pushes them.
 
     worker: the index of its rows in the store. rng: draws minibatches. name: used in messages.
     heartbeat: beats with each gradient and push, and while this waits for others.
@@ -122,10 +133,14 @@ class Learner:
     def _copy_parameters(self) -> Snapshot:
         return self.store.pull(self.worker, self.network.vector)
 
-    def learn(self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None) -> Iterator[Event | YieldPoint]:
-        """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each minibatch.
+    def learn(
+        self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None
+    ) -> Iterator[Event | YieldPoint]:
+        """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each
+        minibatch.
 
-        snapshot: the pull that the gradient is based on. event: to be reported; a new one if there is none yet.
+        snapshot: the pull that the gradient is based on. event: to be reported; a new one if there
+        is none yet.
         """
         self.heartbeat.begin(LEARNING)
         algorithm = self.experiment.algorithm
@@ -145,7 +160,8 @@ class Learner:
             yield from self._wait(self.store.push(self.worker, push))
             self.heartbeat.beat()
             yield push.event
-        if rollout.transitions and not pushed:  # the run would never end: steps are counted with the first push
+        # the run would never end: steps are counted with the first push
+        if rollout.transitions and not pushed:
             method = f"{type(algorithm).__name__}.minibatches"
             raise RunError(f"{self.name}: {method} gave none for {event.steps} transitions")
         self._check_divergence(all_rejected=0 < pushed == rejected)
@@ -164,8 +180,11 @@ class Learner:
             event.add(metrics | _critic_metrics(batch))
         yield self._prepare_push(snapshot, event, event.steps, rollout.stats, batch)
 
-    def _minibatch_gradients(self, rollout: Rollout, event: Event, algorithm: MinibatchAlgorithm) -> Iterator[Push]:
-        """A pull and a push for each minibatch. What was collected is counted with the first push."""
+    def _minibatch_gradients(
+        self, rollout: Rollout, event: Event, algorithm: MinibatchAlgorithm
+    ) -> Iterator[Push]:
+        """A pull and a push for each minibatch. What was collected is counted with the first
+        push."""
         stats = rollout.stats
         batch = _ignore_nonfinite(self._batch)(rollout)
         extra = _critic_metrics(batch)
@@ -174,7 +193,8 @@ class Learner:
         length, count = batch.shape
         for columns in algorithm.minibatches(count, length, self.rng):
             minibatch = batch.take(columns)
-            # Pixels stay scaled as they were when the rollout was taken up: another scale would change pi / mu.
+            # Pixels stay scaled as they were when the rollout was taken up: another scale would
+            # change pi / mu.
             snapshot = self._copy_parameters()
             self.network.zero_grad()
             _, metrics = self._add_gradient(minibatch, snapshot)
@@ -182,14 +202,20 @@ class Learner:
             yield self._prepare_push(snapshot, event, minibatch.transitions, stats, minibatch)
             if self.store.stopped or algorithm.should_stop_early(metrics):
                 return
-            event, stats, extra = Event(self.worker), None, {}
+            event = Event(self.worker)
+            stats = None
+            extra = {}
 
     @_ignore_nonfinite
-    def _add_gradient(self, source: Rollout | BatchArrays, snapshot: Snapshot) -> tuple[BatchArrays, dict[str, float]]:
-        """Add the loss's gradient over a rollout, or over a batch whose advantages and targets are known, to
-        `network.gradient`. Returns the loss's batch and its metrics."""
+    def _add_gradient(
+        self, source: Rollout | BatchArrays, snapshot: Snapshot
+    ) -> tuple[BatchArrays, dict[str, float]]:
+        """Add the loss's gradient over a rollout, or over a batch whose advantages and targets are
+        known, to `network.gradient`. Returns the loss's batch and its metrics."""
         network, algorithm = self.network, self.experiment.algorithm
-        outputs, backward = network.evaluate(source.observations, source.actions, source.recurrent_input)
+        outputs, backward = network.evaluate(
+            source.observations, source.actions, source.recurrent_input
+        )
         batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
         gradient, metrics = algorithm.gradient(outputs, batch, progress, network.loss_module)
@@ -202,53 +228,87 @@ class Learner:
     def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
         """A rollout with its advantages and targets.
 
-        outputs: of the learner's network for the same rollout, for returns that correct for off-policy data.
+        outputs: of the learner's network for the same rollout, for returns that correct for
+        off-policy data.
         """
         experiment = self.experiment
         advantages, targets = self._estimate(experiment.returns, rollout, outputs)
         if experiment.critic_returns is not None:
             _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
         return BatchArrays(
-            observations=rollout.observations, actions=rollout.actions, log_probs=rollout.log_probs,
-            values=rollout.values, rewards=rollout.rewards, advantages=advantages, targets=targets,
+            observations=rollout.observations,
+            actions=rollout.actions,
+            log_probs=rollout.log_probs,
+            values=rollout.values,
+            rewards=rollout.rewards,
+            advantages=advantages,
+            targets=targets,
             mask=None if rollout.valid.all() else rollout.valid.astype(np.float32),
             recurrent_input=rollout.recurrent_input,
-        )  # fmt: skip
+        )
 
-    def _estimate(self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None) -> tuple[Floats, Floats]:
+    def _estimate(
+        self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None
+    ) -> tuple[Floats, Floats]:
         """Advantages and targets, float32 [T, B] each."""
         if outputs is not None and returns.off_policy:
-            return returns(with_learner_values(rollout, outputs.values, outputs.log_probs), self.experiment.gamma)
+            return returns(
+                with_learner_values(rollout, outputs.values, outputs.log_probs),
+                self.experiment.gamma,
+            )
         return returns(rollout, self.experiment.gamma)
 
     def _prepare_push(
-        self, snapshot: Snapshot, event: Event, transitions: int, stats: Stats | None, batch: BatchArrays | None
+        self,
+        snapshot: Snapshot,
+        event: Event,
+        transitions: int,
+        stats: Stats | None,
+        batch: BatchArrays | None,
     ) -> Push:
-        """Clip the gradient; leave it out if it, or its square, is not finite, or if it is of no transition.
+        """Clip the gradient; leave it out if it, or its square, is not finite, or if it is of no
+        transition.
 
         batch: None if there is none.
         """
         experiment, network = self.experiment, self.network
         norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
-        rate = experiment.optimizer.learning_rate * experiment.schedule(progress) * snapshot.multipliers.learning_rate
+        rate = (
+            experiment.optimizer.learning_rate
+            * experiment.schedule(progress)
+            * snapshot.multipliers.learning_rate
+        )
         event.add({"grad_norm": norm, "learning_rate": rate})
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
-        is_usable = math.isfinite(norm) and min(norm, experiment.optimizer.max_grad_norm or math.inf) < TOO_LARGE
+        is_usable = (
+            math.isfinite(norm)
+            and min(norm, experiment.optimizer.max_grad_norm or math.inf) < TOO_LARGE
+        )
         if not is_usable:
             event.counts["rejected"] += 1
             event.metrics.clear()
             assert batch is not None  # without one the gradient is 0
             self._explanation = explain_divergence(network, batch)
-            what = f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite, or too large, was refused"
+            what = (
+                f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite, "
+                "or too large, was refused"
+            )
             event.explanation = f"{what}. {self._explanation}"
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
         gradient = network.gradient if is_usable and weight else None
         event.contributions = int(gradient is not None)
-        return Push(gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=self.rng)
+        return Push(
+            gradient=gradient,
+            snapshot=snapshot,
+            event=event,
+            weight=weight,
+            stats=stats,
+            rng=self.rng,
+        )
 
     def _wait(self, done: Callable[[], bool]) -> Iterator[YieldPoint]:
         """Wait where a synchronous round waits for others."""
@@ -257,10 +317,14 @@ class Learner:
             yield YieldPoint.WAITING
 
     def _check_divergence(self, *, all_rejected: bool) -> None:
-        """Count a rollout. Raises RunError after too many in a row of which all gradients were rejected."""
+        """Count a rollout. Raises RunError after too many in a row of which all gradients were
+        rejected."""
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
-            refused = f"all gradients of the last {MAX_CONSECUTIVE_NONFINITE} rollouts were not finite, or too large"
+            refused = (
+                f"all gradients of the last {MAX_CONSECUTIVE_NONFINITE} rollouts were "
+                "not finite, or too large"
+            )
             raise RunError(f"{self.name}: {refused}. {self._explanation}")
 
 
@@ -275,15 +339,21 @@ def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
 
 
 def make_actor(
-    context: RunContext, worker: int, make_network: Callable[[EnvBatch], PolicyNetwork], heartbeat: Heartbeat
+    context: RunContext,
+    worker: int,
+    make_network: Callable[[EnvBatch], PolicyNetwork],
+    heartbeat: Heartbeat,
 ) -> Actor:
-    """A worker's actor. Its random numbers depend on the seed, the worker's index and its incarnation alone.
+    """A worker's actor. Its random numbers depend on the seed, the worker's index and its
+    incarnation alone.
 
     make_network: the policy network for the environments, local or remote.
     """
     experiment, env_settings = context.experiment, context.experiment.env
     count, resumed = experiment.envs_per_worker, context.resumed
-    seeds = seeding.environment_seeds(experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed)
+    seeds = seeding.environment_seeds(
+        experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed
+    )
     rng = seeding.generator(experiment.seed, seeding.Role.ACTIONS, worker, resumed=resumed)
     with construction:  # another thread may be making its network
         seeding.seed_globals(experiment.seed, worker, resumed)
@@ -292,9 +362,16 @@ def make_actor(
     env = env_settings.make(count, seeds)
     try:
         return Actor(
-            env, make_network(env), rng, env_settings, experiment.rollout_length, experiment.gamma, experiment.epsilon,
-            heartbeat, experiment.algorithm.value_of_action,
-        )  # fmt: skip
+            env,
+            make_network(env),
+            rng,
+            env_settings,
+            experiment.rollout_length,
+            experiment.gamma,
+            experiment.epsilon,
+            heartbeat,
+            experiment.algorithm.value_of_action,
+        )
     except BaseException:  # a reset may raise
         close_within(env)
         raise

@@ -1,10 +1,11 @@
 """Environments in batches: K of them step together, and a step means the same for every kind.
 
-`Environment` is the component that a configuration names; it makes an `EnvBatch`, whose every step is a `Step`.
-`Gym` is the component for anything registered with gymnasium, `Atari` the one for Atari games. Another source of
-environments (a simulator of your own, EnvPool) is another subclass of `Environment`. Its `make` can put gymnasium
-environments into a `SyncEnvBatch`, wrap a native vector environment in a `VectorEnvBatch`, or return an `EnvBatch` of
-its own.
+`Environment` is the component that a configuration names; it makes an `EnvBatch`, whose every step
+is a `Step`.
+`Gym` is the component for anything registered with gymnasium, `Atari` the one for Atari games.
+Another source of environments (a simulator of your own, EnvPool) is another subclass of
+`Environment`. Its `make` can put gymnasium environments into a `SyncEnvBatch`, wrap a native vector
+environment in a `VectorEnvBatch`, or return an `EnvBatch` of its own.
 """
 
 from __future__ import annotations

@@ -33,10 +33,12 @@ class WrongAnswerError(ValueError):
 class AnswerCheck:
     """Converts observations of `space`, and finds those that cannot be used.
 
-    An observation must have the shape of `space`. Its numbers must be finite in float32; whole numbers in range where
-    the space is discrete or one of images, since a conversion would change them silently.
+    An observation must have the shape of `space`. Its numbers must be finite in float32; whole
+    numbers in range where the space is discrete or one of images, since a conversion would change
+    them silently.
 
-    `observations` runs at every step and is quick. `fault` says afterwards what is wrong with one of them.
+    `observations` runs at every step and is quick. `fault` says afterwards what is wrong with one
+    of them.
 
     actions: of the environment, for `require_action`.
     """
@@ -45,7 +47,9 @@ class AnswerCheck:
         self.space, (self.box, self._encode) = space, encoder(space)
         self._shape = space.shape
         self._picture = self.box.dtype == np.uint8
-        self._kinds = "iub" if self._picture or isinstance(space, (Discrete, MultiDiscrete)) else "fiub"
+        self._kinds = (
+            "iub" if self._picture or isinstance(space, (Discrete, MultiDiscrete)) else "fiub"
+        )
         self._plain = isinstance(space, Box) and bool(space.shape) and not self._picture
         parts = self.box.parts if isinstance(self.box, PartsBox) else ()
         self._parts = [(part, AnswerCheck(part.space)) for part in parts]
@@ -54,14 +58,16 @@ class AnswerCheck:
         self._choices = np.cumsum(sizes) - np.ravel(sizes)
 
     def observations(self, observations: Sequence[Any] | Array) -> Array | None:
-        """K observations as the policy takes them, a new array [K, ...]; None if one of them cannot be used."""
+        """K observations as the policy takes them, a new array [K, ...]; None if one of them cannot
+        be used."""
         if self._parts:
             return self._joined(observations)
         try:
             raw = np.array(observations)
         except Exception:  # their shapes differ, or they are no numbers
             return None
-        # The usual case. The sum of squares is a third of the cost of isfinite, and may refuse too much.
+        # The usual case. The sum of squares is a third of the cost of isfinite, and may refuse too
+        # much.
         if raw.dtype is _FLOAT32 and self._plain and raw.shape[1:] == self._shape:
             flat = raw.ravel()
             if flat.dot(flat) < LARGEST:
@@ -70,7 +76,9 @@ class AnswerCheck:
         if raw.shape[1:] != self._shape and (self._shape != () or raw.shape[1:] != (1,)):
             return None
         kind = raw.dtype.kind
-        if kind not in self._kinds or (kind == "f" and not (np.abs(raw) <= np.float64(LARGEST)).all()):
+        if kind not in self._kinds or (
+            kind == "f" and not (np.abs(raw) <= np.float64(LARGEST)).all()
+        ):
             return None
         if self._picture:
             fits = raw.dtype == np.uint8 or (raw.size and raw.min() >= 0 and raw.max() <= 255)
@@ -79,8 +87,11 @@ class AnswerCheck:
             return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
         return None
 
-    def batch(self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array | None = None) -> Array:
-        """The same for environments with these indices, None: 0 to K - 1. Raises WrongAnswerError."""
+    def batch(
+        self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array | None = None
+    ) -> Array:
+        """The same for environments with these indices, None: 0 to K - 1. Raises
+        WrongAnswerError."""
         indices = range(len(observations)) if indices is None else indices
         found = self.observations(observations)
         if found is not None and len(found) == len(indices):
@@ -89,10 +100,13 @@ class AnswerCheck:
             if fault := self.fault(observation):
                 raise WrongAnswerError(fault, int(index))
         expected = (len(indices), *(self._shape or self.box.shape))
-        raise WrongAnswerError(f"observations of {getattr(observations, 'shape', 'several shapes')}, not {expected}")
+        raise WrongAnswerError(
+            f"observations of {getattr(observations, 'shape', 'several shapes')}, not {expected}"
+        )
 
     def rows(self, observations: Any) -> Iterable[Any]:
-        """The observations of a batch one by one: of a list, an array, or a mapping or tuple of arrays [K, ...]."""
+        """The observations of a batch one by one: of a list, an array, or a mapping or tuple of
+        arrays [K, ...]."""
         is_batched = isinstance(observations, (Mapping, tuple))
         return iterate(batch_space(self.space), observations) if is_batched else observations
 
@@ -119,8 +133,8 @@ class AnswerCheck:
         return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
 
     def require_action(self, observations: Array, over: Bools | bool = False) -> None:
-        """Raise WrongAnswerError if the mask of an observation [K, ...] allows no action, or nothing for one of several
-        choices. over: bool [K], those that are not acted on.
+        """Raise WrongAnswerError if the mask of an observation [K, ...] allows no action, or
+        nothing for one of several choices. over: bool [K], those that are not acted on.
         """
         if self.mask is None:
             return
@@ -163,7 +177,8 @@ def rewards_of(rewards: Any, count: int) -> Floats:
 
 
 def _reward(reward: Any, index: int) -> float:
-    """A reward, which may be an array of one number. Raises WrongAnswerError unless it is finite."""
+    """A reward, which may be an array of one number. Raises WrongAnswerError unless it is
+    finite."""
     with suppress(Exception):  # an object of the environment's own may raise anything here
         number = np.asarray(reward)
         if number.dtype.kind in "fiub" and number.size == 1 and abs(number.item()) <= LARGEST:

@@ -1,4 +1,5 @@
-"""Atari games through the native vector environment of the Arcade Learning Environment (Bellemare et al. 2013)."""
+"""Atari games through the native vector environment of the Arcade Learning Environment (Bellemare
+et al. 2013)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ MAX_NOOPS = 10_000
 Size = Annotated[int, whole(1, 1024)]
 """Larger numbers are taken for typing errors: the console's screen has 210 x 160 points."""
 
-ROWS, COLUMNS = 210, 160
+ROWS = 210
+COLUMNS = 160
 """Size of the console's image. A few games have more rows, which are scaled to these."""
 
 
@@ -38,25 +40,31 @@ class Atari(Environment):
     """A game of the Atari 2600, K copies of it stepped together in C++.
 
     An observation is uint8 [frame_stack, height, width]: the last frames in grey, the oldest first.
-    A step lasts `frame_skip` frames, and its image is the maximum of the last two, pixel by pixel (Mnih et al. 2015,
-    Nature 518, 529-533). Reported scores are the game's own: `reward_clip` is for training alone.
+    A step lasts `frame_skip` frames, and its image is the maximum of the last two, pixel by pixel
+    (Mnih et al. 2015, Nature 518, 529-533). Reported scores are the game's own: `reward_clip` is
+    for training alone.
 
-    game: its name in the Arcade Learning Environment, words joined by underscores ('space_invaders').
-    repeat_action_probability: at each frame, that the game repeats the last action in place of the new one. 0.25 is the
-        protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0, fire_reset false, full_action_space true.
-    noop_max: an episode begins with fewer frames than this without an action; the number is drawn uniformly.
+    game: its name in the Arcade Learning Environment, words joined by underscores
+        ('space_invaders').
+    repeat_action_probability: at each frame, that the game repeats the last action in place of the
+        new one. 0.25 is the protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0,
+        fire_reset false, full_action_space true.
+    noop_max: an episode begins with fewer frames than this without an action; the number is drawn
+        uniformly.
     frame_skip: frames an action lasts.
     max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
-    terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The game, its score and
-        its length go on. Evaluations are of whole games in any case.
-    fire_reset: press fire at the start of games whose actions have it, which with full_action_space are all.
+    terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The
+        game, its score and its length go on. Evaluations are of whole games in any case.
+    fire_reset: press fire at the start of games whose actions have it, which with full_action_space
+        are all.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
     frame_stack, height, width: of an observation.
-    crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image of 210 rows and 160
-        columns, which is scaled to height x width; None: all of it.
-    threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the others down.
-    reward_clip: 1 by default, as Mnih et al. clip. The other settings are those of every `Environment`; with
-        terminal_on_life_loss every lost life is a death to `terminal_reward`.
+    crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image
+        of 210 rows and 160 columns, which is scaled to height x width; None: all of it.
+    threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the
+        others down.
+    reward_clip: 1 by default, as Mnih et al. clip. The other settings are those of every
+        `Environment`; with terminal_on_life_loss every lost life is a death to `terminal_reward`.
     """
 
     game: str
@@ -75,15 +83,22 @@ class Atari(Environment):
     reward_clip: Positive | Schedule | None = 1.0
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is no such game.
+        """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is
+        no such game.
 
         render_mode: None or 'rgb_array': images in grey of the first game.
         """
         if render_mode not in (None, "rgb_array"):
-            raise ConfigError("game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it")
+            raise ConfigError(
+                "game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it"
+            )
         register("ALE/", "game", self.game)
         # Only registered games: to make a game for two players would end the program at once.
-        games = {spec.kwargs["game"] for name, spec in gymnasium.registry.items() if name.startswith("ALE/")}
+        games = {
+            spec.kwargs["game"]
+            for name, spec in gymnasium.registry.items()
+            if name.startswith("ALE/")
+        }
         if self.game not in games:
             guess = did_you_mean(self.game.lower(), games, list_all=False)
             problem = f"there is no such game (https://ale.farama.org/environments). {guess}"
@@ -94,26 +109,39 @@ class Atari(Environment):
         """The vector environment, with images of this size."""
         vector_env = importlib.import_module("ale_py.vector_env")
         return vector_env.AtariVectorEnv(
-            self.game, count, num_threads=self.threads, autoreset_mode=AutoresetMode.SAME_STEP,
-            max_num_frames_per_episode=self.max_frames, repeat_action_probability=self.repeat_action_probability,
-            full_action_space=self.full_action_space, img_height=height, img_width=width,
-            stack_num=self.frame_stack, frameskip=self.frame_skip, maxpool=self.frame_skip > 1,
-            noop_max=self.noop_max, reward_clipping=False, use_fire_reset=self.fire_reset,
-        )  # fmt: skip
+            self.game,
+            count,
+            num_threads=self.threads,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            max_num_frames_per_episode=self.max_frames,
+            repeat_action_probability=self.repeat_action_probability,
+            full_action_space=self.full_action_space,
+            img_height=height,
+            img_width=width,
+            stack_num=self.frame_stack,
+            frameskip=self.frame_skip,
+            maxpool=self.frame_skip > 1,
+            noop_max=self.noop_max,
+            reward_clipping=False,
+            use_fire_reset=self.fire_reset,
+        )
 
 
 class _AtariBatch(VectorEnvBatch):
-    """An EnvBatch over the vector environment. It returns new arrays at every step, so nothing is copied here.
+    """An EnvBatch over the vector environment. It returns new arrays at every step, so nothing is
+    copied here.
 
-    An episode that ends restarts in the same step. Unlike other native vector environments it takes a seed for each
-    game, and its final observations are one array, in which only rows of ended episodes are meaningful.
+    An episode that ends restarts in the same step. Unlike other native vector environments it takes
+    a seed for each game, and its final observations are one array, in which only rows of ended
+    episodes are meaningful.
 
-    With a crop its images are whole screens. They are cut and scaled here as the vector environment does it, by the
-    mean over the area of each new point.
+    With a crop its images are whole screens. They are cut and scaled here as the vector environment
+    does it, by the mean over the area of each new point.
     """
 
     def __init__(self, settings: Atari, count: int, seeds: Sequence[int]) -> None:
-        """Raises ConfigError for a crop beyond the image, and if the package that scales is not installed."""
+        """Raises ConfigError for a crop beyond the image, and if the package that scales is not
+        installed."""
         size = self._size = (settings.height, settings.width)
         crop = self._crop = settings.crop
         if crop is not None:
@@ -140,7 +168,8 @@ class _AtariBatch(VectorEnvBatch):
     def _advance(self, actions: Array) -> Step:
         screens, rewards, terminated, truncated, info = self._env.step(actions)
         ended = terminated | truncated
-        obs, final_obs = screens, info.get("final_obs", screens)
+        obs = screens
+        final_obs = info.get("final_obs", screens)
         if self._crop is not None:
             # In a game that goes on, only the newest frame is new.
             obs = np.concatenate([self._obs[:, 1:], self._seen(screens[:, -1:])], axis=1)
@@ -153,7 +182,15 @@ class _AtariBatch(VectorEnvBatch):
             lost = (info["lives"] < self._lives) & ~ended
             terminated = terminated | lost
             self._lives = info["lives"]
-        return Step(obs, rewards_of(rewards, self.count), terminated, truncated, final_obs, self._valid, lost)
+        return Step(
+            obs,
+            rewards_of(rewards, self.count),
+            terminated,
+            truncated,
+            final_obs,
+            self._valid,
+            lost,
+        )
 
     def _seen(self, screens: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Images of the games [K, frames, rows, columns] as observations have them."""
@@ -164,7 +201,9 @@ class _AtariBatch(VectorEnvBatch):
         images = np.empty((*screens.shape[:2], height, width), np.uint8)
         for index in np.ndindex(screens.shape[:2]):
             part = screens[index][top:bottom, left:right]
-            images[index] = self._cv2.resize(part, (width, height), interpolation=self._cv2.INTER_AREA)
+            images[index] = self._cv2.resize(
+                part, (width, height), interpolation=self._cv2.INTER_AREA
+            )
         return images
 
     def render(self) -> NDArray[np.uint8]:

@@ -32,7 +32,8 @@ _progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambd
 
 
 def on_progress(call: Callable[[], None]) -> None:
-    """Have this called from now on, in this thread, whenever one of several environments has been made or reset."""
+    """Have this called from now on, in this thread, whenever one of several environments has been
+    made or reset."""
     _progress.set(call)
 
 
@@ -44,22 +45,25 @@ def report_progress() -> None:
 class Step(NamedTuple):
     """One step of K environments. Row k belongs to environment k.
 
-    obs: [K, ...], the observations that the next actions are for. Where an episode ended, this is the first observation
-        of the next one. Only a vector environment that restarts a step late still shows the last one; the row of its
-        next step is then not `valid`.
+    obs: [K, ...], the observations that the next actions are for. Where an episode ended, this is
+        the first observation of the next one. Only a vector environment that restarts a step late
+        still shows the last one; the row of its next step is then not `valid`.
     reward: float32 [K], the environment's own: neither scaled nor clipped.
     terminated: bool [K], the episode ended in a terminal state, whose value is 0.
-    truncated: bool [K], the episode was cut off, by a time limit for example. Its last state still has a value.
+    truncated: bool [K], the episode was cut off, by a time limit for example. Its last state still
+        has a value.
         Both may be true, if the last allowed step also terminated; the episode then terminated.
-    final_obs: [K, ...], the last observation of an episode that ended in this step; meaningful only there.
-    valid: bool [K], false if the row is no transition but a late restart, which ignored the action. Such a row comes
-        directly after one that ended; its reward is 0 and no episode ends in it.
-    life_lost: bool [K], true if `terminated` holds for the learner alone. The episode, its return and its length go on,
-        and `obs` is its next observation. None if that never happens.
-    final_info: where an episode ended, the environment's `info` of that step, by its index; None if there is nothing in
-        any. It is read only where an episode ended.
-    The arrays may be kept, since a batch never writes into one again. They must not be written into: steps may share
-    them (an all-false `terminated`), and so may the fields of one step (obs and final_obs if nothing ended).
+    final_obs: [K, ...], the last observation of an episode that ended in this step; meaningful only
+        there.
+    valid: bool [K], false if the row is no transition but a late restart, which ignored the action.
+        Such a row comes directly after one that ended; its reward is 0 and no episode ends in it.
+    life_lost: bool [K], true if `terminated` holds for the learner alone. The episode, its return
+        and its length go on, and `obs` is its next observation. None if that never happens.
+    final_info: where an episode ended, the environment's `info` of that step, by its index; None if
+        there is nothing in any. It is read only where an episode ended.
+    The arrays may be kept, since a batch never writes into one again. They must not be written
+    into: steps may share them (an all-false `terminated`), and so may the fields of one step (obs
+    and final_obs if nothing ended).
     """
 
     obs: Array
@@ -81,10 +85,10 @@ class Step(NamedTuple):
 class EnvBatch(Protocol):
     """K environments that step together and restart their own episodes.
 
-    observation_space: the space of one observation, as the policy sees it: float32, or uint8 for images. Discrete
-        observations are one-hot vectors.
-    action_space: the space of one action, as the policy makes it: Discrete or MultiDiscrete that count from 0,
-        MultiBinary or Box, of one axis at most.
+    observation_space: the space of one observation, as the policy sees it: float32, or uint8 for
+        images. Discrete observations are one-hot vectors.
+    action_space: the space of one action, as the policy makes it: Discrete or MultiDiscrete that
+        count from 0, MultiBinary or Box, of one axis at most.
     """
 
     count: int
@@ -98,48 +102,61 @@ class EnvBatch(Protocol):
         """
 
     def step(self, actions: Array) -> Step:
-        """Take actions [K, ...], each already within the bounds of `action_space`. Only after `reset`."""
+        """Take actions [K, ...], each already within the bounds of `action_space`. Only after
+        `reset`."""
 
     def render(self) -> NDArray[np.uint8] | None:
-        """An image [height, width, 3] of the first environment; None if it draws in a window of its own."""
+        """An image [height, width, 3] of the first environment; None if it draws in a window of its
+        own."""
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
-        """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even after `close`.
+        """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even
+        after `close`.
 
         Raises ValueError for one that is none of the environment's.
         """
 
     def decode(self, actions: Array) -> Array:
-        """Convert actions of `action_space` [K, ...] to the environment's own. For any K, even after `close`."""
+        """Convert actions of `action_space` [K, ...] to the environment's own. For any K, even
+        after `close`."""
 
     def close(self) -> None:
-        """Release the environments' resources. The batch cannot be used afterwards. Closing twice is harmless."""
+        """Release the environments' resources. The batch cannot be used afterwards. Closing twice
+        is harmless."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment(Checked, ABC):
-    """The component of the `env` group: it makes batches, and has the settings of rewards and observations.
+    """The component of the `env` group: it makes batches, and has the settings of rewards and
+    observations.
 
-    Every environment component derives from this class, as a frozen dataclass with settings of its own. Whoever
-    collects rollouts applies the settings of this class; a batch gives everything raw.
+    Every environment component derives from this class, as a frozen dataclass with settings of its
+    own. Whoever collects rollouts applies the settings of this class; a batch gives everything raw.
 
-    reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to (-clip, clip). The clip
-        is a number or a schedule; None: no clip. Reported returns are those of the environment itself.
-    terminal_reward: added to the reward of a step that ends an episode by death, before scale and clip, in training
-        alone. A life that ends the episode for the learner alone is a death too. None: nothing is added.
-    time_limit_is_terminal: in training, an episode that a time limit or `max_steps_guard` cuts ends by death: the value
-        of its last state counts as 0. A rollout's own end is bootstrapped in any case.
-    normalize_observations: true: subtract the running mean of each number of an observation and divide by its running
-        standard deviation, which all workers share; 'shared': one mean and one deviation for all numbers, as for the
-        pixels of images; or false. For images of bytes also a mean and a deviation, or 'background': the most
-        frequent byte of a short random play, and 64. 'auto': 'background' for images of bytes whose pixels the
+    reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to
+        (-clip, clip). The clip is a number or a schedule; None: no clip. Reported returns are those
+        of the environment itself.
+    terminal_reward: added to the reward of a step that ends an episode by death, before scale and
+        clip, in training alone. A life that ends the episode for the learner alone is a death too.
+        None: nothing is added.
+    time_limit_is_terminal: in training, an episode that a time limit or `max_steps_guard` cuts ends
+        by death: the value of its last state counts as 0. A rollout's own end is bootstrapped in
+        any case.
+    normalize_observations: true: subtract the running mean of each number of an observation and
+        divide by its running standard deviation, which all workers share; 'shared': one mean and
+        one deviation for all numbers, as for the pixels of images; or false. For images of bytes
+        also a mean and a deviation, or 'background': the most
+        frequent byte of a short random play, and 64. 'auto': 'background' for images of bytes whose
+        pixels the
         network scales, and false for all else.
-    normalize_rewards: true: training divides rewards by the standard deviation of the discounted return, running too;
-        'centered': it subtracts the running mean of the rewards, and divides by their own deviation; or false.
-    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not. `SyncEnvBatch` applies
-        it. Native vectors and Atari games have limits of their own.
-    info_keys: names in the `info` of an episode's last step whose numbers are reported beside its return; None: of all
-        numbers and truth values the first 20 names, in the order in which they come.
+    normalize_rewards: true: training divides rewards by the standard deviation of the discounted
+        return, running too; 'centered': it subtracts the running mean of the rewards, and divides
+        by their own deviation; or false.
+    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not.
+        `SyncEnvBatch` applies it. Native vectors and Atari games have limits of their own.
+    info_keys: names in the `info` of an episode's last step whose numbers are reported beside its
+        return; None: of all numbers and truth values the first 20 names, in the order in which they
+        come.
     """
 
     reward_scale: Positive = 1.0
@@ -154,32 +171,44 @@ class Environment(Checked, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in self.info_keys or ():
-            allowed = "names of letters, digits, '_', '-', '.' and '/', other than those of other curves and columns"
+            allowed = (
+                "names of letters, digits, '_', '-', '.' and '/', "
+                "other than those of other curves and columns"
+            )
             require(is_usable_name(name), "info_keys", name, allowed)
         if isinstance(self.normalize_observations, tuple):
             mean, deviation = self.normalize_observations
             allowed = "a mean of 0 to 255 and a deviation of 0.01 to 255"
-            require(0 <= mean <= 255 and 0.01 <= deviation <= 255, "normalize_observations", [mean, deviation], allowed)
+            require(
+                0 <= mean <= 255 and 0.01 <= deviation <= 255,
+                "normalize_observations",
+                [mean, deviation],
+                allowed,
+            )
 
     @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as gymnasium's; None: not drawn.
+        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
+        gymnasium's; None: not drawn.
 
-        Raises ConfigError where the environment cannot be made; its key is relative to this component ('id').
+        Raises ConfigError where the environment cannot be made; its key is relative to this
+        component ('id').
         """
 
     def validate(self, plugins: Sequence[str]) -> None:
-        """Refuse what this environment would import from outside, unless its package is among `plugins`.
+        """Refuse what this environment would import from outside, unless its package is among
+        `plugins`.
 
-        Called before `make`: importing a module runs its code, and a configuration alone may not ask for that.
+        Called before `make`: importing a module runs its code, and a configuration alone may not
+        ask for that.
         Raises ConfigError, also where the environment does not exist.
         """
 
     def settings_to_trust(self) -> dict[str, object]:
         """Settings, by name, that may write files, connect to other programs or open windows.
 
-        In the configuration of a run's folder they count only if the user trusts them. Texts that may name a file or an
-        address are found without this.
+        In the configuration of a run's folder they count only if the user trusts them. Texts that
+        may name a file or an address are found without this.
         """
         return {}
 
@@ -190,7 +219,8 @@ class Environment(Checked, ABC):
 
 @contextmanager
 def opened(env: Environment, plugins: Sequence[str], key: str = "env") -> Iterator[EnvBatch]:
-    """Within: one environment, which still has its spaces after that. key: of the component, for errors."""
+    """Within: one environment, which still has its spaces after that. key: of the component, for
+    errors."""
     with under(key):
         env.validate(plugins)
         batch = env.make(1, [0])

@@ -21,7 +21,8 @@ CLOSE_SECONDS = 1.0
 
 
 class EnvError(RunError):
-    """An environment raised an error, or returned what cannot be used. It ends the worker, which is replaced.
+    """An environment raised an error, or returned what cannot be used. It ends the worker, which is
+    replaced.
 
     Its text is one line, and below it the traceback if the environment raised.
     """
@@ -31,15 +32,18 @@ class EnvError(RunError):
 
 
 class CloseTimeoutError(TimeoutError):
-    """The time of `close_within` is up. An environment's own TimeoutError is an error as any other."""
+    """The time of `close_within` is up. An environment's own TimeoutError is an error as any
+    other."""
 
 
-def env_error(error: BaseException, name: str, *, index: int | None = None, step: int | None = None) -> EnvError:
+def env_error(
+    error: BaseException, name: str, *, index: int | None = None, step: int | None = None
+) -> EnvError:
     """The error of an environment, in words.
 
     error: raised by it, or a WrongAnswerError. name: of the environments ('LunarLander-v3').
-    index: of the environment in its batch; None: the error may know it. step: of its episode, in a native vector of
-        all; None in a reset.
+    index: of the environment in its batch; None: the error may know it. step: of its episode, in a
+        native vector of all; None in a reset.
     """
     if index is None and isinstance(error, WrongAnswerError):
         index = error.index
@@ -52,10 +56,11 @@ def env_error(error: BaseException, name: str, *, index: int | None = None, step
 
 
 def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
-    """Close environments, a batch or one, in this thread, in which they were made. Errors are logged, never raised.
+    """Close environments, a batch or one, in this thread, in which they were made. Errors are
+    logged, never raised.
 
-    In a main thread, that of a worker process too, a CloseTimeoutError breaks the close off after so many seconds. Code
-    in C, and another thread, cannot be broken off.
+    In a main thread, that of a worker process too, a CloseTimeoutError breaks the close off after
+    so many seconds. Code in C, and another thread, cannot be broken off.
     """
     try:
         with _alarm(seconds):
@@ -66,8 +71,12 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Within: CloseTimeoutError every so many seconds, in a main thread. SIGALRM is the user's: not if a timer runs."""
-    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+    """Within: CloseTimeoutError every so many seconds, in a main thread. SIGALRM is the user's: not
+    if a timer runs."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getitimer(signal.ITIMER_REAL)[0]
+    ):
         yield
         return
 

@@ -30,20 +30,51 @@ from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
 
-PACKAGES = {"ALE/": ("ale_py", "atari"), "MiniGrid-": ("minigrid", "minigrid"), "dm_control/": ("shimmy", "dm_control")}
-"""Packages whose environments need no `plugins`, by the start of the names, and the extra that installs each."""
+PACKAGES = {
+    "ALE/": ("ale_py", "atari"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "dm_control/": ("shimmy", "dm_control"),
+}
+"""Packages whose environments need no `plugins`, by the start of the names, and the extra that
+installs each."""
 
-GYMNASIUM, ENVPOOL = "gymnasium", "envpool"
+GYMNASIUM = "gymnasium"
+ENVPOOL = "envpool"
 """Engines: see `Gym.engine`."""
 
-HARMLESS_WRAPPERS = frozenset({
-    "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "Autoreset", "ClipAction", "ClipReward",
-    "DelayObservation", "DiscretizeAction", "DiscretizeObservation", "DtypeObservation", "FilterObservation",
-    "FlattenObservation", "FrameStackObservation", "GrayscaleObservation", "MaxAndSkipObservation",
-    "NormalizeObservation", "NormalizeReward", "ObstructView", "OrderEnforcing", "PassiveEnvChecker",
-    "RecordEpisodeStatistics", "RepeatAction", "RescaleAction", "RescaleObservation", "ReshapeObservation",
-    "ResizeObservation", "StickyAction", "TimeAwareObservation", "TimeLimit",
-})  # fmt: skip
+HARMLESS_WRAPPERS = frozenset(
+    {
+        "AddRenderObservation",
+        "AddWhiteNoise",
+        "AtariPreprocessing",
+        "Autoreset",
+        "ClipAction",
+        "ClipReward",
+        "DelayObservation",
+        "DiscretizeAction",
+        "DiscretizeObservation",
+        "DtypeObservation",
+        "FilterObservation",
+        "FlattenObservation",
+        "FrameStackObservation",
+        "GrayscaleObservation",
+        "MaxAndSkipObservation",
+        "NormalizeObservation",
+        "NormalizeReward",
+        "ObstructView",
+        "OrderEnforcing",
+        "PassiveEnvChecker",
+        "RecordEpisodeStatistics",
+        "RepeatAction",
+        "RescaleAction",
+        "RescaleObservation",
+        "ReshapeObservation",
+        "ResizeObservation",
+        "StickyAction",
+        "TimeAwareObservation",
+        "TimeLimit",
+    }
+)
 """Wrappers of gymnasium that a run's folder may name: they only change what passes through them."""
 
 
@@ -61,17 +92,22 @@ def register(start: str, key: str, value: str) -> None:
 class Gym(Environment):
     """An environment that is registered with gymnasium, K copies of it stepped together.
 
-    id: its registered name, version included ('CartPole-v1'). 'module:Name-v0' imports a module of yours first, whose
-        package has to be listed in `plugins`.
-    kwargs: arguments of the environment itself ({gravity: -5.0}). In a text '{port}' is a free TCP port of this
-        machine, and '{copy}' a name, both others for each environment of any worker, evaluation and run.
-    wrappers: by name, the innermost first: classes of gymnasium.wrappers, or 'module:Class' of a package in `plugins`.
-        With arguments as {name: {argument: value}}, or as {wrapper: name, argument: value}.
-    max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is truncated.
-    vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of a Python loop.
-    engine: 'gymnasium'; 'envpool': EnvPool's environment of that id, in C++; or 'module:function' of a package in
-        `plugins`: function(id, num_envs=K, seed=seed, **kwargs) returns a gymnasium.vector.VectorEnv, in any autoreset
-        mode. These have one seed for K environments. Videos are of gymnasium's own environment.
+    id: its registered name, version included ('CartPole-v1'). 'module:Name-v0' imports a module of
+        yours first, whose package has to be listed in `plugins`.
+    kwargs: arguments of the environment itself ({gravity: -5.0}). In a text '{port}' is a free TCP
+        port of this machine, and '{copy}' a name, both others for each environment of any worker,
+        evaluation and run.
+    wrappers: by name, the innermost first: classes of gymnasium.wrappers, or 'module:Class' of a
+        package in `plugins`. With arguments as {name: {argument: value}}, or as {wrapper: name,
+        argument: value}.
+    max_episode_steps: the time limit; null keeps the registered one. An episode that reaches it is
+        truncated.
+    vectorized: use the environment's native vector form, where it has one (CartPole-v1), instead of
+        a Python loop.
+    engine: 'gymnasium'; 'envpool': EnvPool's environment of that id, in C++; or 'module:function'
+        of a package in `plugins`: function(id, num_envs=K, seed=seed, **kwargs) returns a
+        gymnasium.vector.VectorEnv, in any autoreset mode. These have one seed for K environments.
+        Videos are of gymnasium's own environment.
     The other settings are those of every `Environment`.
     """
 
@@ -84,22 +120,49 @@ class Gym(Environment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(not (self.vectorized and self.wrappers), "vectorized", True, "false where wrappers are used")
-        own, plain = self.engine == GYMNASIUM, not (self.wrappers or self.vectorized)
-        require(own or plain, "engine", self.engine, f"{GYMNASIUM} where wrappers or vectorized=true are used")
+        require(
+            not (self.vectorized and self.wrappers),
+            "vectorized",
+            True,
+            "false where wrappers are used",
+        )
+        own = self.engine == GYMNASIUM
+        plain = not (self.wrappers or self.vectorized)
+        require(
+            own or plain,
+            "engine",
+            self.engine,
+            f"{GYMNASIUM} where wrappers or vectorized=true are used",
+        )
         allowed = f"{GYMNASIUM}, {ENVPOOL} or module:function"
         require(own or self.engine == ENVPOOL or ":" in self.engine, "engine", self.engine, allowed)
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
-            require(name not in self.kwargs, f"kwargs.{name}", self.kwargs.get(name), "left out: it is set elsewhere")
+            require(
+                name not in self.kwargs,
+                f"kwargs.{name}",
+                self.kwargs.get(name),
+                "left out: it is set elsewhere",
+            )
         drawn = self.kwargs.get("render_mode", "rgb_array")
-        require(drawn == "rgb_array", "kwargs.render_mode", drawn, "rgb_array, for observations that are drawn")
+        require(
+            drawn == "rgb_array",
+            "kwargs.render_mode",
+            drawn,
+            "rgb_array, for observations that are drawn",
+        )
         for entry in self.wrappers:
             name, arguments = _parsed(entry)
             fits = isinstance(name, str) and isinstance(arguments, Mapping)
-            require(fits, "wrappers", entry, "a name, {name: {argument: value}} or {wrapper: name, argument: value}")
+            require(
+                fits,
+                "wrappers",
+                entry,
+                "a name, {name: {argument: value}} or {wrapper: name, argument: value}",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker: with the specification of an environment that the calling script or notebook has registered."""
+        """For a worker: with the specification of an environment that the calling script or
+        notebook has registered."""
         spec = gymnasium.registry.get(self.id)
         own = spec is not None and not str(spec.entry_point).startswith("gymnasium.")
         return self.__dict__ | ({REGISTERED: cloudpickle.dumps(spec)} if own else {})
@@ -112,7 +175,8 @@ class Gym(Environment):
             _allow(name, "wrappers", [*plugins, *own])
 
     def settings_to_trust(self) -> dict[str, object]:
-        """The wrappers, if one may do more than convert what passes through it: RecordVideo writes files."""
+        """The wrappers, if one may do more than convert what passes through it: RecordVideo writes
+        files."""
         for name, arguments in map(_parsed, self.wrappers):
             # The code of a plugin's wrapper is trusted, its arguments are not.
             if not (":" in name or name in HARMLESS_WRAPPERS) or not is_plain(arguments):
@@ -121,18 +185,29 @@ class Gym(Environment):
 
     def warning(self) -> str | None:
         """Warn of a guard that is not kept, and of wrappers that keep statistics of their own."""
-        if (self.vectorized or self.engine != GYMNASIUM) and self.max_steps_guard not in (None, MAX_STEPS_GUARD):
+        if (self.vectorized or self.engine != GYMNASIUM) and self.max_steps_guard not in (
+            None,
+            MAX_STEPS_GUARD,
+        ):
             return "max_steps_guard has no effect on a native vector, which has limits of its own"
-        own = {"NormalizeObservation": "env.normalize_observations", "NormalizeReward": "env.normalize_rewards"}
+        own = {
+            "NormalizeObservation": "env.normalize_observations",
+            "NormalizeReward": "env.normalize_rewards",
+        }
         for name, _ in map(_parsed, self.wrappers):
             if key := own.get(name):
-                return f"{name} keeps statistics of each environment alone, which no checkpoint holds: take {key}=true"
+                return (
+                    f"{name} keeps statistics of each environment alone, "
+                    f"which no checkpoint holds: take {key}=true"
+                )
         return None
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as gymnasium's; None: not drawn.
+        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
+        gymnasium's; None: not drawn.
 
-        Raises ConfigError if an environment cannot be made, or has spaces that no policy here supports.
+        Raises ConfigError if an environment cannot be made, or has spaces that no policy here
+        supports.
         """
         try:
             if self.engine != GYMNASIUM and render_mode is None:
@@ -149,7 +224,8 @@ class Gym(Environment):
             raise ConfigError("id", self.id, one_line(error)) from error
 
     def _spec(self) -> EnvSpec:
-        """gymnasium's specification of `id`. Imports the module that registers it if `id` names one."""
+        """gymnasium's specification of `id`. Imports the module that registers it if `id` names
+        one."""
         module, _, name = self.id.rpartition(":")
         if name not in gymnasium.registry and REGISTERED in self.__dict__:
             gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
@@ -161,7 +237,11 @@ class Gym(Environment):
             register("ALE/", "id", self.id)  # some games have names without a prefix
         if name not in gymnasium.registry:
             guess = did_you_mean(name, gymnasium.registry, list_all=False)
-            package = "" if module else "If a package registers it: plugins=[<package>], or its module that does"
+            package = (
+                ""
+                if module
+                else "If a package registers it: plugins=[<package>], or its module that does"
+            )
             problem = " ".join(filter(None, ["no such environment is registered.", guess, package]))
             raise ConfigError("id", self.id, problem)
         spec = gymnasium.registry[name]
@@ -193,22 +273,31 @@ class Gym(Environment):
         threads = {"num_threads": 1} if self.engine == ENVPOOL else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of EnvPool's bounds, in float64
-            return VectorEnvBatch(self._made(partial(make, self.id, num_envs=count, seed=seed, **threads)), None)
+            return VectorEnvBatch(
+                self._made(partial(make, self.id, num_envs=count, seed=seed, **threads)), None
+            )
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> Any:
         """The native vector environment."""
-        if str(spec.entry_point).startswith("ale_py"):  # it would clip rewards and preprocess unasked
-            raise ConfigError("vectorized", True, f"must be false for {self.id}: env=atari is its native form")
+        # it would clip rewards and preprocess unasked
+        if str(spec.entry_point).startswith("ale_py"):
+            raise ConfigError(
+                "vectorized", True, f"must be false for {self.id}: env=atari is its native form"
+            )
         if spec.vector_entry_point is None:
-            raise ConfigError("vectorized", True, f"must be false: {self.id} has no native vector environment")
+            raise ConfigError(
+                "vectorized", True, f"must be false: {self.id} has no native vector environment"
+            )
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
         make = partial(gymnasium.make_vec, spec, num_envs=count, vectorization_mode=mode)
         return self._made(make, render_mode)
 
     def _made(self, make: Callable[..., Any], render_mode: str | None = None) -> Any:
-        """What `make` makes with the settings of this component. What fails there is an error of the configuration."""
+        """What `make` makes with the settings of this component. What fails there is an error of
+        the configuration."""
         arguments = _filled(self.kwargs)
-        if render_mode is not None:  # observations may be drawn too, whether or not somebody watches
+        # observations may be drawn too, whether or not somebody watches
+        if render_mode is not None:
             arguments["render_mode"] = render_mode
         if self.max_episode_steps is not None:
             arguments["max_episode_steps"] = self.max_episode_steps
@@ -224,7 +313,8 @@ class Gym(Environment):
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
-    """The name of a wrapper and its arguments; None for both where an entry has none of the forms."""
+    """The name of a wrapper and its arguments; None for both where an entry has none of the
+    forms."""
     if isinstance(entry, str):
         return entry, {}
     if "wrapper" in entry:
@@ -233,10 +323,17 @@ def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _converted(wrapper: Callable[..., Env], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with arrays or tuples in the place of lists: YAML has neither. An annotation asks for an array."""
+    """Arguments with arrays or tuples in the place of lists: YAML has neither. An annotation asks
+    for an array."""
     asked = inspect.signature(wrapper).parameters
-    kinds = {key: np.array if key in asked and "ndarray" in str(asked[key].annotation) else tuple for key in arguments}
-    return {key: kinds[key](value) if isinstance(value, list) else value for key, value in arguments.items()}
+    kinds = {
+        key: np.array if key in asked and "ndarray" in str(asked[key].annotation) else tuple
+        for key in arguments
+    }
+    return {
+        key: kinds[key](value) if isinstance(value, list) else value
+        for key, value in arguments.items()
+    }
 
 
 _copies = itertools.count()
@@ -282,10 +379,13 @@ def _wrapper(name: str) -> Callable[..., Env]:
     """The wrapper class of that name. Raises ConfigError where there is none."""
     module, _, attribute = name.rpartition(":")
     source = _import(module, "wrappers", name) if module else gymnasium.wrappers
-    with refused("wrappers", name, "cannot be imported"):  # gymnasium imports some when they are asked for
+    # gymnasium imports some when they are asked for
+    with refused("wrappers", name, "cannot be imported"):
         found = getattr(source, attribute, None)
     if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
         return found
     guess = did_you_mean(attribute, vars(source), list_all=False)
     elsewhere = "" if module else " One of another package is written module:Class"
-    raise ConfigError("wrappers", name, f"{source.__name__} has no such wrapper: {guess}{elsewhere}".rstrip(": "))
+    raise ConfigError(
+        "wrappers", name, f"{source.__name__} has no such wrapper: {guess}{elsewhere}".rstrip(": ")
+    )

@@ -19,8 +19,16 @@ Info = Mapping[str, Any]
 MOST_CHOSEN = 20
 """Names that are chosen where `info_keys` lists none."""
 
-GYMNASIUMS = ("episode", "final_info", "final_obs", "final_observation", "terminal_observation", "TimeLimit.truncated")
-"""Names that gymnasium and its wrappers use for themselves. Theirs are also all that begin with an underscore."""
+GYMNASIUMS = (
+    "episode",
+    "final_info",
+    "final_obs",
+    "final_observation",
+    "terminal_observation",
+    "TimeLimit.truncated",
+)
+"""Names that gymnasium and its wrappers use for themselves. Theirs are also all that begin with an
+underscore."""
 
 ENVPOOLS = ("elapsed_step", "env_id")
 """The same of EnvPool."""
@@ -28,7 +36,14 @@ ENVPOOLS = ("elapsed_step", "env_id")
 EPISODE_COLUMNS = ["step", "worker", "return", "length", "seconds"]
 """Columns of episodes.csv before those of the environment's own numbers."""
 
-TAKEN = ("ep_rew_mean", "ep_len_mean", "episodes", "mean_reward", "mean_ep_length", *EPISODE_COLUMNS)
+TAKEN = (
+    "ep_rew_mean",
+    "ep_len_mean",
+    "episodes",
+    "mean_reward",
+    "mean_ep_length",
+    *EPISODE_COLUMNS,
+)
 """Names of other curves of `rollout/` and `eval/`, and of other columns."""
 
 _NAME = re.compile(r"(?=.{1,100}\Z)[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
@@ -43,8 +58,8 @@ def is_usable_name(name: object) -> bool:
 class InfoNumbers:
     """Chooses the numbers in infos of ended episodes.
 
-    keys: see `Environment.info_keys`. Names that are chosen once stay, so that names which change from episode to
-    episode do not grow in number.
+    keys: see `Environment.info_keys`. Names that are chosen once stay, so that names which change
+    from episode to episode do not grow in number.
     """
 
     def __init__(self, keys: Sequence[str] | None) -> None:
@@ -59,9 +74,13 @@ class InfoNumbers:
         for name in info if self.keys is None else self.keys:
             number = _number(info.get(name))
             # Where no names are chosen, nobody has asked for texts and arrays either.
-            if self.keys is None and (number is None or name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")):
+            if self.keys is None and (
+                number is None or name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")
+            ):
                 continue
-            has_room = name in self._chosen or (len(self._chosen) < MOST_CHOSEN and is_usable_name(name))
+            has_room = name in self._chosen or (
+                len(self._chosen) < MOST_CHOSEN and is_usable_name(name)
+            )
             if has_room and number is not None and math.isfinite(number):
                 self._chosen[name] = None
                 numbers[name] = number
@@ -70,12 +89,16 @@ class InfoNumbers:
         return numbers
 
     def warning(self) -> str:
-        """What has been left out, at the first call after something was; an empty text otherwise."""
+        """What has been left out, at the first call after something was; an empty text
+        otherwise."""
         if self._told or not self._left_out:
             return ""
         self._told = True
         parts = ", ".join(f"{name} ({value})" for name, value in self._left_out.items())
-        return f"left out of the info of an episode: {parts}; env.info_keys chooses up to {MOST_CHOSEN} finite numbers"
+        return (
+            f"left out of the info of an episode: {parts}; "
+            f"env.info_keys chooses up to {MOST_CHOSEN} finite numbers"
+        )
 
 
 def _number(value: object) -> float | None:
@@ -91,15 +114,18 @@ def _number(value: object) -> float | None:
 
 
 def number_columns(rows: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64]]:
-    """Numbers of E episodes by name, float64 [E] each, NaN where an episode has none of that name."""
+    """Numbers of E episodes by name, float64 [E] each, NaN where an episode has none of that
+    name."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
 
 
 def final_infos(info: Info, ended: Bools) -> dict[int, Info] | None:
-    """The info of each environment whose episode ended, by index, from that of gymnasium's vector environments.
+    """The info of each environment whose episode ended, by index, from that of gymnasium's vector
+    environments.
 
-    info: arrays [K] by name. The mask `_name` says which environments have the name; without a mask all have it.
+    info: arrays [K] by name. The mask `_name` says which environments have the name; without a mask
+    all have it.
     In the mode SAME_STEP the parts of ended episodes lie in `final_info`, arrays again.
     ended: bool [K].
     """
@@ -115,6 +141,8 @@ def _row(info: Info, index: int) -> Info:
             continue
         mask = info.get(f"_{name}")
         if mask is None or mask[index]:
-            each = isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)
+            each = isinstance(values, list | tuple) or (
+                isinstance(values, np.ndarray) and values.ndim
+            )
             row[name] = values[index] if each and len(values) > index else values
     return row

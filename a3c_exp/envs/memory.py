@@ -1,6 +1,8 @@
-"""An environment that only a policy with a memory can solve, and a wrapper that hides part of the observations.
+"""An environment that only a policy with a memory can solve, and a wrapper that hides part of the
+observations.
 
-The import of this module registers the environment with gymnasium ('a3c_exp.envs.memory:Recall-v0').
+The import of this module registers the environment with gymnasium
+('a3c_exp.envs.memory:Recall-v0').
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ Observation = NDArray[np.float32]
 
 
 class Recall(gymnasium.Env[Observation, np.int64]):
-    """One of several lamps lights up once. Later a question lights up, and the right action names the lamp.
+    """One of several lamps lights up once. Later a question lights up, and the right action names
+    the lamp.
 
-    Observation: float32 [symbols + 1], the lamps and the question, 1 where lit. An episode is the lamp, `delay` dark
-    steps, and the question. The last action has reward 1 if it names the lamp; other actions have no effect.
+    Observation: float32 [symbols + 1], the lamps and the question, 1 where lit. An episode is the
+    lamp, `delay` dark steps, and the question. The last action has reward 1 if it names the lamp;
+    other actions have no effect.
     The best return is 1 with a memory, and 1 / symbols without.
     """
 

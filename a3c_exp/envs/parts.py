@@ -1,4 +1,5 @@
-"""Observations of several parts (Dict and Tuple spaces) as one vector, in which every backend carries them."""
+"""Observations of several parts (Dict and Tuple spaces) as one vector, in which every backend
+carries them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Part:
     """One part of an observation.
 
     name: the keys that lead to it, joined by dots: 'camera.left'; of a Tuple its index, '0'.
-    path: these keys. space: the environment's. box: of the part as a policy sees it: a vector, or an image.
+    path: these keys. space: the environment's. box: of the part as a policy sees it: a vector, or
+        an image.
     columns: its numbers in the vector. The bytes of an image become numbers from 0 to 1.
     """
 
@@ -44,14 +46,19 @@ class Part:
         return isinstance(self.space, Box) and not self.is_image and self.name != ACTION_MASK
 
     def rows(self, observations: Any) -> Any:
-        """This part of K observations: of a list of them, or of one mapping or tuple of arrays [K, ...]."""
+        """This part of K observations: of a list of them, or of one mapping or tuple of arrays [K,
+        ...]."""
         if isinstance(observations, (Mapping, tuple)):
             return functools.reduce(operator.getitem, self.path, observations)
-        return [functools.reduce(operator.getitem, self.path, observation) for observation in observations]
+        return [
+            functools.reduce(operator.getitem, self.path, observation)
+            for observation in observations
+        ]
 
 
 class PartsBox(Box):
-    """The space of observations of several parts: float32 [D], the parts side by side, flattened."""
+    """The space of observations of several parts: float32 [D], the parts side by side,
+    flattened."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
@@ -62,7 +69,8 @@ class PartsBox(Box):
     @classmethod
     def of(cls, space: Space[Any], encoder: Callable[[Space[Any]], tuple[Box, Any]]) -> PartsBox:
         """The space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
-        parts, start = [], 0
+        parts = []
+        start = 0
         for path, leaf in _leaves(space, ()):
             if path == (ACTION_MASK,) and isinstance(leaf, Box):
                 leaf = MultiBinary(leaf.shape)  # bytes of two axes or more are no image here
@@ -71,7 +79,9 @@ class PartsBox(Box):
             parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))
             start = stop
         if not parts or len({part.name for part in parts}) < len(parts):
-            raise TypeError(f"its observations need parts of different names: {[part.name for part in parts]}")
+            raise TypeError(
+                f"its observations need parts of different names: {[part.name for part in parts]}"
+            )
         return cls(parts)
 
     @property
@@ -82,7 +92,8 @@ class PartsBox(Box):
     def unbounded(self) -> PartsBox:
         """The same with no bounds for the parts that running statistics scale."""
         parts = [
-            replace(part, box=Box(-np.inf, np.inf, part.box.shape)) if part.is_measured else part for part in self.parts
+            replace(part, box=Box(-np.inf, np.inf, part.box.shape)) if part.is_measured else part
+            for part in self.parts
         ]
         return PartsBox(parts)
 
@@ -90,13 +101,17 @@ class PartsBox(Box):
     def join(parts: Sequence[Array] | Array) -> Floats:
         """The parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
         rows = [part.reshape(len(part), -1) for part in parts]
-        return np.concatenate([x / np.float32(255) if x.dtype == np.uint8 else x for x in rows], 1, dtype=np.float32)
+        return np.concatenate(
+            [x / np.float32(255) if x.dtype == np.uint8 else x for x in rows], 1, dtype=np.float32
+        )
 
     def split(self, observations: Floats) -> dict[str, Array]:
         """Undo `join`: the parts by name, [K, ...] each, those of images as bytes."""
         pieces = {part.name: (part, observations[:, part.columns]) for part in self.parts}
         return {
-            name: (np.rint(x * 255) if part.is_image else x).astype(part.box.dtype).reshape(-1, *part.box.shape)
+            name: (np.rint(x * 255) if part.is_image else x)
+            .astype(part.box.dtype)
+            .reshape(-1, *part.box.shape)
             for name, (part, x) in pieces.items()
         }
 
@@ -112,7 +127,9 @@ def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
     return actions.sample(mask)
 
 
-def _leaves(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
+def _leaves(
+    space: Space[Any], path: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
     """The spaces inside a Dict or a Tuple that are neither, with the keys that lead to them."""
     if isinstance(space, (Dict, Tuple)):
         for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
@@ -122,7 +139,8 @@ def _leaves(space: Space[Any], path: tuple[Any, ...]) -> Iterator[tuple[tuple[An
 
 
 class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds the mask of actions that an environment gives as info["action_mask"] to its observations, as a part.
+    """Adds the mask of actions that an environment gives as info["action_mask"] to its
+    observations, as a part.
 
     An observation that is no Dict becomes the part `observation`.
     """
@@ -131,7 +149,9 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         actions = env.action_space
         if not isinstance(actions, (Discrete, MultiDiscrete)):
-            raise TypeError(f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}")
+            raise TypeError(
+                f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}"
+            )
         size = int(actions.n if isinstance(actions, Discrete) else actions.nvec.sum())
         space = env.observation_space
         inner = dict(space.items()) if isinstance(space, Dict) else {"observation": space}
@@ -150,5 +170,9 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         if ACTION_MASK not in info:
             raise KeyError(f"{self.env} gave no info[{ACTION_MASK!r}]")
         mask = info[ACTION_MASK]
-        of_choices = mask if isinstance(mask, tuple) else (mask,)  # gymnasium masks MultiDiscrete by a tuple
-        return {**inner, ACTION_MASK: np.concatenate([np.ravel(part) for part in of_choices]).astype(np.int8)}
+        # gymnasium masks MultiDiscrete by a tuple
+        of_choices = mask if isinstance(mask, tuple) else (mask,)
+        return {
+            **inner,
+            ACTION_MASK: np.concatenate([np.ravel(part) for part in of_choices]).astype(np.int8),
+        }

@@ -1,4 +1,5 @@
-"""Conversion between an environment's spaces and a policy's: float32 observations, actions of one axis."""
+"""Conversion between an environment's spaces and a policy's: float32 observations, actions of one
+axis."""
 
 from __future__ import annotations
 
@@ -17,12 +18,17 @@ Decode = Callable[[Array], Array]
 
 
 def encoder(space: Space[Any]) -> tuple[Box, Encode]:
-    """The space that a policy sees for `space`, and the function that converts K observations to it.
+    """The space that a policy sees for `space`, and the function that converts K observations to
+    it.
 
-    The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new array [K, ...]:
-    - Box: float32; a Box of uint8 with two axes or more is an image, and stays uint8. A scalar is a vector of 1.
-    - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side. MultiBinary: a flat vector.
-    - Dict, Tuple: the vector of a `PartsBox`. The function takes the parts as they are converted, [K, ...] each.
+    The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new
+    array [K, ...]:
+    - Box: float32; a Box of uint8 with two axes or more is an image, and stays uint8. A scalar is a
+    vector of 1.
+    - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side.
+    MultiBinary: a flat vector.
+    - Dict, Tuple: the vector of a `PartsBox`. The function takes the parts as they are converted,
+    [K, ...] each.
     It raises ValueError for a number outside a discrete space. Raises TypeError for other spaces.
     """
     if isinstance(space, Box):
@@ -38,21 +44,28 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
         return Box(0.0, 1.0, (size,), np.float32), _rows_of(np.float32, (size,))
     if isinstance(space, (Dict, Tuple)):
         return PartsBox.of(space, encoder), PartsBox.join
-    needed = "arrays, discrete values, or a Dict or Tuple of these are needed; FilterObservation leaves parts out"
+    needed = (
+        "arrays, discrete values, or a Dict or Tuple of these are needed; "
+        "FilterObservation leaves parts out"
+    )
     raise TypeError(f"its observations are a {type(space).__name__} space: {needed}")
 
 
 def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
-    """The space in which a policy acts for `space`, and the function that converts its K actions back.
+    """The space in which a policy acts for `space`, and the function that converts its K actions
+    back.
 
-    The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...] of it and returns a
-    new array [K, ...] of `space`, in its dtype, so that an environment cannot write into the policy's array.
+    The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...]
+    of it and returns a new array [K, ...] of `space`, in its dtype, so that an environment cannot
+    write into the policy's array.
     Raises TypeError for other spaces.
     """
     if isinstance(space, Discrete):
         return Discrete(int(space.n)), _rows_of(space.dtype, (), int(space.start))
     if isinstance(space, MultiDiscrete):
-        return MultiDiscrete(space.nvec.reshape(-1)), _rows_of(space.dtype, space.shape, space.start)
+        return MultiDiscrete(space.nvec.reshape(-1)), _rows_of(
+            space.dtype, space.shape, space.start
+        )
     if isinstance(space, MultiBinary):
         return MultiBinary(int(np.prod(space.shape))), _rows_of(space.dtype, space.shape)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):

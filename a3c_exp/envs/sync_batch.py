@@ -1,4 +1,5 @@
-"""K gymnasium environments stepped one after another, with as little overhead over `env.step` as Python allows."""
+"""K gymnasium environments stepped one after another, with as little overhead over `env.step` as
+Python allows."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ Env = gymnasium.Env[Any, Any]
 class _QuickDiscrete(Discrete):
     """A Discrete space from 0 that answers for one of Python's integers without numpy.
 
-    gymnasium's own environments ask at every step whether the action is in their space. That is a third of CartPole's
-    step otherwise.
+    gymnasium's own environments ask at every step whether the action is in their space. That is a
+    third of CartPole's step otherwise.
     """
 
     def contains(self, x: Any) -> bool:
@@ -38,7 +39,8 @@ class _QuickDiscrete(Discrete):
 
 
 class SyncEnvBatch:
-    """An EnvBatch over K environments of the same kind; an episode that ends restarts in the same step.
+    """An EnvBatch over K environments of the same kind; an episode that ends restarts in the same
+    step.
 
     envs: K environments with the same spaces, and with the same time limit where they have one.
     seeds: K numbers, each used in its environment's first reset.
@@ -46,33 +48,47 @@ class SyncEnvBatch:
 
     Raises EnvError where an environment goes wrong. `reset` begins all episodes again.
 
-    gymnasium's outermost wrappers (TimeLimit around OrderEnforcing) cost two more Python calls a step, a tenth of
-    CartPole's whole step. If they are outermost, `step` calls what they wrap, and the limit is kept here with the same
-    meaning: truncated after that many steps, whether or not the last one also terminated.
+    gymnasium's outermost wrappers (TimeLimit around OrderEnforcing) cost two more Python calls a
+    step, a tenth of CartPole's whole step. If they are outermost, `step` calls what they wrap, and
+    the limit is kept here with the same meaning: truncated after that many steps, whether or not
+    the last one also terminated.
     """
 
     def __init__(
-        self, envs: Sequence[Env], seeds: Sequence[int], max_steps_guard: int | None = MAX_STEPS_GUARD
+        self,
+        envs: Sequence[Env],
+        seeds: Sequence[int],
+        max_steps_guard: int | None = MAX_STEPS_GUARD,
     ) -> None:
         self.count = len(envs)
         self._check = AnswerCheck(envs[0].observation_space, envs[0].action_space)
-        self.observation_space, self.encode = self._check.box, self._check.batch
+        self.observation_space = self._check.box
+        self.encode = self._check.batch
         self.action_space, self.decode = decoder(envs[0].action_space)
-        # A row of an array is what the space's own `sample` returns, but for a Box of a single number. gymnasium's own
-        # environments take Python's integers as well, with which LunarLander's step is a tenth faster.
+        # A row of an array is what the space's own `sample` returns, but for a Box of a single
+        # number. gymnasium's own environments take Python's integers as well, with which
+        # LunarLander's step is a tenth faster.
         space = envs[0].action_space
         self._scalar = isinstance(space, Box) and space.shape == ()
-        self._plain = isinstance(space, Discrete) and space.start == 0 and all(map(_is_gymnasiums, envs))
+        self._plain = (
+            isinstance(space, Discrete) and space.start == 0 and all(map(_is_gymnasiums, envs))
+        )
         if self._plain:
             for own in (env.unwrapped for env in envs):
                 if type(own.action_space) is Discrete and own.action_space.start == 0:
-                    own.action_space = _QuickDiscrete(own.action_space.n, dtype=own.action_space.dtype.type)
+                    own.action_space = _QuickDiscrete(
+                        own.action_space.n, dtype=own.action_space.dtype.type
+                    )
         self._envs = list(envs)
-        self._name = envs[0].spec.id if envs[0].spec is not None else type(envs[0].unwrapped).__name__
+        self._name = (
+            envs[0].spec.id if envs[0].spec is not None else type(envs[0].unwrapped).__name__
+        )
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
         unwrapped = [_without_limit(env) for env in envs]
         self._steps = [env.step for env, _ in unwrapped]
-        self._limit = min(unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard))
+        self._limit = min(
+            unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard)
+        )
         self._tick = 0
         self._all = np.ones(self.count, np.bool_)
         self._none = np.zeros(self.count, np.bool_)
@@ -85,11 +101,14 @@ class SyncEnvBatch:
         return np.concatenate([self._first_observation(index) for index in range(self.count)])
 
     def step(self, actions: Array) -> Step:
-        """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of the next one."""
+        """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of
+        the next one."""
         each: Iterable[Any] = actions.tolist() if self._plain else self.decode(actions)
         if self._scalar:
             each = map(np.asarray, each)
-        observations, rewards, ended = [], [], []
+        observations = []
+        rewards = []
+        ended = []
         self._tick += 1
         due = self._tick >= self._due
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
@@ -116,12 +135,17 @@ class SyncEnvBatch:
             raise self._error(error, error.index or 0) from None
         return result
 
-    def _restart(self, obs: Array, reward: Floats, answers: list[tuple[int, bool, bool, Any]]) -> Step:
-        """Apply the time limit, and restart ended episodes, whose last observations go to `final_obs`.
+    def _restart(
+        self, obs: Array, reward: Floats, answers: list[tuple[int, bool, bool, Any]]
+    ) -> Step:
+        """Apply the time limit, and restart ended episodes, whose last observations go to
+        `final_obs`.
 
-        answers: index, terminated, truncated and info of each episode that ended, or that the limit may have ended.
+        answers: index, terminated, truncated and info of each episode that ended, or that the limit
+        may have ended.
         """
-        terminated, truncated = self._none.copy(), self._none.copy()
+        terminated = self._none.copy()
+        truncated = self._none.copy()
         for index, dead, cut, _ in answers:
             terminated[index], truncated[index] = dead, cut
         if self._tick >= self._due:
@@ -130,12 +154,16 @@ class SyncEnvBatch:
             answers = [each for each in answers if over[each[0]]]
         final_obs, obs = obs, obs.copy()
         # Copies: an environment may write its next episode into the same mapping.
-        infos = {index: dict(info) for index, _, _, info in answers if isinstance(info, Mapping) and info}
+        infos = {
+            index: dict(info) for index, _, _, info in answers if isinstance(info, Mapping) and info
+        }
         for index, *_ in answers:
             self._began[index] = self._tick
             obs[index] = self._first_observation(index)[0]
         self._due = min(self._began) + self._limit
-        return Step(obs, reward, terminated, truncated, final_obs, self._all, final_info=infos or None)
+        return Step(
+            obs, reward, terminated, truncated, final_obs, self._all, final_info=infos or None
+        )
 
     def _first_observation(self, index: int) -> Array:
         """Start an episode and return its first observation [1, ...]."""
@@ -181,9 +209,11 @@ def _is_gymnasiums(env: Env) -> bool:
 
 
 def _without_limit(env: Env) -> tuple[Env, float]:
-    """Unwrap the outermost TimeLimit and OrderEnforcing; return the environment and the limit (infinity for none).
+    """Unwrap the outermost TimeLimit and OrderEnforcing; return the environment and the limit
+    (infinity for none).
 
-    Only these two classes are unwrapped. A class derived from them, or a wrapper around them, is stepped as it is.
+    Only these two classes are unwrapped. A class derived from them, or a wrapper around them, is
+    stepped as it is.
     """
     limit = float("inf")
     if type(env) is TimeLimit:

@@ -22,26 +22,31 @@ from a3c_exp.errors import FAILURES
 class VectorEnvBatch:
     """An EnvBatch over a gymnasium vector environment, in any of its autoreset modes.
 
-    - NEXT_STEP: the step after an end restarts the episode and ignores its action. The ended row's `obs` is the last
-      observation, and the next row is marked as no transition. It costs one step of that environment an episode.
-    - SAME_STEP: the ending step already returns the next episode's first observation, and the last one beside it.
+    - NEXT_STEP: the step after an end restarts the episode and ignores its action. The ended row's
+      `obs` is the last observation, and the next row is marked as no transition. It costs one step
+      of that environment an episode.
+    - SAME_STEP: the ending step already returns the next episode's first observation, and the last
+    one beside it.
     - DISABLED: the environments that ended are restarted here, at once.
 
-    seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python environments take all; a
-        native one takes a single seed, and gets the first. None: the environments have been seeded.
+    seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python
+        environments take all; a native one takes a single seed, and gets the first. None: the
+        environments have been seeded.
     `max_steps_guard` is not kept here: a native vector has limits of its own.
 
-    A subclass may begin and step in another way. Both raise whatever went wrong, of which `reset` and `step` make an
-    EnvError.
+    A subclass may begin and step in another way. Both raise whatever went wrong, of which `reset`
+    and `step` make an EnvError.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int] | None) -> None:
         self.count = int(env.num_envs)
         self._check = AnswerCheck(env.single_observation_space, env.single_action_space)
-        self.observation_space, self.encode = self._check.box, self._check.batch
+        self.observation_space = self._check.box
+        self.encode = self._check.batch
         self.action_space, self.decode = decoder(env.single_action_space)
         self._env = env
-        self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__  # EnvPool's specification has none
+        # EnvPool's specification has none
+        self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__
         self._mode = autoreset_mode(env)
         self._seeds = None if seeds is None else [int(seed) for seed in seeds]
         self._takes_seeds = isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
@@ -76,28 +81,48 @@ class VectorEnvBatch:
 
     def _advance(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
-        observations, rewards, terminations, truncations, info = self._env.step(self.decode(actions))
-        terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
-        ended, valid = terminated | truncated, self._valid
-        obs, reward = self._check.batch(observations, range(self.count)), rewards_of(rewards, self.count)
+        observations, rewards, terminations, truncations, info = self._env.step(
+            self.decode(actions)
+        )
+        terminated = np.array(terminations, np.bool_)
+        truncated = np.array(truncations, np.bool_)
+        ended = terminated | truncated
+        valid = self._valid
+        obs = self._check.batch(observations, range(self.count))
+        reward = rewards_of(rewards, self.count)
         final_obs = obs
         if self._mode is AutoresetMode.NEXT_STEP:
             valid = ~self._ended
             self._ended = ended
         elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
             final_obs = obs.copy()
-            # gymnasium's own vectors return an object array with holes, others a dense one, or arrays by the names of
+            # gymnasium's own vectors return an object array with holes, others a dense one, or
+            # arrays by the names of
             # parts. All have the ended rows.
             final = self._check.rows(info["final_obs"])
-            rows = list(final[ended]) if isinstance(final, np.ndarray) else list(compress(final, ended))
+            rows = (
+                list(final[ended])
+                if isinstance(final, np.ndarray)
+                else list(compress(final, ended))
+            )
             final_obs[ended] = self._check.batch(rows, np.flatnonzero(ended))
             info = info.get("final_info", {})
         elif ended.any():
             restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})
             obs = obs.copy()
             obs[ended] = self._check.batch(restarted, range(self.count))[ended]
-        self._check.require_action(obs, over=ended if self._mode is AutoresetMode.NEXT_STEP else False)
-        return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=final_infos(info, ended))
+        self._check.require_action(
+            obs, over=ended if self._mode is AutoresetMode.NEXT_STEP else False
+        )
+        return Step(
+            obs,
+            reward,
+            terminated,
+            truncated,
+            final_obs,
+            valid,
+            final_info=final_infos(info, ended),
+        )
 
     def render(self) -> NDArray[np.uint8] | None:
         """An image of the first environment; None if it draws in a window of its own."""
@@ -109,8 +134,11 @@ class VectorEnvBatch:
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The mode that `env` declares. Raises TypeError if it declares none: a guess would invent transitions."""
+    """The mode that `env` declares. Raises TypeError if it declares none: a guess would invent
+    transitions."""
     mode = env.metadata.get("autoreset_mode")
     if not isinstance(mode, AutoresetMode):
-        raise TypeError(f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is {mode!r}")
+        raise TypeError(
+            f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is {mode!r}"
+        )
     return mode

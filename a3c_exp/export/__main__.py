@@ -1,4 +1,5 @@
-"""Write the policy of a run as an ONNX file, which other programs and languages can run without this package.
+"""Write the policy of a run as an ONNX file, which other programs and languages can run without
+this package.
 
 python -m a3c_exp.export outputs/<run>
 """
@@ -20,12 +21,14 @@ from a3c_exp.errors import printable, require, require_package
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Checked):
-    """Write the policy of a run as an ONNX file, and check it. Its actions are the most likely ones.
+    """Write the policy of a run as an ONNX file, and check it. Its actions are the most likely
+    ones.
 
-    checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of a run without
-        evaluations).
+    checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of
+        a run without evaluations).
     file: the file to write (default: policy.onnx in the run's folder).
-    steps: number of observations that the file is checked on, of episodes that the policy plays (default 2000).
+    steps: number of observations that the file is checked on, of episodes that the policy plays
+        (default 2000).
     plugins: as in training (default []).
     trust: as of `python -m a3c_exp.evaluate` (default []).
     """

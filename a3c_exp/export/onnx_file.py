@@ -1,6 +1,8 @@
-"""The policy of a run as an ONNX file: from raw observations to actions, with everything between them inside.
+"""The policy of a run as an ONNX file: from raw observations to actions, with everything between
+them inside.
 
-The file is checked before it gets its name, so a file with that name is one that acts as the policy does.
+The file is checked before it gets its name, so a file with that name is one that acts as the policy
+does.
 """
 
 from __future__ import annotations
@@ -46,11 +48,12 @@ TOLERANCE = 1e-5
 
 
 def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
-    """Write the policy of the run in `folder` to `path`, checked on `steps` observations; return a line about it.
+    """Write the policy of the run in `folder` to `path`, checked on `steps` observations; return a
+    line about it.
 
     If the check fails or the disk is full, nothing is written, and an earlier file stays as it was.
-    Raises ConfigError if the network cannot be exported, and RunError if the file cannot be written or differs from the
-    policy.
+    Raises ConfigError if the network cannot be exported, and RunError if the file cannot be written
+    or differs from the policy.
     """
     loaded.policy.use_float32()
     config = read_config(folder)
@@ -82,8 +85,9 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
 class PolicyModule(nn.Module):
     """A policy as one torch module.
 
-    Raw observations of an EnvBatch, and the recurrent state of a network that has one -> the most likely actions, as
-    the environment takes them; values; parameters of the distributions; and the next state.
+    Raw observations of an EnvBatch, and the recurrent state of a network that has one -> the most
+    likely actions, as the environment takes them; values; parameters of the distributions; and the
+    next state.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -91,12 +95,19 @@ class PolicyModule(nn.Module):
         self.network = policy.network
         self.scales = policy.normalizer
 
-    def forward(self, observation: Tensor | dict[str, Tensor], state: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward(
+        self, observation: Tensor | dict[str, Tensor], state: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         if isinstance(observation, dict):  # see `PartsBox.join`
-            parts = [part / 255 if part.dtype == torch.uint8 else part for part in observation.values()]
+            parts = [
+                part / 255 if part.dtype == torch.uint8 else part for part in observation.values()
+            ]
             observation = torch.cat([part.flatten(1) for part in parts], dim=1)
         if self.scales is not None and not self.scales.by_network:
-            mean, inverse_std = torch.from_numpy(self.scales.mean), torch.from_numpy(self.scales.inverse_std)
+            mean, inverse_std = (
+                torch.from_numpy(self.scales.mean),
+                torch.from_numpy(self.scales.inverse_std),
+            )
             observation = ((observation.float() - mean) * inverse_std).clamp(-CLIP, CLIP)
         parameters, values, after = self.network(observation, state)
         outputs = self.network.distribution.mode_for_env(parameters), values, parameters
@@ -104,14 +115,17 @@ class PolicyModule(nn.Module):
 
 
 def inputs_of(space: Box, observations: Array) -> dict[str, Array]:
-    """A model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by the names of its parts.
+    """A model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by the
+    names of its parts.
 
     A part whose name is that of an output or of the recurrent state is `observation.<name>`.
     """
     if not isinstance(space, PartsBox):
         return {"observation": observations}
     parts = space.split(observations).items()
-    return {f"observation.{name}" if name in (*OUTPUTS, "state") else name: part for name, part in parts}
+    return {
+        f"observation.{name}" if name in (*OUTPUTS, "state") else name: part for name, part in parts
+    }
 
 
 def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelProto:
@@ -119,25 +133,43 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
 
     Raises ConfigError for a network that torch cannot export.
     """
-    module, space = PolicyModule(policy), env.observation_space
+    module = PolicyModule(policy)
+    space = env.observation_space
     example = np.zeros((3, *space.shape), space.dtype)
     inputs = {name: torch.from_numpy(array) for name, array in inputs_of(space, example).items()}
-    states = {"state": torch.zeros(3, module.network.state_size)} if module.network.recurrent else {}
+    states = (
+        {"state": torch.zeros(3, module.network.state_size)} if module.network.recurrent else {}
+    )
     names = OUTPUTS if module.network.recurrent else OUTPUTS[:-1]
-    logging.disable(logging.CRITICAL)  # torch tells of libraries that it misses, and of graphs that it cannot make
+    # torch tells of libraries that it misses, and of graphs that it cannot make
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), torch.no_grad():
+        with (
+            warnings.catch_warnings(),
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+            torch.no_grad(),
+        ):
             warnings.simplefilter("ignore")
-            # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs that.
+            # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs
+            # that.
             rows = {0: torch.export.Dim("N")}
             of_inputs = dict.fromkeys(inputs, rows)
-            arguments: dict[str, Any] = {"observation": inputs} if isinstance(space, PartsBox) else inputs
-            shapes: dict[str, Any] = {"observation": of_inputs} if isinstance(space, PartsBox) else of_inputs
+            arguments: dict[str, Any] = (
+                {"observation": inputs} if isinstance(space, PartsBox) else inputs
+            )
+            shapes: dict[str, Any] = (
+                {"observation": of_inputs} if isinstance(space, PartsBox) else of_inputs
+            )
             shapes |= dict.fromkeys(states, rows)
             graph = torch.export.export(module, (), arguments | states, dynamic_shapes=shapes)
-            program: Any = torch.onnx.export(graph, verbose=False, input_names=[*inputs, *states], output_names=names)
+            program: Any = torch.onnx.export(
+                graph, verbose=False, input_names=[*inputs, *states], output_names=names
+            )
     except Exception as error:  # the exporter raises anything, and so does a user's module
-        problem = f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
+        problem = (
+            f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
+        )
         raise ConfigError("network", about["network"], problem) from error
     finally:
         logging.disable(logging.NOTSET)
@@ -150,35 +182,53 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
 
 
 def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
-    """Compare a model's file with its policy on at least `steps` observations of episodes that the policy plays.
+    """Compare a model's file with its policy on at least `steps` observations of episodes that the
+    policy plays.
 
-    The file's actions are compared with those that the policy would choose by the file's own distribution parameters,
-    so that a near tie of two choices is no difference.
+    The file's actions are compared with those that the policy would choose by the file's own
+    distribution parameters, so that a near tie of two choices is no difference.
     Returns what was found, as text. Raises RunError if a difference exceeds TOLERANCE.
     """
     onnxruntime.set_default_logger_severity(4)  # it would tell which devices this machine lacks
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     observations = env.reset()
     state = policy.network.initial_state(env.count)
-    count, largest = 0, 0.0
+    count = 0
+    largest = 0.0
     while count < steps:
         parameters, values, after = policy.outputs(observations, state)
         inputs = inputs_of(env.observation_space, observations)
         found = session.run(None, inputs | ({} if state is None else {"state": state}))
-        expected = [policy.choose(found[2]), values, parameters, *([] if after is None else [after])]
+        expected = [
+            policy.choose(found[2]),
+            values,
+            parameters,
+            *([] if after is None else [after]),
+        ]
         largest = max(largest, *map(difference, OUTPUTS, found, expected))
         step = env.step(policy.choose(parameters))
         observations, count = step.obs, count + env.count
         state = None if after is None else reset_state(after, episode_boundaries(step))
-    return f"equal to the policy on {count:,} observations, largest difference {largest:.1g} (allowed: {TOLERANCE:g})"
+    return (
+        f"equal to the policy on {count:,} observations, "
+        f"largest difference {largest:.1g} (allowed: {TOLERANCE:g})"
+    )
 
 
 def difference(name: str, output: Array, right: Array) -> float:
-    """The largest difference of an output, relative to its scale. Raises RunError if it is too large."""
+    """The largest difference of an output, relative to its scale. Raises RunError if it is too
+    large."""
     if (output.shape, output.dtype) != (right.shape, right.dtype):
-        raise RunError(f"the file's {name} is {output.dtype} {output.shape}, which must be {right.dtype} {right.shape}")
-    scale = np.abs(right[right != FORBIDDEN]).max(initial=1)  # what stands for a forbidden action has none
+        raise RunError(
+            f"the file's {name} is {output.dtype} {output.shape}, "
+            f"which must be {right.dtype} {right.shape}"
+        )
+    # what stands for a forbidden action has none
+    scale = np.abs(right[right != FORBIDDEN]).max(initial=1)
     largest = float(np.abs(output - right).max() / scale)
     if not largest <= TOLERANCE:  # NaN is wrong too
-        raise RunError(f"not written, since the file's {name} differs by {largest:.2g} (allowed: {TOLERANCE:g})")
+        raise RunError(
+            f"not written, since the file's {name} differs by {largest:.2g} (allowed: "
+            f"{TOLERANCE:g})"
+        )
     return largest

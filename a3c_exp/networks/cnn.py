@@ -1,7 +1,8 @@
 """Convolutional encoders, for observations that are images.
 
-The encoders take the bytes themselves (`raw_images`): the scale goes into the first layer's weights, which are far
-fewer numbers than the pixels. The center is subtracted from the pixels, so that the zeros around them have its color.
+The encoders take the bytes themselves (`raw_images`): the scale goes into the first layer's
+weights, which are far fewer numbers than the pixels. The center is subtracted from the pixels, so
+that the zeros around them have its color.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ from a3c_exp.networks.mlp import ACTIVATIONS, MAX_LAYERS, MAX_WIDTH, ActivationN
 Padding = Literal["valid", "same"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
-# Images are convolved in portions, so that one layer's output stays within this: about the size of a processor's
+# Images are convolved in portions, so that one layer's output stays within this: about the size of
+# a processor's
 # caches. Whole rollouts at once take a third longer (notes/speed.md).
 CHUNK_BYTES = 8 * 2**20
 
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Return whether this processor multiplies bfloat16 by instructions for matrices (AMX) or vectors (AVX-512)."""
+    """Return whether this processor multiplies bfloat16 by instructions for matrices (AMX) or
+    vectors (AVX-512)."""
     with suppress(OSError):
-        return not {"amx_bf16", "avx512_bf16"}.isdisjoint(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+        return not {"amx_bf16", "avx512_bf16"}.isdisjoint(
+            Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+        )
     return False
 
 
@@ -42,8 +47,11 @@ def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tens
         return pictures.contiguous().to(dtype)
     if pictures.is_contiguous(memory_format=torch.channels_last):
         return pictures.to(dtype)
-    out = torch.empty(pictures.shape, dtype=dtype, device=pictures.device, memory_format=torch.channels_last)
-    for channel in range(pictures.shape[1]):  # in half the time of one permuted copy (notes/speed.md)
+    out = torch.empty(
+        pictures.shape, dtype=dtype, device=pictures.device, memory_format=torch.channels_last
+    )
+    # in half the time of one permuted copy (notes/speed.md)
+    for channel in range(pictures.shape[1]):
         out[:, channel] = pictures[:, channel]
     return out
 
@@ -55,7 +63,9 @@ class CastingConv2d(nn.Conv2d):
         """[N, C, H, W] -> [N, C', H', W'], of scale * x."""
         assert self.bias is not None
         weight = self.weight if scale == 1 else self.weight * scale
-        return functional.conv2d(x, weight.to(x.dtype), self.bias.to(x.dtype), self.stride, self.padding)
+        return functional.conv2d(
+            x, weight.to(x.dtype), self.bias.to(x.dtype), self.stride, self.padding
+        )
 
 
 class CastingLinear(nn.Linear):
@@ -66,10 +76,11 @@ class CastingLinear(nn.Linear):
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Numbers of zeros before and after `size` inputs of a convolution, with which it has ceil(size / stride) outputs.
+    """Numbers of zeros before and after `size` inputs of a convolution, with which it has ceil(size
+    / stride) outputs.
 
-    As in TensorFlow (padding SAME) the smaller half is before them: 0 before and 1 after an even number of inputs with
-    a kernel of 3 and a stride of 2.
+    As in TensorFlow (padding SAME) the smaller half is before them: 0 before and 1 after an even
+    number of inputs with a kernel of 3 and a stride of 2.
     """
     outputs = -(-size // stride)
     total = max((outputs - 1) * stride + kernel - size, 0)
@@ -77,18 +88,20 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
 
 
 class ImageEncoder(nn.Module, ABC):
-    """Convolutions, and an affine layer that makes the features: uint8 or float32 [N, C, H, W] -> float32 [N, F].
+    """Convolutions, and an affine layer that makes the features: uint8 or float32 [N, C, H, W] ->
+    float32 [N, F].
 
     Without the affine layer the features are the outputs of the convolutions, side by side.
 
-    The type and the memory layout in which convolutions are computed change speed and rounding alone. Parameters,
-    gradients and features are always float32. Channels lie last in bfloat16, and in float32 where it pays, if the
-    processor has AVX-512. notes/speed.md has what was measured. On a GPU nothing has been: `auto` is float32 there,
-    with channels first.
+    The type and the memory layout in which convolutions are computed change speed and rounding
+    alone. Parameters, gradients and features are always float32. Channels lie last in bfloat16, and
+    in float32 where it pays, if the processor has AVX-512. notes/speed.md has what was measured. On
+    a GPU nothing has been: `auto` is float32 there, with channels first.
 
-    precision: of the numbers between layers: bfloat16, float32, or auto: bfloat16 if the processor multiplies it (AMX,
-        or AVX-512's own), for batches that are not small. In small batches the conversion of the weights takes longer
-        than bfloat16 gains. It depends on the batch and the processor alone, so that all workers of a run decide alike.
+    precision: of the numbers between layers: bfloat16, float32, or auto: bfloat16 if the processor
+        multiplies it (AMX, or AVX-512's own), for batches that are not small. In small batches the
+        conversion of the weights takes longer than bfloat16 gains. It depends on the batch and the
+        processor alone, so that all workers of a run decide alike.
     pixels: how pixels are scaled; shared by the encoders of a network.
     min_bf16_batch: smaller batches are not computed in bfloat16 unless that is asked for.
     plain: compute all images at once and in float32, whatever the batch and the processor.
@@ -108,7 +121,8 @@ class ImageEncoder(nn.Module, ABC):
         max_pixel: float,
         precision: Precision,
     ) -> None:
-        """sizes: how many numbers a layer's output has for one image; the last are those of the convolutions' end.
+        """sizes: how many numbers a layer's output has for one image; the last are those of the
+        convolutions' end.
         features_dim: None: without the affine layer. max_pixel is scaled to 1."""
         super().__init__()
         fits = features_dim is None or 1 <= features_dim <= MAX_WIDTH
@@ -128,13 +142,18 @@ class ImageEncoder(nn.Module, ABC):
     def forward(self, pictures: Tensor) -> Tensor:
         if self.plain:
             return self._encode(pictures, torch.float32, channels_last=False)
-        count, on_cpu = len(pictures), pictures.device.type == "cpu"
+        count = len(pictures)
+        on_cpu = pictures.device.type == "cpu"
         large_batch = on_cpu and count >= self.min_bf16_batch
-        half = self._precision == "bfloat16" or (self._precision == "auto" and large_batch and multiplies_bfloat16())
+        half = self._precision == "bfloat16" or (
+            self._precision == "auto" and large_batch and multiplies_bfloat16()
+        )
         dtype = torch.bfloat16 if half else torch.float32
         last_pays = half or (on_cpu and (torch.is_grad_enabled() or self.last_pays))
         channels_last = last_pays and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        portion = max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize)) if on_cpu else count
+        portion = (
+            max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize)) if on_cpu else count
+        )
         portions = torch.tensor_split(pictures, -(-count // portion))
         features = [self._encode(each, dtype, channels_last) for each in portions]
         return features[0] if len(features) == 1 else torch.cat(features)
@@ -142,7 +161,8 @@ class ImageEncoder(nn.Module, ABC):
     def _encode(self, pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
         center, scale = self.pixels.center, self.pixels.scale
         if isinstance(scale, Tensor):  # each pixel has its own
-            x, scale = to_format(self.pixels(pictures), dtype, channels_last), 1.0
+            x = to_format(self.pixels(pictures), dtype, channels_last)
+            scale = 1.0
         else:
             x = to_format(pictures, dtype, channels_last)
             if center:
@@ -154,17 +174,19 @@ class ImageEncoder(nn.Module, ABC):
 
 
 class Cnn(ImageEncoder):
-    """Convolutions, one after another, with an activation after each: uint8 or float32 [N, C, H, W] -> float32 [N, F].
+    """Convolutions, one after another, with an activation after each: uint8 or float32 [N, C, H, W]
+    -> float32 [N, F].
 
-    The default is the network of Mnih et al. 2013 (arXiv 1312.5602, section 4.1), with which A3C was published (Mnih et
-    al. 2016, arXiv 1602.01783, section 8).
+    The default is the network of Mnih et al. 2013 (arXiv 1312.5602, section 4.1), with which A3C
+    was published (Mnih et al. 2016, arXiv 1602.01783, section 8).
 
     layers: (channels, kernel size, stride) of each convolution.
-    features_dim: units of the affine layer after the convolutions. None: there is none, and F is the size of the last
-        convolution's output, C' H' W'.
+    features_dim: units of the affine layer after the convolutions. None: there is none, and F is
+        the size of the last convolution's output, C' H' W'.
     activation: after each layer.
-    padding: 'valid': none, a height or width of n becomes (n - kernel) // stride + 1. 'same': zeros around the inputs
-        of each convolution, n becomes ceil(n / stride), as in TensorFlow. See `same_padding`.
+    padding: 'valid': none, a height or width of n becomes (n - kernel) // stride + 1. 'same': zeros
+        around the inputs of each convolution, n becomes ceil(n / stride), as in TensorFlow. See
+        `same_padding`.
     precision: see `ImageEncoder`.
     """
 
@@ -180,24 +202,38 @@ class Cnn(ImageEncoder):
         padding: Padding = "valid",
         precision: Precision = "auto",
     ) -> None:
-        allowed = f"1 to {MAX_LAYERS} lists of channels, kernel size and stride, each from 1 to {MAX_WIDTH}"
-        fits = 1 <= len(layers) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for layer in layers for each in layer)
+        allowed = (
+            f"1 to {MAX_LAYERS} lists of channels, kernel size and stride, "
+            f"each from 1 to {MAX_WIDTH}"
+        )
+        fits = 1 <= len(layers) <= MAX_LAYERS and all(
+            1 <= each <= MAX_WIDTH for layer in layers for each in layer
+        )
         require(fits, "layers", layers, allowed)
-        # Zeros added left, right, top and bottom of a convolution's inputs; None: the convolution adds its own.
+        # Zeros added left, right, top and bottom of a convolution's inputs; None: the convolution
+        # adds its own.
         margins: list[tuple[int, int, int, int] | None] = []
-        convolutions, sizes = [], [channels * height * width]
-        before, rows, columns = channels, height, width
+        convolutions = []
+        sizes = [channels * height * width]
+        before = channels
+        rows = height
+        columns = width
         for after, kernel, stride in layers:
             top, bottom = same_padding(rows, kernel, stride) if padding == "same" else (0, 0)
             left, right = same_padding(columns, kernel, stride) if padding == "same" else (0, 0)
             rows = (top + rows + bottom - kernel) // stride + 1
             columns = (left + columns + right - kernel) // stride + 1
             if min(rows, columns) < 1:
-                problem = f"leave nothing of pictures of {height} x {width}: padding=same does, or network=cnn_impala"
+                problem = (
+                    f"leave nothing of pictures of {height} x {width}: padding=same does, "
+                    "or network=cnn_impala"
+                )
                 raise ConfigError("layers", [list(layer) for layer in layers], problem)
             # Torch's convolution pads both sides alike, without a copy of its inputs.
             symmetric = (top, left) == (bottom, right)
-            convolutions.append(CastingConv2d(before, after, kernel, stride, (top, left) if symmetric else 0))
+            convolutions.append(
+                CastingConv2d(before, after, kernel, stride, (top, left) if symmetric else 0)
+            )
             margins.append(None if symmetric else (left, right, top, bottom))
             sizes.append(after * rows * columns)
             before = after
@@ -214,11 +250,12 @@ class Cnn(ImageEncoder):
 
 
 class Impala(ImageEncoder):
-    """The residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3, right): 15 convolutions, without the
-    LSTM, all activations relu.
+    """The residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3, right): 15
+    convolutions, without the LSTM, all activations relu.
 
-    A section is a convolution, a maximum over 3 x 3 points at every second one, and residual blocks of two convolutions
-    each. All convolutions are of 3 x 3, padded so that only the maximum makes an image smaller.
+    A section is a convolution, a maximum over 3 x 3 points at every second one, and residual blocks
+    of two convolutions each. All convolutions are of 3 x 3, padded so that only the maximum makes
+    an image smaller.
 
     sections: channels of each section. blocks: residual blocks in a section.
     features_dim: units of the affine layer after them. precision: see `ImageEncoder`.
@@ -239,16 +276,30 @@ class Impala(ImageEncoder):
         precision: Precision = "auto",
     ) -> None:
         fits = 1 <= len(sections) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for each in sections)
-        require(fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}")
-        require(0 <= blocks <= MAX_LAYERS, "blocks", blocks, f"a whole number from 0 to {MAX_LAYERS}")
-        convolutions, sizes = [], [channels * height * width]
-        before, rows, columns = channels, height, width
+        require(
+            fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
+        )
+        require(
+            0 <= blocks <= MAX_LAYERS, "blocks", blocks, f"a whole number from 0 to {MAX_LAYERS}"
+        )
+        convolutions = []
+        sizes = [channels * height * width]
+        before = channels
+        rows = height
+        columns = width
         for after in sections:
             convolutions.append(CastingConv2d(before, after, 3, padding=1))
             convolutions += [CastingConv2d(after, after, 3, padding=1) for _ in range(2 * blocks)]
             sizes.append(after * rows * columns)
             before, rows, columns = after, (rows + 1) // 2, (columns + 1) // 2
-        super().__init__(convolutions, [*sizes, before * rows * columns], features_dim, "relu", max_pixel, precision)
+        super().__init__(
+            convolutions,
+            [*sizes, before * rows * columns],
+            features_dim,
+            "relu",
+            max_pixel,
+            precision,
+        )
         self._blocks = blocks
 
     def _convolve(self, x: Tensor, scale: float) -> Tensor:

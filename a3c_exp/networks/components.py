@@ -1,4 +1,5 @@
-"""Networks as a configuration describes them: frozen records of a module's class and its settings, that build it."""
+"""Networks as a configuration describes them: frozen records of a module's class and its settings,
+that build it."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ Rng = np.random.Generator | None
 BuildLoss = Callable[[int], nn.Module | None]
 """Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
 
-# Torch's global generator is drawn from while a module is constructed, in one thread at a time. A constructor may build
-# another network: `a3c_exp.load` does.
+# Torch's global generator is drawn from while a module is constructed, in one thread at a time. A
+# constructor may build another network: `a3c_exp.load` does.
 construction = threading.RLock()
 
 
@@ -50,25 +51,33 @@ def seeded_construction(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ModuleSpec:
-    """A module's class and its settings: what travels to workers, which build the module where the spaces are known."""
+    """A module's class and its settings: what travels to workers, which build the module where the
+    spaces are known."""
 
     cls: type[nn.Module]
     settings: dict[str, Any] = field(default_factory=dict)
 
     def construct(self, injected: dict[str, Any]) -> nn.Module:
-        """The module. injected: what comes from the spaces, of which the constructor gets what it asks for.
+        """The module. injected: what comes from the spaces, of which the constructor gets what it
+        asks for.
 
         Raises ConfigError if the constructor refuses its arguments.
         """
-        asked = {name: value for name, value in injected.items() if name in injected_names(self.cls)}
-        with refused("network", self.cls.__name__, f"it cannot be made with {self.settings}"), under("network"):
+        asked = {
+            name: value for name, value in injected.items() if name in injected_names(self.cls)
+        }
+        with (
+            refused("network", self.cls.__name__, f"it cannot be made with {self.settings}"),
+            under("network"),
+        ):
             return self.cls(**asked, **self.settings)
 
 
 class Network(Checked, ABC):
     """A component that builds an `ActorCritic`.
 
-    nameable: whether a configuration may name the class itself. Those that stand for a module are named by the module.
+    nameable: whether a configuration may name the class itself. Those that stand for a module are
+    named by the module.
     """
 
     nameable: ClassVar[bool] = True
@@ -90,7 +99,8 @@ class Network(Checked, ABC):
     ) -> ActorCritic:
         """A bound network with freshly drawn parameters.
 
-        rng: draws the parameters; None: they are about to be overwritten, and drawing may be left out.
+        rng: draws the parameters; None: they are about to be overwritten, and drawing may be left
+            out.
         seed: of the constructors of modules: the same for every worker of a run.
         build_loss: makes the loss's own module; None if the loss has none.
         action_values: build a `QNetwork`. build_loss is None then.
@@ -107,12 +117,16 @@ class Network(Checked, ABC):
         return network
 
     @abstractmethod
-    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+    def make(
+        self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None
+    ) -> ActorCritic:
         """The same before it is bound. Torch's generator has been seeded."""
 
     def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
         """The same for action values. Raises ConfigError if the network has no such form."""
-        problem = "must be an encoder without a recurrent state, since the algorithm learns action values"
+        problem = (
+            "must be an encoder without a recurrent state, since the algorithm learns action values"
+        )
         named = type(self) if self.nameable else self.module_class
         raise ConfigError("network", named.__name__, problem)
 
@@ -122,13 +136,16 @@ class ComposedNetwork(Network):
     """Encoders of observations, and the policy's head and the value layer after them.
 
     init: of weights: see `networks.initialization`. None: the last layers are orthogonal.
-    init_std: standard deviation of all weights with init=normal; other schemes do not use it. With the default, 0.1, an
-        affine layer of 100 inputs keeps the size of its inputs.
-    policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close to uniform. Only
-        orthogonal weights and normalized columns have a gain.
-    distribution: of continuous actions: see `networks.distributions`. Squashed Gaussians and Betas need bounds.
-    state_dependent_std: for continuous actions, whether the network or a free parameter gives the standard deviation.
-    initial_std: the standard deviation at the start, as a share of half the action range; of a Beta at most 0.5.
+    init_std: standard deviation of all weights with init=normal; other schemes do not use it. With
+        the default, 0.1, an affine layer of 100 inputs keeps the size of its inputs.
+    policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close
+        to uniform. Only orthogonal weights and normalized columns have a gain.
+    distribution: of continuous actions: see `networks.distributions`. Squashed Gaussians and Betas
+        need bounds.
+    state_dependent_std: for continuous actions, whether the network or a free parameter gives the
+        standard deviation.
+    initial_std: the standard deviation at the start, as a share of half the action range; of a Beta
+        at most 0.5.
     squash_mean, softplus_std, clip_actions: see `Gaussian`.
     """
 
@@ -153,7 +170,8 @@ class ComposedNetwork(Network):
 
     @abstractmethod
     def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
-        """The actor's and the critic's encoder, which may be the same, and the form of their observations.
+        """The actor's and the critic's encoder, which may be the same, and the form of their
+        observations.
 
         Raises ConfigError if they cannot take such observations.
         """
@@ -162,25 +180,35 @@ class ComposedNetwork(Network):
         """Cells after the encoder; None if there are none."""
         return None
 
-    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
-        gaussian = {name: getattr(self, name) for name in ("squash_mean", "softplus_std", "clip_actions")}
+    def make(
+        self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None
+    ) -> ActorCritic:
+        gaussian = {
+            name: getattr(self, name) for name in ("squash_mean", "softplus_std", "clip_actions")
+        }
         distribution = make_distribution(actions, self.distribution, **gaussian)
         (actor, width), (critic, critic_width), observation_input = self.make_encoders(observations)
         core = self.make_core(width)
-        features, critic_features = (width, critic_width) if core is None else 2 * (core.hidden_size,)
+        features, critic_features = (
+            (width, critic_width) if core is None else 2 * (core.hidden_size,)
+        )
         loss_module = None if build_loss is None else build_loss(features)
         head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
         value = nn.Linear(critic_features, 1)
 
         encoders = actor, critic
         initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
-        warnings = self._idle_settings(distribution) + self.encoders.draw_encoders(encoders, initializer.generator)
+        warnings = self._idle_settings(distribution) + self.encoders.draw_encoders(
+            encoders, initializer.generator
+        )
         if core is not None:
             initializer = replace(initializer, generator=torch_generator(rng))
             core.initialize(initializer)
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
-        network = EncoderActorCritic(encoders, observation_input, core, head, value, distribution, loss_module)
+        network = EncoderActorCritic(
+            encoders, observation_input, core, head, value, distribution, loss_module
+        )
         network.warnings = tuple(warnings)
         return network
 
@@ -190,8 +218,12 @@ class ComposedNetwork(Network):
         unused = "" if distribution.spread else "with discrete actions"
         no_std = unused or (other if isinstance(distribution, Beta) else "")
         idle = {
-            "init_std": "without init=normal" if "normal" not in (self.init, getattr(self, "core_init", None)) else "",
-            "policy_gain": f"with init={self.init}" if self.init in ("glorot", "normal", "default") else "",
+            "init_std": "without init=normal"
+            if "normal" not in (self.init, getattr(self, "core_init", None))
+            else "",
+            "policy_gain": f"with init={self.init}"
+            if self.init in ("glorot", "normal", "default")
+            else "",
             "initial_std": unused,
             "state_dependent_std": no_std,
             "softplus_std": no_std,
@@ -199,7 +231,11 @@ class ComposedNetwork(Network):
             "clip_actions": unused or other,
         }
         changed = [name for name in idle if getattr(self, name) != getattr(type(self), name)]
-        return [f"{name}={getattr(self, name)} has no effect {idle[name]}" for name in changed if idle[name]]
+        return [
+            f"{name}={getattr(self, name)} has no effect {idle[name]}"
+            for name in changed
+            if idle[name]
+        ]
 
 
 Encoder = tuple[nn.Module, int]
@@ -213,9 +249,9 @@ class EncoderNetwork(ComposedNetwork):
     encoder: a module from observations to features [N, F].
     critic_encoder: the critic's, if it has other settings; None: as the actor's.
     shared: one encoder for actor and critic; False: each has its own.
-    init: of the weights of every affine layer and convolution. A warning names the layers that it does not know.
-        Orthogonal layers of an encoder have gain sqrt(2), normalized columns 1. None: the encoder keeps what its
-        constructor has drawn.
+    init: of the weights of every affine layer and convolution. A warning names the layers that it
+        does not know. Orthogonal layers of an encoder have gain sqrt(2), normalized columns 1.
+        None: the encoder keeps what its constructor has drawn.
     """
 
     nameable: ClassVar[bool] = False
@@ -230,10 +266,13 @@ class EncoderNetwork(ComposedNetwork):
             self._refuse_critic("critic_", "must be null where shared=true")
 
     def _refuse_critic(self, prefix: str, problem: str) -> None:
-        """Raise ConfigError for the first setting that the critic's encoder alone has, if there is one."""
+        """Raise ConfigError for the first setting that the critic's encoder alone has, if there is
+        one."""
         if self.critic_encoder is not None:
             own = self.encoder.settings
-            name, value = next(each for each in self.critic_encoder.settings.items() if own.get(each[0]) != each[1])
+            name, value = next(
+                each for each in self.critic_encoder.settings.items() if own.get(each[0]) != each[1]
+            )
             raise ConfigError(prefix + name, value, problem)
 
     @property
@@ -254,12 +293,18 @@ class EncoderNetwork(ComposedNetwork):
             raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
         return actor, critic, observation_input
 
-    def draw_encoders(self, encoders: Iterable[nn.Module], generator: torch.Generator | None) -> list[str]:
+    def draw_encoders(
+        self, encoders: Iterable[nn.Module], generator: torch.Generator | None
+    ) -> list[str]:
         """Draw the weights of encoders, and return warnings of layers that keep theirs."""
         if self.init is None:
             return []
         initializer = Initializer(self.init, self.init_std, generator)
-        kept = [layer for encoder in dict.fromkeys(encoders) for layer in initializer.draw_encoder(encoder)]
+        kept = [
+            layer
+            for encoder in dict.fromkeys(encoders)
+            for layer in initializer.draw_encoder(encoder)
+        ]
         return [f"init={self.init} does not draw the weights of {layer}" for layer in kept]
 
     def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
@@ -270,7 +315,9 @@ class EncoderNetwork(ComposedNetwork):
         last = nn.Linear(width, int(actions.n))
         generator = torch_generator(rng)
         warnings = self._idle_settings(distribution) + self.draw_encoders([encoder], generator)
-        Initializer(self.init or "orthogonal", self.init_std, generator).draw(last, self.policy_gain)
+        Initializer(self.init or "orthogonal", self.init_std, generator).draw(
+            last, self.policy_gain
+        )
         network = QNetwork(encoder, last, observation_input, distribution)
         network.warnings = tuple(warnings)
         return network
@@ -278,18 +325,21 @@ class EncoderNetwork(ComposedNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class Lstm(ComposedNetwork):
-    """An encoder, LSTM cells after it, and the heads of actor and critic on those (Mnih et al. 2016).
+    """An encoder, LSTM cells after it, and the heads of actor and critic on those (Mnih et al.
+    2016).
 
-    encoder: any network without a recurrent state. The cells get the features of its encoder, the actor's if there are
-        two. Its heads are left out, and so are the settings about them.
+    encoder: any network without a recurrent state. The cells get the features of its encoder, the
+        actor's if there are two. Its heads are left out, and so are the settings about them.
     hidden_size: number of cells; a state has two numbers for each.
     init, init_std: of the heads and the cells.
     core_init: of the cells, with gain 1; None: as `init`. See `LstmCore.initialize`.
-    forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps, so that it can find
-        out what is worth remembering (Jozefowicz et al. 2015).
+    forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps,
+        so that it can find out what is worth remembering (Jozefowicz et al. 2015).
     """
 
-    encoder: Network = field(default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal"))
+    encoder: Network = field(
+        default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal")
+    )
     hidden_size: Annotated[int, whole(1, MAX_WIDTH)] = 64
     core_init: Initialization | None = None
     forget_bias: Annotated[float, within(-10, 10)] = 1.0
@@ -313,11 +363,24 @@ class Lstm(ComposedNetwork):
             raise ConfigError(key, error.value, error.problem) from error
 
     def _idle_settings(self, distribution: Distribution) -> list[str]:
-        own = {field.name: field.default for field in fields(ComposedNetwork) if field.name not in ("init", "init_std")}
-        changed = {name: getattr(self.encoder, name) for name in own if getattr(self.encoder, name) != own[name]}
-        found = [f"encoder.{name}={x} has no effect: {name} is that of the heads" for name, x in changed.items()]
+        own = {
+            field.name: field.default
+            for field in fields(ComposedNetwork)
+            if field.name not in ("init", "init_std")
+        }
+        changed = {
+            name: getattr(self.encoder, name)
+            for name in own
+            if getattr(self.encoder, name) != own[name]
+        }
+        found = [
+            f"encoder.{name}={x} has no effect: {name} is that of the heads"
+            for name, x in changed.items()
+        ]
         if getattr(self.encoder, "critic_encoder", None) is not None:
-            found.append("encoder.critic_* has no effect: the cells take the features of the actor's")
+            found.append(
+                "encoder.critic_* has no effect: the cells take the features of the actor's"
+            )
         return found + super()._idle_settings(distribution)
 
     def make_core(self, features: int) -> LstmCore:
@@ -336,9 +399,14 @@ class WholeNetwork(Network):
     def module_class(self) -> type[nn.Module]:
         return self.module.cls
 
-    def make(self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None) -> ActorCritic:
+    def make(
+        self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None
+    ) -> ActorCritic:
         if build_loss is not None:
-            problem = "must be made of an encoder: the algorithm has a module of its own, which needs features"
+            problem = (
+                "must be made of an encoder: the algorithm has a module of its own, "
+                "which needs features"
+            )
             raise ConfigError("network", self.module_class.__name__, problem)
         distribution = make_distribution(actions)
         observation_input = ObservationInput.of(self.module.cls, observations)
@@ -346,15 +414,22 @@ class WholeNetwork(Network):
         module = self.module.construct(observation_input.arguments | of_actions)
         network = WholeActorCritic(module, observation_input, distribution)
         with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
-            run_module(network, torch.from_numpy(sample_observations(observations, 1)), self.module_class.__name__)
+            run_module(
+                network,
+                torch.from_numpy(sample_observations(observations, 1)),
+                self.module_class.__name__,
+            )
         return network
 
 
 def _action_mask(observations: Box, actions: Space, distribution: Distribution) -> slice | None:
-    """The columns of the mask of actions. Raises ConfigError for one that does not fit the actions."""
+    """The columns of the mask of actions. Raises ConfigError for one that does not fit the
+    actions."""
     columns = observations.mask if isinstance(observations, PartsBox) else None
     if columns is not None:
-        fits = isinstance(actions, (Discrete, MultiDiscrete)) and not isinstance(distribution, Greedy)
+        fits = isinstance(actions, (Discrete, MultiDiscrete)) and not isinstance(
+            distribution, Greedy
+        )
         allowed = "left out: only a policy over Discrete or MultiDiscrete actions has masks"
         require(fits, "env.id", "action_mask", allowed)
         size = columns.stop - columns.start
@@ -366,15 +441,23 @@ def _action_mask(observations: Box, actions: Space, distribution: Distribution) 
 def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, ObservationInput]:
     """An encoder, whose width is found by one pass, and the form of its observations.
 
-    The pass also fills lazy modules. It is in evaluation mode, in which no module changes its buffers.
+    The pass also fills lazy modules. It is in evaluation mode, in which no module changes its
+    buffers.
     """
     observation_input = ObservationInput.of(spec.cls, space)
     encoder = spec.construct(observation_input.arguments)
     with torch.no_grad(), evaluation_mode(encoder):
         inputs = observation_input.prepare(torch.from_numpy(sample_observations(space, 1)))
         features = run_module(encoder, inputs, spec.cls.__name__)
-    if not isinstance(features, torch.Tensor) or features.dim() != 2 or len(features) != 1 or not features.shape[1]:
-        shape = tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
+    if (
+        not isinstance(features, torch.Tensor)
+        or features.dim() != 2
+        or len(features) != 1
+        or not features.shape[1]
+    ):
+        shape = (
+            tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
+        )
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
     return (encoder, features.shape[1]), observation_input
@@ -395,8 +478,13 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 def run_module(module: nn.Module, inputs: Any, name: str) -> Any:
     """The module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
     shapes = (
-        {key: tuple(part.shape) for key, part in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
+        {key: tuple(part.shape) for key, part in inputs.items()}
+        if isinstance(inputs, dict)
+        else tuple(inputs.shape)
     )
-    with refused("network", name, f"its forward failed for observations {shapes}"), warnings.catch_warnings():
+    with (
+        refused("network", name, f"its forward failed for observations {shapes}"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore", UserWarning)  # lazy modules announce themselves
         return module(inputs)

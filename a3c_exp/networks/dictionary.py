@@ -11,11 +11,13 @@ from a3c_exp.networks.mlp import ActivationName, Mlp
 
 
 class DictEncoder(nn.Module):
-    """Convolutions for each image; their features and all vectors side by side, and affine layers after them.
+    """Convolutions for each image; their features and all vectors side by side, and affine layers
+    after them.
 
     Parts by name, vectors [N, size] and images [N, C, H, W] -> float32 [N, F].
 
-    hidden_sizes, activation: of the affine layers after the parts. Without any the features are the parts themselves.
+    hidden_sizes, activation: of the affine layers after the parts. Without any the features are the
+        parts themselves.
     layers, features_dim, padding, precision: of the convolutions of each image, see `Cnn`.
     """
 
@@ -36,7 +38,9 @@ class DictEncoder(nn.Module):
         self.convolutions = nn.ModuleList()
         inputs = sum(shapes[name][0] for name in self._vectors)
         for channels, height, width in (shapes[name] for name in self._images):
-            cnn = Cnn(channels, height, width, 1.0, layers, features_dim, "relu", padding, precision)
+            cnn = Cnn(
+                channels, height, width, 1.0, layers, features_dim, "relu", padding, precision
+            )
             with torch.no_grad():
                 inputs += cnn(torch.zeros(1, channels, height, width)).shape[1]
             self.convolutions.append(cnn)
@@ -44,6 +48,8 @@ class DictEncoder(nn.Module):
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         images = zip(self._images, self.convolutions, strict=True)
-        features = [cnn(observation[name]) for name, cnn in images] + [observation[name] for name in self._vectors]
+        features = [cnn(observation[name]) for name, cnn in images] + [
+            observation[name] for name in self._vectors
+        ]
         joined: Tensor = self.joint(torch.cat(features, dim=1))
         return joined

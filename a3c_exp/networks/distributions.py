@@ -1,8 +1,9 @@
 """Action distributions: one for each kind of action space.
 
-A distribution has no parameters of its own to learn. It is given the parameters that a network computes (float32
-[N, P]: logits, or those of means and of standard deviations side by side), draws actions with the worker's own
-generator, and computes log-probabilities and entropies with their derivatives.
+A distribution has no parameters of its own to learn. It is given the parameters that a network
+computes (float32
+[N, P]: logits, or those of means and of standard deviations side by side), draws actions with the
+worker's own generator, and computes log-probabilities and entropies with their derivatives.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from a3c_exp.errors import ConfigError, require
 Continuous = Literal["gaussian", "squashed_gaussian", "beta"]
 """Distributions for a Box, by their names in a configuration."""
 
-# Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to those by the
+# Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to
+# those by the
 # distribution's parameters [N, P].
 Evaluated = tuple[Array, Array, Callable[[Array, Array], Array]]
 
@@ -33,33 +35,39 @@ Evaluated = tuple[Array, Array, Callable[[Array, Array], Array]]
 FORBIDDEN = np.float32(-1e9)
 """The logit of a forbidden action: finite, since 0 times infinity is not 0."""
 
-# Sums over more choices are made in float64: in float32 the entropy of 10,000 is wrong by a thousandth.
+# Sums over more choices are made in float64: in float32 the entropy of 10,000 is wrong by a
+# thousandth.
 MANY = 128
 
 
-# exp(-5) of half an action range explores hardly at all, and exp(2) covers any range. Beyond is only overflow.
+# exp(-5) of half an action range explores hardly at all, and exp(2) covers any range. Beyond is
+# only overflow.
 LOG_STD_RANGE = (-5.0, 2.0)
 
-# Points and weights of the mean over a standard normal variable. For the entropy of a squashed Gaussian the sum is
+# Points and weights of the mean over a standard normal variable. For the entropy of a squashed
+# Gaussian the sum is
 # exact to 1e-5 where the standard deviation before the squash is at most 3, and to 0.006 at exp(2).
 POINTS = np.linspace(-6, 6, 41, dtype=np.float32)
 WEIGHTS = np.exp(-0.5 * POINTS * POINTS) / np.exp(-0.5 * POINTS * POINTS).sum()
 
-# Parameters of a Beta distribution beyond this have a standard deviation of 0.007 of half the range, as exp(-5).
+# Parameters of a Beta distribution beyond this have a standard deviation of 0.007 of half the
+# range, as exp(-5).
 MAX_CONCENTRATION = 1e4
 
 
 class Distribution(ABC):
     """Actions of one action space.
 
-    size: P, the number of parameters of one distribution. spread: how many of them, the last, set standard deviations.
+    size: P, the number of parameters of one distribution. spread: how many of them, the last, set
+    standard deviations.
     """
 
     size: int
     spread: int = 0
 
     def initial_spread(self, std: float) -> Array:
-        """Those parameters, float32 [spread], at a standard deviation, which is a share of half the action range."""
+        """Those parameters, float32 [spread], at a standard deviation, which is a share of half the
+        action range."""
         return np.zeros(self.spread, np.float32)
 
     @abstractmethod
@@ -68,7 +76,8 @@ class Distribution(ABC):
 
     @abstractmethod
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
-        """parameters [N, P], actions [N, ...] -> see `Evaluated`. The returned function may be called once."""
+        """parameters [N, P], actions [N, ...] -> see `Evaluated`. The returned function may be
+        called once."""
 
     def to_env(self, actions: Array) -> Array:
         """The actions as the environment takes them, within its range."""
@@ -76,21 +85,26 @@ class Distribution(ABC):
 
     @abstractmethod
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        """The greedy actions [N, ...] as the environment takes them. In torch, for exported policies too."""
+        """The greedy actions [N, ...] as the environment takes them. In torch, for exported
+        policies too."""
 
 
 class SingleChoice(Distribution):
     """One of A choices: Discrete spaces. Actions are int64 [N]."""
 
     def logits(self, parameters: Array) -> Array:
-        """The logits of the choices, float32 [N, A], of parameters [N, P]: the parameters themselves."""
+        """The logits of the choices, float32 [N, A], of parameters [N, P]: the parameters
+        themselves."""
         return parameters
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         return _sample_choice(self.logits(parameters), rng)
 
-    def sample_mixed(self, parameters: Array, epsilon: float, rng: np.random.Generator) -> tuple[Array, Array]:
-        """The same, but with probability `epsilon` uniformly random. Log-probabilities are those of the mixture."""
+    def sample_mixed(
+        self, parameters: Array, epsilon: float, rng: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """The same, but with probability `epsilon` uniformly random. Log-probabilities are those of
+        the mixture."""
         return _sample_choice(mixed_with_uniform(self.logits(parameters), epsilon), rng)
 
 
@@ -110,8 +124,8 @@ class Categorical(SingleChoice):
 class Greedy(SingleChoice):
     """The choice with the largest value. `sample_mixed` is epsilon-greedy.
 
-    Parameters are action values [N, 2 A], those of a network and of its target network side by side: Q(s, .), by which
-    actions are chosen, and Q^-(s, .), of which targets are made.
+    Parameters are action values [N, 2 A], those of a network and of its target network side by
+    side: Q(s, .), by which actions are chosen, and Q^-(s, .), of which targets are made.
     """
 
     def __init__(self, space: gym.spaces.Discrete) -> None:
@@ -119,7 +133,8 @@ class Greedy(SingleChoice):
         self.size = 2 * self._choices
 
     def logits(self, parameters: Array) -> Array:
-        """0 for the action with the largest Q(s, .), the first of equal ones, and minus infinity for the others."""
+        """0 for the action with the largest Q(s, .), the first of equal ones, and minus infinity
+        for the others."""
         best = parameters[:, : self._choices].argmax(-1)[:, None]
         return np.where(np.arange(self._choices) == best, np.float32(0), np.float32(-math.inf))
 
@@ -128,14 +143,17 @@ class Greedy(SingleChoice):
         return np.asarray(parameters[np.arange(len(actions)), self._choices + actions])
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
-        raise NotImplementedError("the best action has no derivative: a QNetwork learns Q(s, a) itself")
+        raise NotImplementedError(
+            "the best action has no derivative: a QNetwork learns Q(s, a) itself"
+        )
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
         return parameters[:, : self._choices].argmax(-1)
 
 
 class MultiCategorical(Distribution):
-    """Several independent choices: MultiDiscrete spaces. Actions are int64 [B, choices]; log-probabilities add."""
+    """Several independent choices: MultiDiscrete spaces. Actions are int64 [B, choices];
+    log-probabilities add."""
 
     def __init__(self, space: gym.spaces.MultiDiscrete) -> None:
         self._sizes = [int(n) for n in space.nvec.ravel()]
@@ -143,26 +161,35 @@ class MultiCategorical(Distribution):
         self._ends = np.cumsum(self._sizes)[:-1]
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        drawn = [_sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)]
+        drawn = [
+            _sample_choice(logits, rng) for logits in np.split(parameters, self._ends, axis=-1)
+        ]
         actions = np.stack([action for action, _ in drawn], axis=-1)
         log_probs = np.stack([log_prob for _, log_prob in drawn]).sum(0)
         return actions, log_probs
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         pieces = zip(np.split(parameters, self._ends, axis=-1), actions.T, strict=True)
-        log_probs, entropies, backwards = zip(*itertools.starmap(_evaluate_choice, pieces), strict=True)
+        log_probs, entropies, backwards = zip(
+            *itertools.starmap(_evaluate_choice, pieces), strict=True
+        )
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-            return np.concatenate([back(grad_log_probs, grad_entropy) for back in backwards], axis=-1)
+            return np.concatenate(
+                [back(grad_log_probs, grad_entropy) for back in backwards], axis=-1
+            )
 
         return np.add.reduce(log_probs), np.add.reduce(entropies), backward
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        return torch.stack([logits.argmax(-1) for logits in torch.split(parameters, self._sizes, dim=-1)], dim=-1)
+        return torch.stack(
+            [logits.argmax(-1) for logits in torch.split(parameters, self._sizes, dim=-1)], dim=-1
+        )
 
 
 class Bernoulli(Distribution):
-    """Independent yes/no choices: MultiBinary spaces. Actions are int8 [B, bits]; parameters are logits of 1."""
+    """Independent yes/no choices: MultiBinary spaces. Actions are int8 [B, bits]; parameters are
+    logits of 1."""
 
     def __init__(self, space: gym.spaces.MultiBinary) -> None:
         self.size = math.prod(space.shape)
@@ -175,7 +202,8 @@ class Bernoulli(Distribution):
         return actions, log_probs.astype(np.float32)
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
-        log_one, log_zero = -np.logaddexp(0, -parameters), -np.logaddexp(0, parameters)
+        log_one = -np.logaddexp(0, -parameters)
+        log_zero = -np.logaddexp(0, parameters)
         one = np.exp(log_one)
         log_probs = np.where(actions, log_one, log_zero).sum(-1)
 
@@ -191,24 +219,31 @@ class Bernoulli(Distribution):
 
 
 class Gaussian(Distribution):
-    """Independent normal distributions: Box spaces. Actions are float32 [N, D], D the size of the box, flattened.
+    """Independent normal distributions: Box spaces. Actions are float32 [N, D], D the size of the
+    box, flattened.
 
-    The distribution lies in a space of its own in which every bounded dimension reaches from -1 to 1, so that one
-    initial standard deviation means the same for every environment. Unbounded dimensions are left as they are, and
-    those with one bound begin 1 beyond it. `to_env` maps to the environment's range and clips there. Log-probabilities
-    are those of the action before the clip: the clip is part of the environment, so the policy gradient is unbiased.
-    The clip has no effect on the entropy, which is overstated if actions are far outside.
+    The distribution lies in a space of its own in which every bounded dimension reaches from -1 to
+    1, so that one initial standard deviation means the same for every environment. Unbounded
+    dimensions are left as they are, and those with one bound begin 1 beyond it. `to_env` maps to
+    the environment's range and clips there. Log-probabilities are those of the action before the
+    clip: the clip is part of the environment, so the policy gradient is unbiased. The clip has no
+    effect on the entropy, which is overstated if actions are far outside.
 
-    Parameters are D of means m and D of standard deviations s. A deviation is bounded by `LOG_STD_RANGE`, beyond which
-    a row's derivative by its parameter is 0 if a step would lead further out: rows together lead back.
+    Parameters are D of means m and D of standard deviations s. A deviation is bounded by
+    `LOG_STD_RANGE`, beyond which a row's derivative by its parameter is 0 if a step would lead
+    further out: rows together lead back.
 
     squash_mean: the mean is tanh m, not m. softplus_std: the deviation is ln(1 + exp s), not exp s.
-    clip_actions: an action is clipped as soon as it is drawn, and its probability is the density there, as some
-        programs have it. The policy gradient is then biased.
+    clip_actions: an action is clipped as soon as it is drawn, and its probability is the density
+        there, as some programs have it. The policy gradient is then biased.
     """
 
     def __init__(
-        self, space: gym.spaces.Box, squash_mean: bool = False, softplus_std: bool = False, clip_actions: bool = False
+        self,
+        space: gym.spaces.Box,
+        squash_mean: bool = False,
+        softplus_std: bool = False,
+        clip_actions: bool = False,
     ) -> None:
         self.spread = math.prod(space.shape)
         self.size = 2 * self.spread
@@ -219,12 +254,22 @@ class Gaussian(Distribution):
         low, high = space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
         self._low = low
         self._high = high
-        below, above = np.isfinite(low), np.isfinite(high)
-        lowest, highest = np.where(below, low, 0), np.where(above, high, 0)
-        both, beyond = below & above, np.where(below, 1, 0) - np.where(above, 1, 0)
-        self._center = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond).astype(np.float32)
-        self._half_range = np.where(both & (low < high), highest / 2 - lowest / 2, 1).astype(np.float32)
-        self._bounds = (low - self._center) / self._half_range, (high - self._center) / self._half_range
+        below = np.isfinite(low)
+        above = np.isfinite(high)
+        lowest = np.where(below, low, 0)
+        highest = np.where(above, high, 0)
+        both = below & above
+        beyond = np.where(below, 1, 0) - np.where(above, 1, 0)
+        self._center = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond).astype(
+            np.float32
+        )
+        self._half_range = np.where(both & (low < high), highest / 2 - lowest / 2, 1).astype(
+            np.float32
+        )
+        self._bounds = (
+            (low - self._center) / self._half_range,
+            (high - self._center) / self._half_range,
+        )
 
     def initial_spread(self, std: float) -> Array:
         return np.full(self.spread, self._spread_of(std), np.float32)
@@ -234,7 +279,10 @@ class Gaussian(Distribution):
 
     def moments(self, parameters: Array) -> tuple[Array, Array]:
         """Means and log standard deviations, [N, D] each."""
-        mean, spread = parameters[:, : self.spread], parameters[:, self.spread :].clip(self._lowest, self._highest)
+        mean, spread = (
+            parameters[:, : self.spread],
+            parameters[:, self.spread :].clip(self._lowest, self._highest),
+        )
         if self._squash_mean:
             mean = np.tanh(mean)
         return mean, np.log(np.logaddexp(0, spread)) if self._softplus_std else spread
@@ -247,7 +295,9 @@ class Gaussian(Distribution):
         if self._clip_actions:
             actions = actions.clip(*self._bounds)
             noise = (actions - mean) / std
-        log_probs = -(0.5 * noise * noise + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self.spread
+        log_probs = (
+            -(0.5 * noise * noise + log_std).sum(-1) - 0.5 * math.log(2 * math.pi) * self.spread
+        )
         return actions, log_probs
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
@@ -261,7 +311,8 @@ class Gaussian(Distribution):
     def _normal(
         self, parameters: Array, actions: Array
     ) -> tuple[Array, Array, Callable[[Array, Array], tuple[Array, Array]]]:
-        """`evaluate` of the normal distributions: derivatives by means and log standard deviations, [N, D]."""
+        """`evaluate` of the normal distributions: derivatives by means and log standard deviations,
+        [N, D]."""
         mean, log_std = self.moments(parameters)
         scale = np.exp(-log_std)
         noise = (actions - mean) * scale
@@ -271,19 +322,24 @@ class Gaussian(Distribution):
 
         def by_moments(grad_log_probs: Array, grad_entropy: Array) -> tuple[Array, Array]:
             grad_mean = grad_log_probs[:, None] * noise
-            return grad_mean * scale, grad_mean * noise - grad_log_probs[:, None] + grad_entropy[:, None]
+            return grad_mean * scale, grad_mean * noise - grad_log_probs[:, None] + grad_entropy[
+                :, None
+            ]
 
         return log_probs, total_log_std + constant + 0.5 * self.spread, by_moments
 
     def _by_parameters(self, parameters: Array, grad_mean: Array, grad_log_std: Array) -> Array:
-        """Derivatives by the parameters, [N, 2 D], from those by the moments, which may be overwritten."""
+        """Derivatives by the parameters, [N, 2 D], from those by the moments, which may be
+        overwritten."""
         spread = parameters[:, self.spread :]
         if self._squash_mean:
             grad_mean *= 1 - np.tanh(parameters[:, : self.spread]) ** 2
         if self._softplus_std:
             std = np.logaddexp(0, spread.clip(self._lowest, self._highest))
             grad_log_std *= -np.expm1(-std) / std  # d std / ds = 1 - exp(-std)
-        leads_out = (spread < self._lowest) & (grad_log_std > 0) | (spread > self._highest) & (grad_log_std < 0)
+        leads_out = (spread < self._lowest) & (grad_log_std > 0) | (spread > self._highest) & (
+            grad_log_std < 0
+        )
         grad_log_std[leads_out] = 0
         return np.concatenate([grad_mean, grad_log_std], axis=-1)
 
@@ -296,14 +352,18 @@ class Gaussian(Distribution):
         mean = parameters[:, : self.spread]
         arrays = (self._center, self._half_range, self._low, self._high)
         center, half_range, low, high = map(torch.from_numpy, arrays)
-        return torch.clamp(center + half_range * (torch.tanh(mean) if self._squash_mean else mean), low, high)
+        return torch.clamp(
+            center + half_range * (torch.tanh(mean) if self._squash_mean else mean), low, high
+        )
 
 
 class SquashedGaussian(Gaussian):
-    """tanh u of a normal variable u: Box spaces with bounds (Haarnoja et al. 2018, arXiv 1801.01290, appendix C).
+    """tanh u of a normal variable u: Box spaces with bounds (Haarnoja et al. 2018, arXiv
+    1801.01290, appendix C).
 
-    Actions are kept as u. Log-probabilities are those of tanh u, which lies between -1 and 1, as is the entropy: it has
-    no closed form, and is a sum over `POINTS`. The greedy action is tanh of the mean, the median.
+    Actions are kept as u. Log-probabilities are those of tanh u, which lies between -1 and 1, as is
+    the entropy: it has no closed form, and is a sum over `POINTS`. The greedy action is tanh of the
+    mean, the median.
     """
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -317,7 +377,8 @@ class SquashedGaussian(Gaussian):
         points = mean[..., None] + steps  # [N, D, points]
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-            weighted = -2 * np.tanh(points) * WEIGHTS * grad_entropy[:, None, None]  # d ln(1 - tanh^2 u) / du
+            # d ln(1 - tanh^2 u) / du
+            weighted = -2 * np.tanh(points) * WEIGHTS * grad_entropy[:, None, None]
             grad_mean, grad_log_std = by_moments(grad_log_probs, grad_entropy)
             grad_log_std = grad_log_std + (weighted * steps).sum(-1)
             return self._by_parameters(parameters, grad_mean + weighted.sum(-1), grad_log_std)
@@ -336,9 +397,10 @@ class SquashedGaussian(Gaussian):
 class Beta(Distribution):
     """Independent Beta distributions: Box spaces with bounds (Chou, Maturana and Scherer 2017).
 
-    Actions are float32 [N, D], shares of the range from 0 to 1. Log-probabilities and entropies are those of the
-    shares. Parameters are D of alpha and D of beta, each 1 + ln(1 + exp x), so that a density has one peak. The greedy
-    action is the mean, which unlike the peak varies little where the density is nearly flat.
+    Actions are float32 [N, D], shares of the range from 0 to 1. Log-probabilities and entropies are
+    those of the shares. Parameters are D of alpha and D of beta, each 1 + ln(1 + exp x), so that a
+    density has one peak. The greedy action is the mean, which unlike the peak varies little where
+    the density is nearly flat.
     """
 
     def __init__(self, space: gym.spaces.Box) -> None:
@@ -363,30 +425,37 @@ class Beta(Distribution):
         return np.concatenate([both, both[:, : self._actions] + both[:, self._actions :]], axis=-1)
 
     def _log_probs(self, concentrations: Array, actions: Array) -> tuple[Array, Array, Array]:
-        """Log-probabilities [N], logarithms of the normalizers [N], and of x and 1 - x [N, 2 D] for the shares x."""
+        """Log-probabilities [N], logarithms of the normalizers [N], and of x and 1 - x [N, 2 D] for
+        the shares x."""
         logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
         norms = _by_torch(torch.lgamma, concentrations) @ self._signs
         return ((concentrations[:, : self.size] - 1) * logs).sum(-1) - norms, norms, logs
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         concentrations = self._concentrations(parameters)
-        shares = rng.beta(concentrations[:, : self._actions], concentrations[:, self._actions : self.size])
+        shares = rng.beta(
+            concentrations[:, : self._actions], concentrations[:, self._actions : self.size]
+        )
         actions = shares.clip(1e-6, 1 - 1e-6).astype(np.float32)  # 0 and 1 have no logarithm
         return actions, self._log_probs(concentrations, actions)[0].astype(np.float32)
 
     def evaluate(self, parameters: Array, actions: Array) -> Evaluated:
         concentrations = self._concentrations(parameters)
         log_probs, norms, logs = self._log_probs(concentrations, actions)
-        excess = (concentrations - self._ones) * self._signs  # alpha - 1, beta - 1, 2 - alpha - beta
+        # alpha - 1, beta - 1, 2 - alpha - beta
+        excess = (concentrations - self._ones) * self._signs
         digamma = _by_torch(torch.digamma, concentrations)
         entropies = norms - (excess * digamma).sum(-1)
 
         def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
             curved = excess * _by_torch(lambda x: torch.polygamma(1, x), concentrations)
             by_log_prob, by_entropy = (
-                array[:, : self.size] + np.tile(array[:, self.size :], 2) for array in (digamma * self._signs, curved)
+                array[:, : self.size] + np.tile(array[:, self.size :], 2)
+                for array in (digamma * self._signs, curved)
             )
-            grad: Array = grad_log_probs[:, None] * (logs - by_log_prob) - grad_entropy[:, None] * by_entropy
+            grad: Array = (
+                grad_log_probs[:, None] * (logs - by_log_prob) - grad_entropy[:, None] * by_entropy
+            )
             grad *= -np.expm1(-excess[:, : self.size])  # d alpha / dx = 1 - exp(1 - alpha)
             return grad.astype(parameters.dtype, copy=False)
 
@@ -398,21 +467,33 @@ class Beta(Distribution):
     def mode_for_env(self, parameters: Tensor) -> Tensor:
         """The means."""
         alpha, beta = (1 + functional.softplus(parameters)).chunk(2, dim=-1)
-        return torch.from_numpy(self._low) + torch.from_numpy(self._range) * (alpha / (alpha + beta))
+        return torch.from_numpy(self._low) + torch.from_numpy(self._range) * (
+            alpha / (alpha + beta)
+        )
 
 
-def make_distribution(space: gym.Space[Any], continuous: Continuous = "gaussian", **gaussian: bool) -> Distribution:
+def make_distribution(
+    space: gym.Space[Any], continuous: Continuous = "gaussian", **gaussian: bool
+) -> Distribution:
     """The distribution that fits an action space.
 
-    continuous: of a Box. squash_mean, softplus_std, clip_actions: see `Gaussian`; a squashed one has the second alone.
-    Raises ConfigError for spaces that have none (Dict, Tuple, ...), or not this one.
+    continuous: of a Box. squash_mean, softplus_std, clip_actions: see `Gaussian`; a squashed one
+    has the second alone. Raises ConfigError for spaces that have none (Dict, Tuple, ...), or not
+    this one.
     """
     if continuous != "gaussian":
         bounded = False
         if isinstance(space, gym.spaces.Box):
             with np.errstate(over="ignore", invalid="ignore"):  # a range beyond float32 is no range
-                bounded = bool(np.isfinite(np.subtract(space.high, space.low, dtype=np.float32)).all())
-        require(bounded, "network.distribution", continuous, f"gaussian: actions {space} are no Box with bounds")
+                bounded = bool(
+                    np.isfinite(np.subtract(space.high, space.low, dtype=np.float32)).all()
+                )
+        require(
+            bounded,
+            "network.distribution",
+            continuous,
+            f"gaussian: actions {space} are no Box with bounds",
+        )
     match space:
         case gym.spaces.Discrete():
             return Categorical(space)
@@ -426,7 +507,11 @@ def make_distribution(space: gym.Space[Any], continuous: Continuous = "gaussian"
             if continuous == "squashed_gaussian":
                 return SquashedGaussian(space, softplus_std=gaussian.get("softplus_std", False))
             return Gaussian(space, **gaussian)
-    raise ConfigError("env.id", str(space), "its actions must be Discrete, MultiDiscrete, MultiBinary or a float Box")
+    raise ConfigError(
+        "env.id",
+        str(space),
+        "its actions must be Discrete, MultiDiscrete, MultiBinary or a float Box",
+    )
 
 
 def _log_slopes(u: Array) -> Array:
@@ -441,13 +526,14 @@ def _by_torch(function: Callable[[Tensor], Tensor], x: Array) -> Array:
 
 
 def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
-    """The logits, float32 [N, A], of a draw from softmax(logits) or, with probability `epsilon`, from the uniform
-    distribution over the A choices: log((1 - epsilon) softmax(logits) + epsilon / A). Choices that are FORBIDDEN stay
-    so."""
+    """The logits, float32 [N, A], of a draw from softmax(logits) or, with probability `epsilon`,
+    from the uniform distribution over the A choices: log((1 - epsilon) softmax(logits) + epsilon /
+    A). Choices that are FORBIDDEN stay so."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     probabilities = weights * ((1 - epsilon) / weights.sum(-1, keepdims=True))
     allowed = logits != FORBIDDEN
-    share = (epsilon / np.maximum(allowed.sum(-1, keepdims=True), 1)).astype(np.float32)  # none: of a late restart
+    # none: of a late restart
+    share = (epsilon / np.maximum(allowed.sum(-1, keepdims=True), 1)).astype(np.float32)
     return np.where(allowed, np.log(probabilities + share), FORBIDDEN)
 
 
@@ -458,17 +544,22 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
     """
     if len(logits) == 1:
         return _sample_one_choice(logits, rng)
-    # Actions first: adding up over an axis of two or three numbers takes ten times as long where they lie side by side.
+    # Actions first: adding up over an axis of two or three numbers takes ten times as long where
+    # they lie side by side.
     shifted = logits.T.copy()
     shifted -= np.maximum.reduce(shifted, 0)
     sums = np.add.accumulate(np.exp(shifted), 0, np.float64 if len(shifted) > MANY else None)
-    total, uniform = sums[-1], rng.random(len(logits))
+    total = sums[-1]
+    uniform = rng.random(len(logits))
     choices: Array = np.add.reduce(sums[:-1] <= uniform * total, 0)
-    return choices, shifted[choices, np.arange(len(choices))] - np.log(total).astype(logits.dtype, copy=False)
+    return choices, shifted[choices, np.arange(len(choices))] - np.log(total).astype(
+        logits.dtype, copy=False
+    )
 
 
 def _sample_one_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The same for logits [1, A], in plain numbers: a third of the time for a handful of actions."""
+    """The same for logits [1, A], in plain numbers: a third of the time for a handful of
+    actions."""
     row: list[float] = logits[0].tolist()
     largest = max(row)
     weights = [math.exp(logit - largest) for logit in row]

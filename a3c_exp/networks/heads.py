@@ -15,13 +15,17 @@ from a3c_exp.networks.kernels import LinearKernel, array_of, gradient_of
 class PolicyHead(nn.Module):
     """An affine layer: float32 [N, F] -> parameters [N, P] of a distribution.
 
-    state_dependent_std: the parameters of standard deviations are outputs of the layer; False: they are free, one a
-        dimension, where the distribution has others besides.
+    state_dependent_std: the parameters of standard deviations are outputs of the layer; False: they
+        are free, one a dimension, where the distribution has others besides.
     initial_std: the standard deviation at the start, a share of half the action range.
     """
 
     def __init__(
-        self, features: int, distribution: Distribution, state_dependent_std: bool, initial_std: float
+        self,
+        features: int,
+        distribution: Distribution,
+        state_dependent_std: bool,
+        initial_std: float,
     ) -> None:
         super().__init__()
         size, spread = distribution.size, distribution.spread
@@ -50,7 +54,11 @@ class PolicyHead(nn.Module):
 
     def kernel(self) -> LinearKernel:
         """The same head on arrays."""
-        return LinearKernel(self.linear) if self.spread is None else FreeStdKernel(self.linear, self.spread)
+        return (
+            LinearKernel(self.linear)
+            if self.spread is None
+            else FreeStdKernel(self.linear, self.spread)
+        )
 
 
 class FreeStdKernel(LinearKernel):

@@ -18,7 +18,8 @@ Initialization = Literal["orthogonal", "glorot", "normalized_columns", "normal",
 
 
 def torch_generator(rng: np.random.Generator | None) -> torch.Generator | None:
-    """A torch generator, seeded by the next number of `rng`; None, with which nothing is drawn, without `rng`."""
+    """A torch generator, seeded by the next number of `rng`; None, with which nothing is drawn,
+    without `rng`."""
     return None if rng is None else torch.Generator().manual_seed(int(rng.integers(2**63)))
 
 
@@ -35,7 +36,8 @@ class Initializer:
         default: torch's own; the gain is not used.
         A convolution's kernel of one output channel counts as the incoming weights of one output.
     std: of `normal`.
-    generator: without one a layer keeps what torch has drawn: orthogonal weights of a large layer take a second.
+    generator: without one a layer keeps what torch has drawn: orthogonal weights of a large layer
+        take a second.
     """
 
     scheme: Initialization
@@ -43,10 +45,11 @@ class Initializer:
     generator: torch.Generator | None
 
     def draw_encoder(self, module: nn.Module) -> list[str]:
-        """Draw every affine layer and convolution in `module`, in the order in which they are registered.
+        """Draw every affine layer and convolution in `module`, in the order in which they are
+        registered.
 
-        The gain is sqrt(2) for orthogonal weights, 1 for normalized columns. Returns the layers with weights that keep
-        what their constructor has drawn, as `name (class)`.
+        The gain is sqrt(2) for orthogonal weights, 1 for normalized columns. Returns the layers
+        with weights that keep what their constructor has drawn, as `name (class)`.
         """
         gain = math.sqrt(2) if self.scheme == "orthogonal" else 1.0
         kept = []
@@ -54,16 +57,20 @@ class Initializer:
             if isinstance(layer, LAYERS):
                 drawn = self.draw(layer, gain)
             else:
-                own = [] if isinstance(layer, ParametrizationList) else layer.parameters(recurse=False)
+                own = (
+                    []
+                    if isinstance(layer, ParametrizationList)
+                    else layer.parameters(recurse=False)
+                )
                 drawn = all(parameter.dim() < 2 for parameter in own)
             if not drawn:
                 kept.append(f"{name} ({type(layer).__name__})" if name else type(layer).__name__)
         return kept
 
     def draw(self, layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, gain: float = 1.0) -> bool:
-        """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be set, since a hook
-        or a parametrization computes them before each forward pass, or since they are constants: workers, which draw
-        nothing, must have the same ones."""
+        """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be
+        set, since a hook or a parametrization computes them before each forward pass, or since they
+        are constants: workers, which draw nothing, must have the same ones."""
         if self.generator is None:
             return True
         if not isinstance(layer.weight, nn.Parameter):

@@ -1,4 +1,5 @@
-"""The inputs of a module: constructor arguments that come from the spaces, the form of observations, scaled pixels."""
+"""The inputs of a module: constructor arguments that come from the spaces, the form of
+observations, scaled pixels."""
 
 from __future__ import annotations
 
@@ -30,15 +31,17 @@ def parameters_of(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
 
 
 def is_actor_critic(cls: type[nn.Module]) -> bool:
-    """Return whether a module is a whole actor-critic, whose constructor asks for `outputs`. Others are encoders."""
+    """Return whether a module is a whole actor-critic, whose constructor asks for `outputs`. Others
+    are encoders."""
     return "outputs" in parameters_of(cls)
 
 
 def observation_form(cls: type[nn.Module]) -> tuple[str, ...]:
-    """The names that a module's constructor may ask for about its observations: the first form of which it has one.
+    """The names that a module's constructor may ask for about its observations: the first form of
+    which it has one.
 
-    SPACE: `observation_space`. VECTOR: `inputs`. PICTURE: `channels`, `height`, `width` and `max_pixel`. A module that
-    asks for `inputs` may therefore have a setting called `width`.
+    SPACE: `observation_space`. VECTOR: `inputs`. PICTURE: `channels`, `height`, `width` and
+    `max_pixel`. A module that asks for `inputs` may therefore have a setting called `width`.
     """
     names = parameters_of(cls)
     return next((form for form in (SPACE, VECTOR, PICTURE) if form[0] in names), ())
@@ -54,8 +57,8 @@ def injected_names(cls: type[nn.Module]) -> set[str]:
 class ImageLayout:
     """The axes of an image observation. Stacked frames are channels, as colors are.
 
-    Of three axes the last is that of colors if it is the shortest, or if the first two have the same length. Otherwise
-    the first axis is that of channels.
+    Of three axes the last is that of colors if it is the shortest, or if the first two have the
+    same length. Otherwise the first axis is that of channels.
 
     shape: channels, height and width, as a convolution sees them.
     axes: the permutation from [N, ...] to channels first.
@@ -66,11 +69,14 @@ class ImageLayout:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> ImageLayout | None:
-        """[H, W], [channels, H, W], [H, W, colors], or a stack of either of the last two; None for any other shape."""
+        """[H, W], [channels, H, W], [H, W, colors], or a stack of either of the last two; None for
+        any other shape."""
         match shape:
             case (height, width):
                 return cls((1, height, width), (0, 1, 2))
-            case (height, width, colors) if colors < min(height, width) or height == width != colors:
+            case (height, width, colors) if (
+                colors < min(height, width) or height == width != colors
+            ):
                 return cls((colors, height, width), (0, 3, 1, 2))
             case (channels, height, width):
                 return cls((channels, height, width), (0, 1, 2, 3))
@@ -96,7 +102,8 @@ class PixelScaling:
 
     # A hundredth of the largest pixel: an image of a single color has no deviation to divide by.
     LEAST_DEVIATION = 0.01
-    # As with other observations, see `core.normalization`: beyond it a pixel says no more than that it is extreme.
+    # As with other observations, see `core.normalization`: beyond it a pixel says no more than that
+    # it is extreme.
     CLIP = 10.0
 
     def __init__(self, max_pixel: float) -> None:
@@ -107,21 +114,27 @@ class PixelScaling:
     def normalize(self, layout: ImageLayout, mean: Floats, inverse_std: Floats) -> None:
         """Subtract a mean, and multiply by the inverse of a standard deviation, from now on.
 
-        mean, inverse_std: float32 [] for all pixels together, or one for each, shaped like an observation.
+        mean, inverse_std: float32 [] for all pixels together, or one for each, shaped like an
+        observation.
         One mean is rounded to a whole number: a byte less a byte is exact in bfloat16.
         """
         limited = np.minimum(inverse_std, 1 / (self.LEAST_DEVIATION * self.max_pixel))
         if mean.ndim:
-            self.center, self.scale = (layout.channels_first(torch.from_numpy(x)[None])[0] for x in (mean, limited))
+            self.center, self.scale = (
+                layout.channels_first(torch.from_numpy(x)[None])[0] for x in (mean, limited)
+            )
         else:
             self.center = float(mean.round())
             self.scale = float(limited)
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """Images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results are clipped."""
+        """Images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results
+        are clipped."""
         x = pictures.float()
         if isinstance(self.center, Tensor) and isinstance(self.scale, Tensor):
-            return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(-self.CLIP, self.CLIP)
+            return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(
+                -self.CLIP, self.CLIP
+            )
         return (x - self.center) * self.scale if self.center else x * self.scale
 
 
@@ -132,8 +145,8 @@ class ObservationInput:
     arguments: what comes from the space, by the names that its constructor may ask for.
     axes: of one observation. layout, pixels: of images; None for what is no image.
     raw: whether the module scales the pixels itself.
-    parts: of observations of several, for a module that asks for `observation_space`: it gets a dictionary of them.
-        Each with the layout of its images.
+    parts: of observations of several, for a module that asks for `observation_space`: it gets a
+        dictionary of them. Each with the layout of its images.
     """
 
     arguments: dict[str, Any]
@@ -145,22 +158,38 @@ class ObservationInput:
 
     @classmethod
     def of(cls, module: type[nn.Module], space: Box) -> ObservationInput:
-        """The form that suits a module's constructor. Raises ConfigError if it cannot take such observations."""
+        """The form that suits a module's constructor. Raises ConfigError if it cannot take such
+        observations."""
         form, shape, is_bytes = observation_form(module), space.shape, space.dtype == np.uint8
         if isinstance(space, PartsBox):
             if form == SPACE:
-                parts = tuple((part, ImageLayout.of(part.box.shape) if part.is_image else None) for part in space.parts)
+                parts = tuple(
+                    (part, ImageLayout.of(part.box.shape) if part.is_image else None)
+                    for part in space.parts
+                )
                 own_space = Dict({part.name: _space_of(part, layout) for part, layout in parts})
                 return cls({"observation_space": own_space}, 1, parts=parts)
             if form == PICTURE or any(part.is_image for part in space.parts):
                 names = ", ".join(part.name for part in space.parts)
-                raise _misfit(module, names, "one array", "For a Dict or a Tuple network=dict", "of the parts")
+                raise _misfit(
+                    module, names, "one array", "For a Dict or a Tuple network=dict", "of the parts"
+                )
         elif form == SPACE and get_type_hints(module.__init__).get("observation_space") is Dict:
-            raise _misfit(module, shape, "a Dict or a Tuple", "For vectors network=mlp, for pictures network=cnn")
+            raise _misfit(
+                module,
+                shape,
+                "a Dict or a Tuple",
+                "For vectors network=mlp, for pictures network=cnn",
+            )
         if form == VECTOR and len(shape) != 1:
             smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
-            advice = f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; before LSTM cells "
-            advice += "network@network.encoder=cnn). For other arrays env.wrappers=[FlattenObservation]"
+            advice = (
+                f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; "
+                "before LSTM cells "
+            )
+            advice += (
+                "network@network.encoder=cnn). For other arrays env.wrappers=[FlattenObservation]"
+            )
             raise _misfit(module, shape, "vectors", advice)
         is_picture = form == PICTURE or (form == SPACE and (is_bytes or len(shape) >= 3))
         layout = ImageLayout.of(shape) if is_picture else None
@@ -168,7 +197,9 @@ class ObservationInput:
             advice = "For vectors network=mlp (before LSTM cells network@network.encoder=mlp)"
             raise _misfit(module, shape, "pictures", advice)
         if layout is None:
-            own: Box = Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+            own: Box = Box(
+                space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
+            )
             return cls({"inputs": shape[0] if shape else 0, "observation_space": own}, len(shape))
         raw = bool(getattr(module, "raw_images", False))
         largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
@@ -181,17 +212,19 @@ class ObservationInput:
         return cls(arguments | {"observation_space": own}, len(shape), layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
-        """Let a module that takes raw images, and has an attribute `pixels` to scale them, use the `PixelScaling` of
-        this input."""
+        """Let a module that takes raw images, and has an attribute `pixels` to scale them, use the
+        `PixelScaling` of this input."""
         if self.raw and hasattr(module, "pixels"):
             module.pixels = self.pixels  # type: ignore[assignment]
 
     def prepare(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as the module takes them: float32, or images as they are with `raw_images`; parts
+        """Observations [N, ...] as the module takes them: float32, or images as they are with
+        `raw_images`; parts
         in a dictionary, see `_space_of`."""
         if self.parts:
             return {  # type: ignore[return-value]
-                part.name: _of_part(observations[:, part.columns], part, layout) for part, layout in self.parts
+                part.name: _of_part(observations[:, part.columns], part, layout)
+                for part, layout in self.parts
             }
         if self.layout is None or self.pixels is None:
             return observations.float()
@@ -210,20 +243,28 @@ def sample_observations(space: Box, count: int) -> Array:
 
 
 def _space_of(part: Part, layout: ImageLayout | None) -> Box:
-    """The space of a part as a module gets it: a vector, or images [C, H, W] of numbers from 0 to 1."""
+    """The space of a part as a module gets it: a vector, or images [C, H, W] of numbers from 0 to
+    1."""
     if layout is not None:
         return Box(0.0, 1.0, layout.shape, np.float32)
     return Box(-np.inf, np.inf, (int(np.prod(part.box.shape)),), np.float32)
 
 
 def _of_part(columns: Tensor, part: Part, layout: ImageLayout | None) -> Tensor:
-    """The columns [N, size] of a part: a vector, or images [N, C, H, W] of numbers up to 1, whatever their bound is."""
+    """The columns [N, size] of a part: a vector, or images [N, C, H, W] of numbers up to 1,
+    whatever their bound is."""
     if layout is None:
         return columns
     pictures = layout.channels_first(columns.reshape(-1, *part.box.shape))
-    return pictures * (255 / max(int(part.box.high.max()), 1))  # `PartsBox.join` has divided bytes by 255
+    # `PartsBox.join` has divided bytes by 255
+    return pictures * (255 / max(int(part.box.high.max()), 1))
 
 
-def _misfit(module: type[nn.Module], shape: object, takes: str, advice: str, of: str = "of shape") -> ConfigError:
-    problem = f"must be a network for observations {of} {shape}: {module.__name__} takes {takes}. {advice}"
+def _misfit(
+    module: type[nn.Module], shape: object, takes: str, advice: str, of: str = "of shape"
+) -> ConfigError:
+    problem = (
+        f"must be a network for observations {of} {shape}: {module.__name__} takes {takes}. "
+        f"{advice}"
+    )
     return ConfigError("network", module.__name__, problem)

@@ -20,21 +20,28 @@ ACTIVATIONS: dict[ActivationName, type[nn.Module]] = {
     "silu": nn.SiLU,
 }
 
-# Of layers of one kind, and of units or channels in a layer. A larger number is taken for a typing error: it would fill
-# the memory, or take minutes.
-MAX_LAYERS, MAX_WIDTH = 100, 4096
+# Of layers of one kind, and of units or channels in a layer. A larger number is taken for a typing
+# error: it would fill the memory, or take minutes.
+MAX_LAYERS = 100
+MAX_WIDTH = 4096
 
 
 class Mlp(nn.Sequential):
-    """Affine layers, each with an activation after it: float32 [N, inputs] -> [N, hidden_sizes[-1]].
+    """Affine layers, each with an activation after it: float32 [N, inputs] -> [N,
+    hidden_sizes[-1]].
 
     hidden_sizes: units of each layer. Without any, the features are the inputs.
     """
 
     def __init__(
-        self, inputs: int, hidden_sizes: tuple[int, ...] = (64, 64), activation: ActivationName = "tanh"
+        self,
+        inputs: int,
+        hidden_sizes: tuple[int, ...] = (64, 64),
+        activation: ActivationName = "tanh",
     ) -> None:
-        fits = len(hidden_sizes) <= MAX_LAYERS and all(1 <= size <= MAX_WIDTH for size in hidden_sizes)
+        fits = len(hidden_sizes) <= MAX_LAYERS and all(
+            1 <= size <= MAX_WIDTH for size in hidden_sizes
+        )
         allowed = f"at most {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
         require(fits, "hidden_sizes", hidden_sizes, allowed)
         layers: list[nn.Module] = []

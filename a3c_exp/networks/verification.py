@@ -1,4 +1,5 @@
-"""A trial of a network before training: whether a rollout can be reproduced from what it computes."""
+"""A trial of a network before training: whether a rollout can be reproduced from what it
+computes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from a3c_exp.networks.composed import WholeActorCritic
 from a3c_exp.networks.inputs import sample_observations
 
 TOLERANCE = 1e-4
-"""Of outputs that have to be equal, as a share of their largest number. Sums in another order differ by less."""
+"""Of outputs that have to be equal, as a share of their largest number. Sums in another order
+differ by less."""
 
 _WHY = "the learner could not compute again what the actor computed"
 
@@ -25,15 +27,19 @@ _WHY = "the learner could not compute again what the actor computed"
 def verify(network: ActorCritic, space: Box) -> None:
     """Run the modules of a bound network on a few observations of `space`.
 
-    Raises ConfigError, in one line that names the class and the reason, for a module whose outputs are not finite
-    float32 of the right shape, depend on other rows, differ in a second pass or in evaluation mode, or that learns
-    tensors which are not its parameters.
+    Raises ConfigError, in one line that names the class and the reason, for a module whose outputs
+    are not finite float32 of the right shape, depend on other rows, differ in a second pass or in
+    evaluation mode, or that learns tensors which are not its parameters.
     """
     observations = torch.from_numpy(sample_observations(space, 3))
     if isinstance(network, WholeActorCritic):
-        _verify_module(network.module, observations, network, functools.partial(_whole_outputs, network))
+        _verify_module(
+            network.module, observations, network, functools.partial(_whole_outputs, network)
+        )
     for encoder in dict.fromkeys(network.encoders):
-        _verify_module(encoder, observations, network, functools.partial(_features, network, encoder))
+        _verify_module(
+            encoder, observations, network, functools.partial(_features, network, encoder)
+        )
 
 
 def _features(network: ActorCritic, encoder: nn.Module, observations: Tensor) -> Tensor:
@@ -45,7 +51,8 @@ def _features(network: ActorCritic, encoder: nn.Module, observations: Tensor) ->
 
 def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
     """All outputs side by side."""
-    count, name = len(observations), type(network.module).__name__
+    count = len(observations)
+    name = type(network.module).__name__
     parameters, values, state = run_module(network, observations, name)
     outputs = [_checked(name, "parameters", parameters, (count, network.distribution.size))]
     outputs.append(_checked(name, "values", values, (count,)))
@@ -56,32 +63,53 @@ def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
     return torch.cat(outputs, dim=1)
 
 
-def _verify_module(module: nn.Module, inputs: Tensor, network: ActorCritic, rows: Callable[[Tensor], Tensor]) -> None:
+def _verify_module(
+    module: nn.Module, inputs: Tensor, network: ActorCritic, rows: Callable[[Tensor], Tensor]
+) -> None:
     """rows: the outputs for inputs [N, ...] as one tensor [N, K]."""
     name = type(module).__name__
     with seeded_construction(0):
-        trained, again = rows(inputs), rows(inputs)
+        trained = rows(inputs)
+        again = rows(inputs)
         with evaluation_mode(module):
             evaluated = rows(inputs)
     if not _equal(trained, again):
-        raise _refusal(name, f"returns other numbers in a second pass (dropout or noise do): {_WHY}")
+        raise _refusal(
+            name, f"returns other numbers in a second pass (dropout or noise do): {_WHY}"
+        )
     if not _equal(trained, evaluated):
-        text = f"returns other numbers in training than in evaluation mode (dropout or batch normalization do): {_WHY}"
+        text = (
+            "returns other numbers in training than in evaluation mode (dropout or batch "
+            f"normalization do): {_WHY}"
+        )
         raise _refusal(name, text)
-    if not _equal(rows(inputs.flip(0)), trained.flip(0)) or not _equal(rows(inputs[:1]), trained[:1]):
-        raise _refusal(name, f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}")
+    if not _equal(rows(inputs.flip(0)), trained.flip(0)) or not _equal(
+        rows(inputs[:1]), trained[:1]
+    ):
+        raise _refusal(
+            name,
+            f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}",
+        )
     known = set(map(id, network.parameters()))
     for leaf in _leaves(trained):
         if id(leaf) not in known:
-            text = f"learns a tensor of shape {tuple(leaf.shape)} that is none of its parameters: modules belong into "
-            raise _refusal(name, f"{text}attributes or an nn.ModuleList, tensors into an nn.Parameter")
+            text = (
+                f"learns a tensor of shape {tuple(leaf.shape)} that is none of its parameters: "
+                "modules belong into "
+            )
+            raise _refusal(
+                name, f"{text}attributes or an nn.ModuleList, tensors into an nn.Parameter"
+            )
 
 
 def _checked(name: str, what: str, output: object, shape: tuple[int, ...]) -> Tensor:
     """An output as [N, K]. Raises ConfigError unless it is finite float32 of this shape."""
     if not isinstance(output, Tensor) or tuple(output.shape) != shape:
         form = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise _refusal(name, f"must return {what} of shape {shape} for {shape[0]} observations: it returned {form}")
+        raise _refusal(
+            name,
+            f"must return {what} of shape {shape} for {shape[0]} observations: it returned {form}",
+        )
     if output.dtype != torch.float32:
         raise _refusal(name, f"must return float32, not {output.dtype}")
     if not torch.isfinite(output).all():
@@ -91,7 +119,8 @@ def _checked(name: str, what: str, output: object, shape: tuple[int, ...]) -> Te
 
 def _leaves(outputs: Tensor) -> Iterator[Tensor]:
     """The tensors to whose gradients a backward pass from `outputs` would add."""
-    seen, pending = set(), [outputs.grad_fn]
+    seen = set()
+    pending = [outputs.grad_fn]
     while pending:
         node = pending.pop()
         if node is None or node in seen:
@@ -104,7 +133,9 @@ def _leaves(outputs: Tensor) -> Iterator[Tensor]:
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     scale = max(float(one.detach().abs().max()), 1.0)
-    return bool(np.allclose(one.detach().numpy(), other.detach().numpy(), rtol=0, atol=TOLERANCE * scale))
+    return bool(
+        np.allclose(one.detach().numpy(), other.detach().numpy(), rtol=0, atol=TOLERANCE * scale)
+    )
 
 
 def _refusal(name: str, text: str) -> ConfigError:

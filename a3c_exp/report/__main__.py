@@ -32,8 +32,12 @@ FOLDER = "report"
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = dict(argument.split("=", 1) for argument in arguments if argument.startswith(("to=", "rank=")))
-    folders = [Path(argument) for argument in arguments if not argument.startswith(("to=", "rank="))]
+    options = dict(
+        argument.split("=", 1) for argument in arguments if argument.startswith(("to=", "rank="))
+    )
+    folders = [
+        Path(argument) for argument in arguments if not argument.startswith(("to=", "rank="))
+    ]
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     if not folders or wants_help:
         print((__doc__ or "").strip())
@@ -42,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
-    """to: the folder to write; without it, in the first one of `folders`. curve: to rank by; None: by final returns."""
+    """to: the folder to write; without it, in the first one of `folders`. curve: to rank by; None:
+    by final returns."""
     target = expanded(to) if to else expanded(folders[0]) / FOLDER
     if not to:
         with named("to"):
@@ -53,7 +58,10 @@ def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
     try:
         report.write(target)
     except ImportError:
-        problem = "only the tables are written: the curves and the page need matplotlib: pip install 'a3c-exp[report]'"
+        problem = (
+            "only the tables are written: the curves and the page need matplotlib: "
+            "pip install 'a3c-exp[report]'"
+        )
         print(printable(f"a3c_exp: {target}: {problem}"), file=sys.stderr)
         return 1
     print(printable(f"Report: {target / PAGE}"))

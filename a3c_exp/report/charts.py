@@ -2,8 +2,8 @@
 
 matplotlib draws them, which the extra `report` installs.
 
-Colours are those of Okabe and Ito, which colour-blind readers can tell apart, and line styles differ too. Letters are
-large enough to be read at half the size.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart, and line styles
+differ too. Letters are large enough to be read at half the size.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ MOST_CURVES = 6
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = "os^Dvx"
-STEP_UNITS = ((1e6, "environment steps [million]"), (1e3, "environment steps [thousand]"), (1.0, "environment steps"))
+STEP_UNITS = (
+    (1e6, "environment steps [million]"),
+    (1e3, "environment steps [thousand]"),
+    (1.0, "environment steps"),
+)
 TIME_UNITS = ((3600.0, "time [h]"), (60.0, "time [min]"), (1.0, "time [s]"))
 LONGEST_NAME = 108
 
@@ -43,7 +47,8 @@ LOOK: Any = {
     "lines.linewidth": 2.0,
     "text.parse_math": False,
 }
-"""matplotlib's settings. Names of configurations may have dollar signs, which are no mathematics."""
+"""matplotlib's settings. Names of configurations may have dollar signs, which are no
+mathematics."""
 
 
 POINTS = 200
@@ -52,7 +57,8 @@ POINTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The interquartile mean over runs, and its 95 % interval, float64 [points] each. runs: how many they are of."""
+    """The interquartile mean over runs, and its 95 % interval, float64 [points] each. runs: how
+    many they are of."""
 
     x: Array
     middle: Array
@@ -62,24 +68,30 @@ class Band:
 
 
 def band(runs: Runs, axis: Axis) -> Band | None:
-    """The band of the runs that have ended, as far as the longest of them goes: the others keep their last return.
+    """The band of the runs that have ended, as far as the longest of them goes: the others keep
+    their last return.
 
-    While none has ended: of all of them, as far as the shortest goes. None if there is nothing to draw yet.
+    While none has ended: of all of them, as far as the shortest goes. None if there is nothing to
+    draw yet.
     """
     ended = [run.curve for run in runs if run.ended and len(run.curve.steps)]
     curves = ended or [run.curve for run in runs if len(run.curve.steps)]
     if not curves:
         return None
     places = [curve.along(axis) for curve in curves]
-    start, ends = max(place[0] for place in places), [place[-1] for place in places]
+    start = max(place[0] for place in places)
+    ends = [place[-1] for place in places]
     x = np.linspace(start, max(start, max(ends) if ended else min(ends)), POINTS)
-    values = np.stack([np.interp(x, place, curve.returns) for place, curve in zip(places, curves, strict=True)])
+    values = np.stack(
+        [np.interp(x, place, curve.returns) for place, curve in zip(places, curves, strict=True)]
+    )
     low, high = bootstrap_band(values) if len(curves) > 1 else (values[0], values[0])
     return Band(x, interquartile_mean(values.T), low, high, len(curves))
 
 
 def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
-    """A PNG: returns of the first configurations over steps and over seconds. Raises ImportError without matplotlib."""
+    """A PNG: returns of the first configurations over steps and over seconds. Raises ImportError
+    without matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -96,25 +108,35 @@ def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
 
 
 def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | None) -> bytes:
-    """A PNG: the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et al. 2016.
+    """A PNG: the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et
+    al. 2016.
 
-    values: of the setting `key`, by folder of the run. curve: see `RecordedRun.score`. Runs that differ otherwise have
-    other colours, as long as there are enough. Raises ImportError without matplotlib.
+    values: of the setting `key`, by folder of the run. curve: see `RecordedRun.score`. Runs that
+    differ otherwise have other colours, as long as there are enough. Raises ImportError without
+    matplotlib.
     """
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 
-    rest = [replace(run, settings={name: x for name, x in run.settings.items() if name != key}) for run in runs]
+    rest = [
+        replace(run, settings={name: x for name, x in run.settings.items() if name != key})
+        for run in runs
+    ]
     shown = [run for run in rest if run.folder in values]
     (groups,) = group(shown).values()
     groups = groups if len(groups) <= MOST_CURVES else {"": shown}
     with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(7.0, 4.4 + 0.28 * min(len(groups), MOST_CURVES)), layout="constrained")
+        figure = Figure(
+            figsize=(7.0, 4.4 + 0.28 * min(len(groups), MOST_CURVES)), layout="constrained"
+        )
         axes = figure.subplots()
         for (name, alike), colour, marker in zip(groups.items(), COLOURS, MARKERS, strict=False):
-            settings, scores = [values[run.folder] for run in alike], np.array([run.score(curve) for run in alike])
-            axes.scatter(settings, scores, color=colour, marker=marker, alpha=0.7, label=_label(name))
+            settings = [values[run.folder] for run in alike]
+            scores = np.array([run.score(curve) for run in alike])
+            axes.scatter(
+                settings, scores, color=colour, marker=marker, alpha=0.7, label=_label(name)
+            )
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")  # not in powers, which would be mathematics
         axes.xaxis.set_minor_formatter(LogFormatter())  # of a range of less than a decade
@@ -145,10 +167,20 @@ def draw_bands(axes: Axes, shown: Sequence[tuple[str, Runs]], axis: Axis) -> Non
         mean = band(runs, axis)
         for run in runs:
             if not run.ended:
-                axes.plot(run.curve.along(axis) / scale, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
+                axes.plot(
+                    run.curve.along(axis) / scale,
+                    run.curve.returns,
+                    color=colour,
+                    linewidth=0.7,
+                    alpha=0.7,
+                )
         if mean is not None:
-            axes.plot(mean.x / scale, mean.middle, color=colour, linestyle=style, label=_label(name))
-            axes.fill_between(mean.x / scale, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(
+                mean.x / scale, mean.middle, color=colour, linestyle=style, label=_label(name)
+            )
+            axes.fill_between(
+                mean.x / scale, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0
+            )
     for threshold in {run.threshold for run in every if run.threshold is not None}:
         axes.axhline(threshold, color="black", linewidth=1.0, linestyle=":", alpha=0.7)
     axes.set_xlabel(label)

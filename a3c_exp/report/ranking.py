@@ -8,25 +8,34 @@ from math import inf
 
 import numpy as np
 
-from a3c_exp.common.estimates import estimate, improvement, interquartile_mean, median_reached, spread
+from a3c_exp.common.estimates import (
+    estimate,
+    improvement,
+    interquartile_mean,
+    median_reached,
+    spread,
+)
 from a3c_exp.report.runs import NUMBERS, RecordedRun
 
 EXPLANATION = """\
-In the order of the {score}, among equals of the steps until solved. Returns: interquartile means over runs (of three \
-or fewer, means) with 95 % bootstrap intervals, too narrow for few runs: of two equal configurations of five runs one \
-in ten is found ahead. Final return: the mean of the last 100 training episodes, with sampled actions; of a run that \
-stop.mean_return has ended, that number. Best return: of the best evaluation, of greedy actions, or the highest mean \
-of 100 training episodes of a run without evaluations. The others: medians, ranges in brackets; a run that is not \
-solved counts as slowest. Staleness: a run's mean number of others' updates between pull and push."""
+In the order of the {score}, among equals of the steps until solved. Returns: interquartile \
+means over runs (of three or fewer, means) with 95 % bootstrap intervals, too narrow for few \
+runs: of two equal configurations of five runs one in ten is found ahead. Final return: the mean \
+of the last 100 training episodes, with sampled actions; of a run that stop.mean_return has \
+ended, that number. Best return: of the best evaluation, of greedy actions, or the highest mean \
+of 100 training episodes of a run without evaluations. The others: medians, ranges in brackets; \
+a run that is not solved counts as slowest. Staleness: a run's mean number of others' updates \
+between pull and push."""
 
 Runs = Sequence[RecordedRun]
 FEW_RUNS = 5
-"""With fewer a bootstrap sees too little of how much runs differ: in one of five comparisons of a configuration with
-itself, three runs each, it finds one ahead."""
+"""With fewer a bootstrap sees too little of how much runs differ: in one of five comparisons of a
+configuration with itself, three runs each, it finds one ahead."""
 
 
 def rank(configurations: Mapping[str, Runs], curve: str | None = None) -> dict[str, Runs]:
-    """The configurations of an environment, the highest score first, among equals the one solved soonest.
+    """The configurations of an environment, the highest score first, among equals the one solved
+    soonest.
 
     curve: whose last value is the score; None: the final return is.
     """
@@ -70,20 +79,25 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
 def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
     """A sentence on whether the runs tell the first two configurations apart; none of a single one.
 
-    They do if the interval of the probability that a run of the first ends higher lies above 0.5; where all end alike,
-    that it is solved sooner. It may lie below: a few runs that end high raise a mean.
+    They do if the interval of the probability that a run of the first ends higher lies above 0.5;
+    where all end alike, that it is solved sooner. It may lie below: a few runs that end high raise
+    a mean.
     """
     if len(ranked) < 2:
         return []
     first, second = list(ranked)[:2]
-    x, y = scores(ranked[first], curve), scores(ranked[second], curve)
+    x = scores(ranked[first], curve)
+    y = scores(ranked[second], curve)
     undecided = f"Undecided between {' and '.join(sorted([first, second]))}"
     if min(len(x), len(y)) < FEW_RUNS:
         counts = f"runs of {first}: {len(x)}, of {second}: {len(y)}"
         return [f"{undecided}: {counts}; {FEW_RUNS} or more of each may tell."]
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
     if len({*x, *y}) == 1:
-        x, y = ([-(run.numbers["solved_steps"] or inf) for run in ranked[name]] for name in (first, second))
+        x, y = (
+            [-(run.numbers["solved_steps"] or inf) for run in ranked[name]]
+            for name in (first, second)
+        )
         ends = "is solved after fewer steps"
     share, low, high = improvement(x, y)
     verdict = f"{first} is ahead of {second}" if low > 0.5 else undecided
@@ -96,8 +110,13 @@ def _there(values: Iterable[float | None]) -> list[float]:
 
 
 def _count(runs: Sequence[RecordedRun]) -> str:
-    seeds, unfinished = len({str(run.settings.get("seed")) for run in runs}), sum(not run.ended for run in runs)
-    text = str(len(runs)) if seeds == len(runs) else f"{len(runs)} of {seeds} seed{'s' if seeds > 1 else ''}"
+    seeds = len({str(run.settings.get("seed")) for run in runs})
+    unfinished = sum(not run.ended for run in runs)
+    text = (
+        str(len(runs))
+        if seeds == len(runs)
+        else f"{len(runs)} of {seeds} seed{'s' if seeds > 1 else ''}"
+    )
     return f"{text}, {unfinished} unfinished" if unfinished else text
 
 

@@ -26,16 +26,23 @@ RUN_COLUMNS = ("folder", "environment", "configuration", "seed", "stop_reason", 
 CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "low", "high")
 
 CAPTION = """\
-Interquartile mean over runs, with its 95 % bootstrap band; dotted: the return that counts as solved. A run that has \
-ended keeps its last return; a thin line is a run that is unfinished."""
-CHOICE = "Only the first {most} of {count} configurations, in the order of their rank: curves.csv has all."
-SCATTER = "The {score} over {key}, a point for each run: runs whose settings differ otherwise too are apart by colour."
+Interquartile mean over runs, with its 95 % bootstrap band; dotted: the return that counts as \
+solved. A run that has ended keeps its last return; a thin line is a run that is unfinished."""
+CHOICE = (
+    "Only the first {most} of {count} configurations, in the order of their rank: "
+    "curves.csv has all."
+)
+SCATTER = (
+    "The {score} over {key}, a point for each run: runs whose settings differ otherwise "
+    "too are apart by colour."
+)
 
 # The policy forbids the page everything that it does not bring along.
 HEAD = """\
 <!DOCTYPE html>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>Report</title>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 75rem; padding: 1.5rem; }
@@ -57,16 +64,26 @@ class Report:
     @cached_property
     def ranked(self) -> dict[str, dict[str, Runs]]:
         """The configurations of each environment, in the order of their rank."""
-        return {env: rank(configurations, self.curve) for env, configurations in group(self.runs).items()}
+        return {
+            env: rank(configurations, self.curve)
+            for env, configurations in group(self.runs).items()
+        }
 
     def text(self) -> str:
         """The tables as Markdown, with what else there is to say."""
         parts = []
         for env, ranked in self.ranked.items():
             rows = table(ranked, self.curve)
-            lines = markdown.table(list(rows[0]), ([_cell(text) for text in row.values()] for row in rows))
-            parts += [f"{env}:\n\n{lines}\n", *(f"{line}\n" for line in comparison(ranked, self.curve))]
-        return "\n".join([*parts, EXPLANATION.format(score=self._score), "", *self._origin(), *self._missing()])
+            lines = markdown.table(
+                list(rows[0]), ([_cell(text) for text in row.values()] for row in rows)
+            )
+            parts += [
+                f"{env}:\n\n{lines}\n",
+                *(f"{line}\n" for line in comparison(ranked, self.curve)),
+            ]
+        return "\n".join(
+            [*parts, EXPLANATION.format(score=self._score), "", *self._origin(), *self._missing()]
+        )
 
     @property
     def _score(self) -> str:
@@ -74,13 +91,22 @@ class Report:
 
     def _origin(self) -> list[str]:
         summaries = [run.summary for run in self.runs if run.summary]
-        commits = sorted({str(summary.get("commit") or "unknown") for summary in summaries}) or ["unknown"]
-        machines = [summary["machine"] for summary in summaries if isinstance(summary.get("machine"), dict)]
-        processors = sorted({f"{each.get('processor')}, {each.get('usable_cores')} cores" for each in machines})
+        commits = sorted({str(summary.get("commit") or "unknown") for summary in summaries}) or [
+            "unknown"
+        ]
+        machines = [
+            summary["machine"] for summary in summaries if isinstance(summary.get("machine"), dict)
+        ]
+        processors = sorted(
+            {f"{each.get('processor')}, {each.get('usable_cores')} cores" for each in machines}
+        )
         unfinished = ", ".join(run.folder.name for run in self.runs if not run.ended)
         lines = [f"Runs: {len(self.runs)}."]
         lines += [f"Unfinished, and counted: {unfinished}."] if unfinished else []
-        return [*lines, f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}."]
+        return [
+            *lines,
+            f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}.",
+        ]
 
     def _missing(self) -> list[str]:
         return [f"Left out: {folder}: {reason}" for folder, reason in self.left_out.items()]
@@ -99,12 +125,16 @@ class Report:
             pictures = {}
             runs = [run for alike in configurations.values() for run in alike]
             if any(len(run.curve.steps) for run in runs):
-                most, count = MOST_CURVES, len(configurations)
+                most = MOST_CURVES
+                count = len(configurations)
                 others = f" {CHOICE.format(most=most, count=count)}" if count > most else ""
                 pictures["curves"] = learning_curves(configurations), f"{CAPTION}{others}"
             scored = [run for run in runs if run.score(self.curve) is not None]
             for key, values in swept(scored, MOST_CURVES).items():
-                pictures[key] = scatter(scored, key, values, self.curve), SCATTER.format(score=self._score, key=key)
+                pictures[key] = (
+                    scatter(scored, key, values, self.curve),
+                    SCATTER.format(score=self._score, key=key),
+                )
             for name, (png, caption) in pictures.items():
                 write_bytes(folder / f"{number}_{_file_name(env)}_{_file_name(name)}.png", png)
                 parts.append(picture(png, caption))
@@ -144,7 +174,11 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 def _without_formula(cell: object) -> object:
     """A cell that no spreadsheet takes for a formula. Texts may come from a stranger's folder."""
-    return cell if isinstance(cell, int | float | None) or str(cell)[:1] not in ("=", "+", "-", "@") else f"'{cell}"
+    return (
+        cell
+        if isinstance(cell, int | float | None) or str(cell)[:1] not in ("=", "+", "-", "@")
+        else f"'{cell}"
+    )
 
 
 def _cell(text: str) -> str:
@@ -156,7 +190,8 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:100]
 
 
-# Parts of an HTML page that holds everything of a report and needs no network. Every text is escaped.
+# Parts of an HTML page that holds everything of a report and needs no network. Every text is
+# escaped.
 
 
 def element(tag: str, *texts: str) -> str:

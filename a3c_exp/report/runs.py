@@ -1,4 +1,5 @@
-"""Runs as a report sees them: found in folders, read from their files, and grouped by configuration."""
+"""Runs as a report sees them: found in folders, read from their files, and grouped by
+configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from a3c_exp.config.saved import TYPED, read_config
 from a3c_exp.core.events import RECENT
 from a3c_exp.errors import FAILED, ConfigError, FolderError, did_you_mean, require
 from a3c_exp.run.metrics import SECONDS, STEP, read_points
-from a3c_exp.run.run_folder import CONFIG_FILE, METRICS_FILE, SUMMARY_FILE, environment_of, read_summary
+from a3c_exp.run.run_folder import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    SUMMARY_FILE,
+    environment_of,
+    read_summary,
+)
 
 Array = NDArray[np.float64]
 Axis = Literal["steps", "seconds"]
@@ -34,15 +41,18 @@ UNFINISHED = "unfinished"
 """The stop reason of a run without a summary: it is going on, or it was killed."""
 
 EVALUATION = "eval/mean_reward"
-RETURN, EPISODES = "rollout/ep_rew_mean", "rollout/episodes"
+RETURN = "rollout/ep_rew_mean"
+EPISODES = "rollout/episodes"
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """A learning curve, float64 [N] each. N may be 0.
 
-    steps: of the environments. seconds: of training. returns: mean of the last 100 training episodes, or of
-    all where fewer have ended. full: bool [N], whether 100 have ended. last: the last value of every curve, by name.
+    steps: of the environments. seconds: of training. returns: mean of the last 100 training
+    episodes, or of
+    all where fewer have ended. full: bool [N], whether 100 have ended. last: the last value of
+    every curve, by name.
     evaluations: mean returns of evaluations [M].
     """
 
@@ -82,7 +92,9 @@ class RecordedRun:
     @property
     def environment(self) -> str:
         """See `environment_of`."""
-        return environment_of({"env": {key: self.settings.get(f"env.{key}") for key in ("id", "game", TARGET)}})
+        return environment_of(
+            {"env": {key: self.settings.get(f"env.{key}") for key in ("id", "game", TARGET)}}
+        )
 
     @property
     def stop_reason(self) -> str:
@@ -99,10 +111,12 @@ class RecordedRun:
 
     @cached_property
     def numbers(self) -> dict[str, float | None]:
-        """NUMBERS as the summary gives them, or else the learning curve; None for what neither knows.
+        """NUMBERS as the summary gives them, or else the learning curve; None for what neither
+        knows.
 
-        final_return: the mean of the last 100 training episodes, or of all where fewer have ended. best_return: of the
-        best evaluation, or the highest mean of 100 training episodes of a run without evaluations.
+        final_return: the mean of the last 100 training episodes, or of all where fewer have ended.
+        best_return: of the best evaluation, or the highest mean of 100 training episodes of a run
+        without evaluations.
         """
         curve = self.curve
         threshold = math.inf if self.threshold is None or self.ended else self.threshold
@@ -111,13 +125,18 @@ class RecordedRun:
             "steps": curve.steps[-1:],
             "seconds": curve.seconds[-1:],
             "final_return": curve.returns[-1:],
-            "best_return": np.sort(curve.evaluations if curve.evaluations.size else curve.returns[curve.full])[-1:],
+            "best_return": np.sort(
+                curve.evaluations if curve.evaluations.size else curve.returns[curve.full]
+            )[-1:],
             "solved_steps": curve.steps[solved],
             "solved_seconds": curve.seconds[solved],
         }
         found = {name: _number(self.summary, known) for name, known in NUMBERS.items()}
-        found |= {name: float(x[0]) for name, x in of_curve.items() if found[name] is None and x.size}
-        steps, seconds = found["steps"], found["seconds"]
+        found |= {
+            name: float(x[0]) for name, x in of_curve.items() if found[name] is None and x.size
+        }
+        steps = found["steps"]
+        seconds = found["seconds"]
         if found["steps_per_second"] is None and steps is not None and seconds:
             found["steps_per_second"] = steps / seconds
         return found
@@ -125,26 +144,38 @@ class RecordedRun:
     def score(self, curve: str | None) -> float | None:
         """The last value of a curve; None: the final return. None if the run has no such number.
 
-        The final return of a run that `stop.mean_return` has ended is that one: what it is above is luck.
+        The final return of a run that `stop.mean_return` has ended is that one: what it is above is
+        luck.
         """
         if curve is not None:
             return self.curve.last.get(curve)
-        goal = _number(self.settings, "stop.mean_return") if self.stop_reason == "mean_return" else None
+        goal = (
+            _number(self.settings, "stop.mean_return")
+            if self.stop_reason == "mean_return"
+            else None
+        )
         return self.numbers["final_return"] if goal is None else goal
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, str]]:
-    """All runs below `folders`, by path, and the folders of runs that are left out, with the reason.
+    """All runs below `folders`, by path, and the folders of runs that are left out, with the
+    reason.
 
-    A run counts once, however many of the folders it is in. Raises ConfigError for a folder without runs, and if no run
-    is left.
+    A run counts once, however many of the folders it is in. Raises ConfigError for a folder without
+    runs, and if no run is left.
     """
     places: set[Path] = set()
     for folder in folders:
         found = run_folders(expanded(folder))
-        require(bool(found), "folder", str(folder), f"a folder with runs: no {CONFIG_FILE} is there or below")
+        require(
+            bool(found),
+            "folder",
+            str(folder),
+            f"a folder with runs: no {CONFIG_FILE} is there or below",
+        )
         places.update(found)
-    runs, left_out = [], {}
+    runs = []
+    left_out = {}
     for place in sorted(places):
         try:
             runs.append(read_run(place))
@@ -157,8 +188,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
 
 
 def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
-    """The whole name of a curve that one of the runs has; that of a curve of `rollout/` may lack the prefix, and `eval`
-    is the mean return of evaluations.
+    """The whole name of a curve that one of the runs has; that of a curve of `rollout/` may lack
+    the prefix, and `eval` is the mean return of evaluations.
 
     Raises ConfigError if there is none.
     """
@@ -171,7 +202,8 @@ def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folders of runs below a folder, itself included, by path. Trackers keep files of the same names."""
+    """The folders of runs below a folder, itself included, by path. Trackers keep files of the same
+    names."""
     places = []
     for at, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in ("wandb", "mlruns")]
@@ -181,14 +213,17 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run in `folder`. Raises ConfigError as `read_config`, for damaged files, and for a run that is left out."""
+    """The run in `folder`. Raises ConfigError as `read_config`, for damaged files, and for a run
+    that is left out."""
     config = read_config(folder)
     if not isinstance(config.get("env"), dict):
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it has no env")
     config.pop(TYPED, None)
     summary = read_summary(folder) or {}
     if "stop_reason" not in summary and (folder / SUMMARY_FILE).exists():
-        raise FolderError(folder, f"its {SUMMARY_FILE} is damaged: it does not say how the run ended")
+        raise FolderError(
+            folder, f"its {SUMMARY_FILE} is damaged: it does not say how the run ended"
+        )
     if summary.get("stop_reason") in FAILED:
         raise FolderError(folder, summary["stop_reason"])
     try:
@@ -207,17 +242,21 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
 def read_curve(path: Path) -> Curve:
     """The learning curve in a file of points, by step; an empty one if there is no such file yet.
 
-    Points without a return are those of other metrics. Where nothing is said about episodes, their number is infinite.
-    Raises UnreadableError for a damaged file, and OSError.
+    Points without a return are those of other metrics. Where nothing is said about episodes, their
+    number is infinite. Raises UnreadableError for a damaged file, and OSError.
     """
-    rows, last, evaluations = [], dict[str, float](), []
+    rows = []
+    last = dict[str, float]()
+    evaluations = []
     for point in read_points(path):
         last |= {name: value for name, value in point.items() if math.isfinite(value)}
         evaluations += [point[EVALUATION]] if math.isfinite(point.get(EVALUATION, math.nan)) else []
         row = [point[STEP], point[SECONDS], point.get(RETURN, math.nan)]
         if all(map(math.isfinite, row)):
             rows.append([*row, point.get(EPISODES, math.inf)])
-    steps, seconds, returns, episodes = np.ascontiguousarray(np.array(sorted(rows), np.float64).reshape(-1, 4).T)
+    steps, seconds, returns, episodes = np.ascontiguousarray(
+        np.array(sorted(rows), np.float64).reshape(-1, 4).T
+    )
     return Curve(steps, seconds, returns, episodes >= RECENT, last, np.array(evaluations))
 
 
@@ -232,9 +271,10 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]]:
     """Runs by environment and by configuration without the seed, in order of appearance.
 
-    A configuration is named by the settings in which runs of that environment differ: `returns=GAE, gamma=0.9`. Of a
-    component, the class is named, and of its settings those in which runs with that class differ. The name is that of
-    the environment if nothing differs. A folder is added where names are equal: its name, and its path
+    A configuration is named by the settings in which runs of that environment differ:
+    `returns=GAE, gamma=0.9`. Of a component, the class is named, and of its settings those in which
+    runs with that class differ. The name is that of the environment if nothing differs. A folder is
+    added where names are equal: its name, and its path
     where those are equal too.
     """
     groups = {}
@@ -254,7 +294,8 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
 
 
 def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]]:
-    """The settings with more than `most` different positive numbers in these runs, each by folder."""
+    """The settings with more than `most` different positive numbers in these runs, each by
+    folder."""
     found = {}
     for key in _differing(runs):
         values = {run.folder: _number(run.settings, key) or 0.0 for run in runs}
@@ -266,9 +307,13 @@ def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]
 
 def _differing(runs: Sequence[RecordedRun]) -> list[str]:
     """The settings that differ between runs of the same components."""
-    values: dict[tuple[str, str], set[str]] = defaultdict(set)  # by setting and class of its component
-    for key in {key for run in runs for key in run.settings if key.partition(".")[0] not in IGNORED}:
-        component = f"{key.removesuffix(f'.{TARGET}').rpartition('.')[0]}.{TARGET}"  # in which the setting is
+    # by setting and class of its component
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for key in {
+        key for run in runs for key in run.settings if key.partition(".")[0] not in IGNORED
+    }:
+        # in which the setting is
+        component = f"{key.removesuffix(f'.{TARGET}').rpartition('.')[0]}.{TARGET}"
         for run in runs:
             values[key, str(run.settings.get(component))].add(_as_json(run.settings.get(key)))
     return sorted({key for (key, _), different in values.items() if len(different) > 1})
@@ -281,20 +326,32 @@ def _name(run: RecordedRun, keys: Iterable[str]) -> str:
         if value in (None, {}):
             continue
         parent, _, last = key.rpartition(".")
-        parts.append(f"{parent}={_option(run, parent, value)}" if last == TARGET else f"{key}={value}")
+        parts.append(
+            f"{parent}={_option(run, parent, value)}" if last == TARGET else f"{key}={value}"
+        )
     return ", ".join(parts)
 
 
 def _option(run: RecordedRun, group: str, target: object) -> str:
-    """A class as it is chosen on the command line: of the options of its group that have it, the one with most of the
-    run's settings; of a user's own, the word that was typed, or else the class with its module."""
+    """A class as it is chosen on the command line: of the options of its group that have it, the
+    one with most of the run's settings; of a user's own, the word that was typed, or else the class
+    with its module."""
 
     def likeness(option: str) -> int:
-        return sum(run.settings.get(f"{group}.{key}") == value for key, value in _options(group)[option].items())
+        return sum(
+            run.settings.get(f"{group}.{key}") == value
+            for key, value in _options(group)[option].items()
+        )
 
-    fitting = [option for option, settings in _options(group).items() if settings.get(TARGET) == target]
+    fitting = [
+        option for option, settings in _options(group).items() if settings.get(TARGET) == target
+    ]
     overrides = run.summary.get("overrides")
-    typed = dict(str(each).partition("=")[::2] for each in overrides) if isinstance(overrides, list) else {}
+    typed = (
+        dict(str(each).partition("=")[::2] for each in overrides)
+        if isinstance(overrides, list)
+        else {}
+    )
     word = typed.get(group, "")
     return max(fitting, key=likeness, default=word if word.isidentifier() else str(target))
 

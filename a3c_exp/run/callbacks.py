@@ -1,4 +1,5 @@
-"""The callbacks of a run: the package's own, but for evaluations, and the list of all that are told of each moment."""
+"""The callbacks of a run: the package's own, but for evaluations, and the list of all that are told
+of each moment."""
 
 from __future__ import annotations
 
@@ -23,10 +24,13 @@ from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, earlier_points
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
 from a3c_exp.run.statistics import RunStatistics
 
-# Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of an hour has two
+# Between points of the curves are LOG_SECONDS plus LOG_SHARE of the time since the start: a run of
+# an hour has two
 # thousand points, and a run of a day five thousand.
-LOG_SECONDS, LOG_SHARE = 0.5, 1 / 1000
-LIVE_SECONDS, PLAIN_SECONDS = 0.2, 10.0
+LOG_SECONDS = 0.5
+LOG_SHARE = 1 / 1000
+LIVE_SECONDS = 0.2
+PLAIN_SECONDS = 10.0
 """Seconds between two progress lines on a terminal, and in the log."""
 SPEED_SECONDS = 10.0
 """The speed is that of so many last seconds."""
@@ -67,14 +71,17 @@ class Own(Callback):
         self._run = run
 
     def flush(self) -> None:
-        """Write what has come in: a checkpoint is next, and a resumed run has no other record of what was before it."""
+        """Write what has come in: a checkpoint is next, and a resumed run has no other record of
+        what was before it."""
 
     def close(self, finished: bool) -> None:
-        """Write the last of it. finished: whether the run has neither failed nor been interrupted."""
+        """Write the last of it. finished: whether the run has neither failed nor been
+        interrupted."""
 
 
 class Every:
-    """A rule for when a task is due: a multiple of `interval` has been passed since it was last asked. None: never.
+    """A rule for when a task is due: a multiple of `interval` has been passed since it was last
+    asked. None: never.
 
     start: value from which counting begins; a multiple at `start` itself counts as done.
     """
@@ -101,18 +108,24 @@ class StopRules(Own):
             run.stop("max_seconds")
 
     def leaving_rule(self) -> str:
-        """The rule by which all workers have left before the total steps: that of most of those that say why."""
+        """The rule by which all workers have left before the total steps: that of most of those
+        that say why."""
         # On Ray, one that had finished all its episodes in an earlier session says nothing.
-        silent = "total_steps" if self._run.experiment.stop.worker_episodes is None else "worker_episodes"
+        silent = (
+            "total_steps"
+            if self._run.experiment.stop.worker_episodes is None
+            else "worker_episodes"
+        )
         ((rule, _),) = self._run.statistics.left.most_common(1) or [(silent, 0)]
         return rule
 
 
 class Curves(Own):
-    """Logs a point of the statistics now and then, and writes every point to metrics.csv and to TensorBoard's file.
+    """Logs a point of the statistics now and then, and writes every point to metrics.csv and to
+    TensorBoard's file.
 
-    Where a run is resumed, points of later steps are void: they are dropped from the table, and TensorBoard hides them,
-    so that each curve stays one line.
+    Where a run is resumed, points of later steps are void: they are dropped from the table, and
+    TensorBoard hides them, so that each curve stays one line.
     """
 
     def __init__(self, run: OwnView) -> None:
@@ -141,7 +154,8 @@ class Curves(Own):
             self._run.log(self._run.statistics.window(self._run.session_seconds))
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        """An evaluation's point has the step of the evaluated parameters, which may lie before the last point's."""
+        """An evaluation's point has the step of the evaluated parameters, which may lie before the
+        last point's."""
         point = {STEP: step, SECONDS: round(self._run.seconds, 3), **values}
         self._run.output.write(METRICS_FILE, self._table.log, point)
         self._run.output.write(self._events.path.name, self._events.scalars, step, values)
@@ -151,11 +165,15 @@ class Curves(Own):
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         values = {"eval/mean_reward": result.mean_return, "eval/mean_ep_length": result.mean_length}
-        run.log(values | {f"eval/{name}": number for name, number in result.numbers.items()}, result.steps)
+        run.log(
+            values | {f"eval/{name}": number for name, number in result.numbers.items()},
+            result.steps,
+        )
 
     def close(self, finished: bool) -> None:
         output, name = self._run.output, self._events.path.name
-        if finished:  # others may be resumed, and TensorBoard keeps the first record of how a run has ended
+        # others may be resumed, and TensorBoard keeps the first record of how a run has ended
+        if finished:
             output.write(name, self._events.success)
         output.write(name, self._events.close)
         output.write(METRICS_FILE, self._table.close)
@@ -164,10 +182,11 @@ class Curves(Own):
 class EpisodeTable(Own):
     """Writes episodes.csv with each point of the curves. It has at most `record_episodes` rows.
 
-    step: environment steps of the run, of all workers, at which the episode ended, as its worker knew them. worker: its
-    index. return: sum of the environment's own rewards. length: transitions. seconds: of training, when the run learned
-    of the episode. After them come the environment's own numbers by name, with empty cells where an episode has none.
-    Those of `env.info_keys` have a column; without it the first episode decides. A resumed run keeps those that it has.
+    step: environment steps of the run, of all workers, at which the episode ended, as its worker
+    knew them. worker: its index. return: sum of the environment's own rewards. length: transitions.
+    seconds: of training, when the run learned of the episode. After them come the environment's own
+    numbers by name, with empty cells where an episode has none. Those of `env.info_keys` have a
+    column; without it the first episode decides. A resumed run keeps those that it has.
 
     A resumed run keeps the rows of those episodes that its checkpoint knows of.
     """
@@ -176,7 +195,8 @@ class EpisodeTable(Own):
         super().__init__(run)
         path = run.folder / EPISODES_FILE
         lines = _earlier_lines(path, run.statistics.episodes)
-        self._names = lines[0].split(",")[len(EPISODE_COLUMNS) :] if lines else None  # of the environment's own numbers
+        # of the environment's own numbers
+        self._names = lines[0].split(",")[len(EPISODE_COLUMNS) :] if lines else None
         self._rows = max(0, len(lines) - 1)
         self._warned = False
         self._file = Appender(path, [f"{line}\n".encode() for line in lines])
@@ -195,7 +215,10 @@ class EpisodeTable(Own):
         self._file.add((template % tuple(cell for row in rows for cell in row)).encode())
         self._rows += len(rows)
         if self._rows >= most:
-            log.warning("episodes.csv has %d rows (record_episodes): later episodes are not recorded", self._rows)
+            log.warning(
+                "episodes.csv has %d rows (record_episodes): later episodes are not recorded",
+                self._rows,
+            )
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         self.flush()
@@ -211,7 +234,9 @@ class EpisodeTable(Own):
     def _decided(self, episodes: Episodes) -> list[str]:
         """The names of the environment's own numbers that have a column."""
         if self._names is None:
-            self._names = list(dict.fromkeys([*(self._run.experiment.env.info_keys or ()), *episodes.numbers]))
+            self._names = list(
+                dict.fromkeys([*(self._run.experiment.env.info_keys or ()), *episodes.numbers])
+            )
             self._file.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
         others = [name for name in episodes.numbers if name not in self._names]
         if others and not self._warned:
@@ -221,9 +246,11 @@ class EpisodeTable(Own):
 
 
 def _earlier_lines(path: Path, episodes: int) -> list[str]:
-    """The header of a run's table and its first rows, of so many episodes; nothing if there is no such row.
+    """The header of a run's table and its first rows, of so many episodes; nothing if there is no
+    such row.
 
-    Another program's table is set aside. A last line without its end is that of a writer that was killed.
+    Another program's table is set aside. A last line without its end is that of a writer that was
+    killed.
     """
     if not (episodes and path.exists()):
         return []
@@ -240,7 +267,8 @@ def _cell(number: float) -> str:
 
 
 class Checkpoints(Own):
-    """Saves the latest state every so many steps, and when SIGUSR1 asks for it. Keeps as many as are asked for."""
+    """Saves the latest state every so many steps, and when SIGUSR1 asks for it. Keeps as many as
+    are asked for."""
 
     def __init__(self, run: OwnView) -> None:
         super().__init__(run)
@@ -256,17 +284,20 @@ class Checkpoints(Own):
     def number_latest(self, steps: int) -> None:
         """Keep the latest checkpoint by its steps, and delete numbered ones that are too many.
 
-        Two are kept at least: the next save may leave a damaged latest one. Those of later steps are of a part of the
-        run that was lost.
+        Two are kept at least: the next save may leave a damaged latest one. Those of later steps
+        are of a part of the run that was lost.
         """
         files.copy_as(self._folder / LATEST, self._folder / f"step_{steps}.ckpt")
         numbers = run_folder.numbered_checkpoints(self._run.folder)
-        kept = [path for path, number in numbers.items() if number <= steps][: max(2, self._settings.last)]
+        kept = [path for path, number in numbers.items() if number <= steps][
+            : max(2, self._settings.last)
+        ]
         for path in numbers.keys() - set(kept):
             path.unlink()
 
     def close(self, finished: bool) -> None:
-        """Delete the checkpoints that a finished run does not leave. Numbered ones stay with the latest.
+        """Delete the checkpoints that a finished run does not leave. Numbered ones stay with the
+        latest.
 
         A checkpoint that could not be written leaves everything.
         """
@@ -276,9 +307,15 @@ class Checkpoints(Own):
     def _leave(self, keep: str) -> None:
         if keep == "best" and not (self._folder / BEST).exists():
             keep = "latest"
-        kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[keep]
+        kept = {"both": {LATEST, BEST}, "latest": {LATEST}, "best": {BEST}, "none": set[str]()}[
+            keep
+        ]
         numbered = [path.name for path in run_folder.numbered_checkpoints(self._run.folder)]
-        for name in {LATEST, BEST, *numbered[self._settings.last if LATEST in kept else 0 :]} - kept:
+        for name in {
+            LATEST,
+            BEST,
+            *numbered[self._settings.last if LATEST in kept else 0 :],
+        } - kept:
             (self._folder / name).unlink(missing_ok=True)
 
 
@@ -323,7 +360,11 @@ class ProgressLine(Own):
 
     def _line(self, speed: float, activity: str) -> str:
         """The text of the line, which fits into 80 columns without an activity."""
-        statistics, total, best = self._run.statistics, self._run.experiment.total_steps, self._run.best_return
+        statistics, total, best = (
+            self._run.statistics,
+            self._run.experiment.total_steps,
+            self._run.best_return,
+        )
         mean = statistics.mean_return
         parts = [
             f"{amount(statistics.steps)} / {amount(total)} steps",
@@ -351,7 +392,8 @@ class ProgressLine(Own):
 
 
 class CallbackList:
-    """The package's own callbacks of a run, and after them the user's, by the names of their classes."""
+    """The package's own callbacks of a run, and after them the user's, by the names of their
+    classes."""
 
     def __init__(self, run: RunView, own: Sequence[Callback], users: Sequence[Callback]) -> None:
         self._run = run
@@ -362,8 +404,9 @@ class CallbackList:
         self._failed: set[str] = set()
 
     def tell(self, moment: str, *arguments: object) -> None:
-        """Call a moment's method of all callbacks that have one. One that logs a point while it is told of a point is
-        not told of its own. What a callback whose `on_error` is raise has raised comes after all have been told."""
+        """Call a moment's method of all callbacks that have one. One that logs a point while it is
+        told of a point is not told of its own. What a callback whose `on_error` is raise has raised
+        comes after all have been told."""
         raised: list[Exception] = []
         for callback, method in self._listeners[moment]:
             if method in self._telling:
@@ -382,7 +425,8 @@ class CallbackList:
             raise raised[0]
 
     def state(self) -> dict[str, Any]:
-        """The states of the user's callbacks by name; one that a checkpoint cannot hold is left out."""
+        """The states of the user's callbacks by name; one that a checkpoint cannot hold is left
+        out."""
         states: dict[str, Any] = {}
         for name, callback in self._users.items():
             try:
@@ -400,7 +444,9 @@ class CallbackList:
             try:
                 self._users[name].load_state_dict(states[name])
             except Exception as error:
-                self._warn_once(f"callback {name} begins anew, since its state does not fit it", error)
+                self._warn_once(
+                    f"callback {name} begins anew, since its state does not fit it", error
+                )
 
     def _warn_once(self, what: str, error: Exception) -> None:
         if what not in self._failed:
@@ -408,7 +454,11 @@ class CallbackList:
             log.warning("%s: %s%s", what, one_line(error), place_of(error))
 
 
-def _listeners(callbacks: Sequence[Callback], moment: str) -> list[tuple[Callback, Callable[..., None]]]:
+def _listeners(
+    callbacks: Sequence[Callback], moment: str
+) -> list[tuple[Callback, Callable[..., None]]]:
     """The callbacks that have a method of their own for a moment, and this method."""
-    having = [each for each in callbacks if getattr(type(each), moment) is not getattr(Callback, moment)]
+    having = [
+        each for each in callbacks if getattr(type(each), moment) is not getattr(Callback, moment)
+    ]
     return [(each, getattr(each, moment)) for each in having]

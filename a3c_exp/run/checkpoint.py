@@ -1,9 +1,11 @@
-"""Checkpoints: nested plain data and numpy arrays, written whole or not at all, read without running any code.
+"""Checkpoints: nested plain data and numpy arrays, written whole or not at all, read without
+running any code.
 
-A checkpoint is a zip archive, which `numpy.load` opens too: `state.json` holds the nesting and the plain values, each
-array is a `.npy` file named by its place ("store/parameters.npy"). Nothing is pickled. The archive has
-a checksum of every file in it, which reveals damage. The values of a run's state are checked before anything is built
-from them.
+A checkpoint is a zip archive, which `numpy.load` opens too: `state.json` holds the nesting and the
+plain values, each array is a `.npy` file named by its place ("store/parameters.npy"). Nothing is
+pickled. The archive has
+a checksum of every file in it, which reveals damage. The values of a run's state are checked before
+anything is built from them.
 """
 
 from __future__ import annotations
@@ -29,19 +31,23 @@ from a3c_exp.run import files
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, latest_checkpoints
 
 VERSION = 3
-"""The version that is written, and the only one that is read. Since 3 the keys are optimizer_state and stats."""
+"""The version that is written, and the only one that is read. Since 3 the keys are optimizer_state
+and stats."""
 
 _STATE = "state.json"
 _ARRAY = "__array__"  # {"__array__": "parameters.npy"} stands for an array in state.json
 
 
 def save(path: Path, state: Mapping[str, Any]) -> None:
-    """Write `state` to `path` atomically: `path` is always the old checkpoint or the new one, whole.
+    """Write `state` to `path` atomically: `path` is always the old checkpoint or the new one,
+    whole.
 
-    state: by name int, float, str, bool, None, lists and dicts of those, and numpy arrays of numbers or text. Names
+    state: by name int, float, str, bool, None, lists and dicts of those, and numpy arrays of
+    numbers or text. Names
         are printable and without a slash. Scalars of numpy become plain numbers.
 
-    Raises TypeError for anything else, and OSError if it cannot be written (a full disk). The old one stays then.
+    Raises TypeError for anything else, and OSError if it cannot be written (a full disk). The old
+    one stays then.
     """
     arrays: dict[str, np.ndarray] = {}
     plain = json.dumps({"version": VERSION, "state": _split(state, "", arrays)})
@@ -57,10 +63,15 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def require_plain(value: Any) -> None:
-    """Raise TypeError for what a checkpoint cannot hold, and for so many plain values that it could not be read."""
-    size, most = len(json.dumps(_split(value, "", {}))), MOST_BYTES - 2**20  # which leaves room for the run's own
+    """Raise TypeError for what a checkpoint cannot hold, and for so many plain values that it could
+    not be read."""
+    # which leaves room for the run's own
+    size = len(json.dumps(_split(value, "", {})))
+    most = MOST_BYTES - 2**20
     if size > most:
-        raise TypeError(f"{size:,} bytes of plain values in all, more than {most:,}: numbers belong in an array")
+        raise TypeError(
+            f"{size:,} bytes of plain values in all, more than {most:,}: numbers belong in an array"
+        )
 
 
 def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -76,49 +87,67 @@ def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_split(item, f"{place}/{index}", arrays) for index, item in enumerate(value)]
     if isinstance(value, Mapping) and all(map(_is_name, value)):
-        return {key: _split(item, f"{place}/{key}" if place else key, arrays) for key, item in value.items()}
+        return {
+            key: _split(item, f"{place}/{key}" if place else key, arrays)
+            for key, item in value.items()
+        }
     raise TypeError(f"a checkpoint cannot hold {type(value).__name__} (at {place or 'the top'})")
 
 
 def _is_name(key: object) -> bool:
-    """Return whether a key can be part of a file's name in the archive, which no other key gives."""
+    """Return whether a key can be part of a file's name in the archive, which no other key
+    gives."""
     return isinstance(key, str) and key.isprintable() and key not in ("", _ARRAY) and "/" not in key
 
 
 def load(path: Path) -> dict[str, Any]:
     """The state that `save` wrote. Nothing in the file can run code.
 
-    Raises FolderError for a file that is missing, damaged, of another kind or of another version, or that would take
-    more memory than there is.
+    Raises FolderError for a file that is missing, damaged, of another kind or of another version,
+    or that would take more memory than there is.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         with open_regular(path, memory) as file, zipfile.ZipFile(file) as archive:
             _check_sizes(archive, os.fstat(file.fileno()).st_size)
             # Each once, wherever the state has it: a small file cannot fill the memory.
-            entries = {name: io.BytesIO(archive.read(name)) for name in archive.namelist() if name != _STATE}
-            arrays = {name: np.lib.format.read_array(entry, allow_pickle=False) for name, entry in entries.items()}
+            entries = {
+                name: io.BytesIO(archive.read(name))
+                for name in archive.namelist()
+                if name != _STATE
+            }
+            arrays = {
+                name: np.lib.format.read_array(entry, allow_pickle=False)
+                for name, entry in entries.items()
+            }
             header = json.loads(
-                archive.read(_STATE), object_hook=lambda value: arrays[value[_ARRAY]] if _ARRAY in value else value
+                archive.read(_STATE),
+                object_hook=lambda value: arrays[value[_ARRAY]] if _ARRAY in value else value,
             )
             if (version := int(header["version"])) != VERSION:
-                raise FolderError(path, f"is of version {version}, and this program reads version {VERSION}")
+                raise FolderError(
+                    path, f"is of version {version}, and this program reads version {VERSION}"
+                )
             state = header["state"]
             if not isinstance(state, dict):
                 raise ValueError("no state in it")
             return state
     except FileNotFoundError:
-        raise FolderError(path, "there is no such checkpoint (checkpoint.every, checkpoint.keep, eval.every)") from None
+        raise FolderError(
+            path, "there is no such checkpoint (checkpoint.every, checkpoint.keep, eval.every)"
+        ) from None
     except FolderError:
         raise
-    except Exception as error:  # zipfile, json and numpy raise a dozen kinds of errors on damaged files
+    except (
+        Exception
+    ) as error:  # zipfile, json and numpy raise a dozen kinds of errors on damaged files
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FolderError(path, f"is no checkpoint, or a damaged one ({reason})") from error
 
 
 def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise ValueError for an archive that takes more memory than its own size, in bytes: its entries lie one in
-    another; or whose plain values take a hundred times as much as their text."""
+    """Raise ValueError for an archive that takes more memory than its own size, in bytes: its
+    entries lie one in another; or whose plain values take a hundred times as much as their text."""
     unpacked = sum(entry.file_size for entry in archive.infolist())
     if unpacked > size:
         raise ValueError(f"it has {size:,} bytes, and would unpack to {unpacked:,}")
@@ -132,7 +161,8 @@ def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
 Check = Callable[[Any], bool]
 
 STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""Errors that a whole state may raise where it is restored: it is of another network, or of another optimizer."""
+"""Errors that a whole state may raise where it is restored: it is of another network, or of another
+optimizer."""
 
 
 def load_state(path: Path) -> dict[str, Any]:
@@ -148,10 +178,11 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def load_latest(folder: Path) -> tuple[dict[str, Any], Path, str]:
-    """The state that the run in `folder` continues from, its checkpoint, and a warning if that is not latest.ckpt.
+    """The state that the run in `folder` continues from, its checkpoint, and a warning if that is
+    not latest.ckpt.
 
-    A latest checkpoint that is refused has the last numbered one that can be read in its place: a run that was cut has
-    that of the save before. Raises FolderError as `load_state` does.
+    A latest checkpoint that is refused has the last numbered one that can be read in its place: a
+    run that was cut has that of the save before. Raises FolderError as `load_state` does.
     """
     path, *before = latest_checkpoints(folder) or [folder / CHECKPOINTS / LATEST]
     try:
@@ -162,7 +193,10 @@ def load_latest(folder: Path) -> tuple[dict[str, Any], Path, str]:
             with suppress(FolderError):
                 state = load_state(earlier)
                 step = state["store"]["steps"]
-                text = f"{path.name} {refused.problem}: the run goes on from {earlier.name}, step {step}"
+                text = (
+                    f"{path.name} {refused.problem}: the run goes on from {earlier.name}, "
+                    f"step {step}"
+                )
                 return state, earlier, text
         raise
 
@@ -195,22 +229,29 @@ _VALUES: Mapping[str, Check] = {
     **{f"statistics.{name}?": _count for name in COUNTS},
     **dict.fromkeys(["training_seconds", "statistics.seconds"], _number),
     # Those of `store.pixels` are of runs of before: see `config.saved`.
-    **dict.fromkeys(["store.parameters", "store.stats", "store.pixels?"], _array("f1", finite=True)),
+    **dict.fromkeys(
+        ["store.parameters", "store.stats", "store.pixels?"], _array("f1", finite=True)
+    ),
     **dict.fromkeys(["store.applied_gradients", "store.worker_episodes?"], _array("i1")),
     **dict.fromkeys(["statistics.recent_end_steps", "statistics.recent_lengths"], _array("i1")),
     "statistics.recent_returns": _array("f1"),
-    "statistics.recent_names?": lambda value: isinstance(value, list) and all(map(is_usable_name, value)),
+    "statistics.recent_names?": lambda value: (
+        isinstance(value, list) and all(map(is_usable_name, value))
+    ),
     "statistics.recent_numbers?": _array("f2"),
     "statistics.staleness": lambda value: _list(value, _count, 3),
     "store.optimizer_state": _array("f3"),
     "store.multipliers?": lambda value: _array("f1", finite=True)(value) and len(value) == 2,
     "store.rng_states": lambda value: _array("u2")(value) and value.shape[1] == RNG_WORDS,
-    "store.constants?": lambda value: isinstance(value, dict) and all(type(x) is np.ndarray for x in value.values()),
+    "store.constants?": lambda value: (
+        isinstance(value, dict) and all(type(x) is np.ndarray for x in value.values())
+    ),
     "callbacks?": lambda value: isinstance(value, dict),
     "best_eval_return": lambda value: value is None or _number(value),
     "solved": lambda value: value is None or _list(value, _number, 2),
 }
-"""Whether each value is one that a run has saved, by its place. Places with a question mark may be empty."""
+"""Whether each value is one that a run has saved, by its place. Places with a question mark may be
+empty."""
 
 _MISSING = object()
 

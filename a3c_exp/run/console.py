@@ -19,13 +19,15 @@ from a3c_exp.run.files import log
 
 ONLY_FILE = {"only_file": True}
 """`extra` of a log line for train.log alone."""
-STREAM_SECONDS, PIECE = 0.05, 1024
-"""How long a line waits for a stream to take something, and characters that one that does so takes: a pipe takes 4096
-bytes then."""
+STREAM_SECONDS = 0.05
+PIECE = 1024
+"""How long a line waits for a stream to take something, and characters that one that does so takes:
+a pipe takes 4096 bytes then."""
 
 
 class LiveLineHandler(logging.StreamHandler[TextIO]):
-    """Log handler for a stream. On a terminal, log lines scroll above one live line, which stays last.
+    """Log handler for a stream. On a terminal, log lines scroll above one live line, which stays
+    last.
 
     live: whether the stream is a terminal that can rewrite a line.
     label: of a run beside others: the stream gets its warnings alone, with this in front.
@@ -46,11 +48,16 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
         self.addFilter(lambda record: not any(hasattr(record, name) for name in unseen))
 
     def show(self, line: str) -> None:
-        """Replace the live line, without the last of its parts where it is wider than the terminal."""
+        """Replace the live line, without the last of its parts where it is wider than the
+        terminal."""
         self.acquire()  # another thread may be in the middle of a log line
         try:
             width = _columns(self.stream) - 1
-            self._line = line if len(line) <= width else line[: width + 3].rpartition(" | ")[0] or line[:width]
+            self._line = (
+                line
+                if len(line) <= width
+                else line[: width + 3].rpartition(" | ")[0] or line[:width]
+            )
             self._put(f"\r{self._line}\x1b[K")
         finally:
             self.release()
@@ -90,7 +97,8 @@ class _Printable(logging.Formatter):
 
 
 class _File(logging.FileHandler):
-    """train.log. A failed write (a full disk) is reported once on stderr and does not end the run."""
+    """train.log. A failed write (a full disk) is reported once on stderr and does not end the
+    run."""
 
     _failed = False
 
@@ -127,27 +135,38 @@ def _columns(stream: TextIO) -> int:
 
 @contextmanager
 def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterator[LiveLineHandler]:
-    """Send the package's log and Python's warnings to `path` (appended) and to `stream` (default: stderr).
+    """Send the package's log and Python's warnings to `path` (appended) and to `stream` (default:
+    stderr).
 
     label: see `LiveLineHandler`.
-    Restores all logging settings on exit, so that the logs of several runs in one process do not mix.
+    Restores all logging settings on exit, so that the logs of several runs in one process do not
+    mix.
     """
-    terminal = LiveLineHandler(stream or sys.stderr or io.StringIO(), label)  # a program without a console has none
+    # a program without a console has none
+    terminal = LiveLineHandler(stream or sys.stderr or io.StringIO(), label)
     file = _File(path, encoding="utf-8", errors="backslashreplace")
     file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
 
     def show_warning(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        *_: object,
+        **__: object,
     ) -> None:
-        outdated = issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning))
+        outdated = issubclass(
+            category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+        )
         extra = ONLY_FILE if outdated else None  # it is for whoever writes the code that it names
         log.warning("%s:%d: %s: %s", filename, lineno, category.__name__, message, extra=extra)
 
     for handler in (terminal, file):
         log.addHandler(handler)
     log.setLevel(logging.INFO)
-    log.propagate = False  # otherwise handlers of the calling program would show every line a second time
+    # otherwise handlers of the calling program would show every line a second time
+    log.propagate = False
     warnings.showwarning = show_warning
     try:
         yield terminal
@@ -164,10 +183,18 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
 def duration(seconds: float) -> str:
     """Seconds as text, rounded up: 0:07, 12:34, 1:02:03."""
     whole = math.ceil(seconds)
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    hours = whole // 3600
+    minutes = whole // 60 % 60
+    rest = whole % 60
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def return_text(value: float) -> str:
     """A return: -1234, 123.4, 0.714."""
-    return f"{value:.0f}" if abs(value) >= 999.95 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+    return (
+        f"{value:.0f}"
+        if abs(value) >= 999.95
+        else f"{value:.1f}"
+        if abs(value) >= 10
+        else f"{value:.3g}"
+    )

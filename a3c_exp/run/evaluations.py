@@ -32,16 +32,19 @@ _GRACE_SECONDS = 1.0
 
 
 class Evaluations(Own):
-    """Evaluates every so many steps beside the training, and at its end; keeps the best policy in a checkpoint.
+    """Evaluates every so many steps beside the training, and at its end; keeps the best policy in a
+    checkpoint.
 
-    Every evaluation starts from the same environment seeds, so that a curve of evaluations compares policies, not luck.
-    On a deterministic backend training waits for the result: the choice of the states that are evaluated, and with it
-    the best checkpoint, must not depend on the clock. An evaluation whose environments have not stepped for
-    `backend.stall_seconds` hangs. It is left behind, and no other is made.
+    Every evaluation starts from the same environment seeds, so that a curve of evaluations compares
+    policies, not luck. On a deterministic backend training waits for the result: the choice of the
+    states that are evaluated, and with it the best checkpoint, must not depend on the clock. An
+    evaluation whose environments have not stepped for `backend.stall_seconds` hangs. It is left
+    behind, and no other is made.
 
     Once a signal has interrupted the run, an evaluation ends without a result.
 
-    on_wait: called ten times a second while the run waits for an evaluation, with a text on how far it is.
+    on_wait: called ten times a second while the run waits for an evaluation, with a text on how far
+        it is.
     asked: whether an evaluation is wanted as soon as none is under way.
     """
 
@@ -55,8 +58,10 @@ class Evaluations(Own):
         self._closed = False
         self._policy: Policy | None = None
         self._videos: Path | None = None
-        self._evaluated: dict[str, Any] = {}  # the checkpoint of what was evaluated last, or is being evaluated
-        self._evaluation: Future[EvalResult | None] | None = None  # that is under way, or whose result was not taken
+        # the checkpoint of what was evaluated last, or is being evaluated
+        self._evaluated: dict[str, Any] = {}
+        # that is under way, or whose result was not taken
+        self._evaluation: Future[EvalResult | None] | None = None
         self._activity = ""
         self.asked = False
 
@@ -67,10 +72,13 @@ class Evaluations(Own):
             self._take(block=self._run.experiment.backend.deterministic)
 
     def evaluate_final(self) -> None:
-        """Evaluate the final parameters once, if there are evaluations or a callback asked for one."""
+        """Evaluate the final parameters once, if there are evaluations or a callback asked for
+        one."""
         self._take(block=True)
         final = {"steps": self._run.steps, "version": self._run.statistics.updates}
-        known = self._evaluated and all(self._evaluated["store"][name] == number for name, number in final.items())
+        known = self._evaluated and all(
+            self._evaluated["store"][name] == number for name, number in final.items()
+        )
         if not known and (self.asked or self._run.experiment.eval.every is not None):
             self._start()
             self._take(block=True)
@@ -107,12 +115,15 @@ class Evaluations(Own):
         self._evaluation = Future()
         arguments = (self._evaluated["store"], self._evaluation)
         try:
-            threading.Thread(target=self._work, args=arguments, name="evaluation", daemon=True).start()
+            threading.Thread(
+                target=self._work, args=arguments, name="evaluation", daemon=True
+            ).start()
         except RuntimeError as error:  # no thread is to be had
             self._evaluation.set_exception(RunError(f"the evaluation failed: {error}"))
 
     def _take(self, block: bool = False) -> None:
-        """Take the result of an evaluation that has ended. One that failed or hangs is the last one.
+        """Take the result of an evaluation that has ended. One that failed or hangs is the last
+        one.
 
         block: wait until it has ended or hangs, or a signal has come.
         """
@@ -145,13 +156,17 @@ class Evaluations(Own):
         if result.cut:
             if not run.statistics.counts["cut_eval_episodes"]:
                 limits = run.experiment.eval
-                cut = f"{result.cut} of {limits.episodes} episodes were cut after {limits.max_steps} steps"
+                cut = (
+                    f"{result.cut} of {limits.episodes} episodes were cut after "
+                    f"{limits.max_steps} steps"
+                )
                 log.warning("evaluation at step %d: %s (eval.max_steps)", result.steps, cut)
             run.statistics.counts["cut_eval_episodes"] += result.cut
         try:
             run.tell("on_evaluation", result)
         finally:  # a callback may raise
-            mean, best = result.mean_return, -math.inf if run.best_return is None else run.best_return
+            mean = result.mean_return
+            best = -math.inf if run.best_return is None else run.best_return
             if mean > best or (mean == best and BEST in run.output.unwritten):
                 run.best_return = mean
                 run.write(BEST, self._evaluated | {"best_eval_return": mean})
@@ -163,7 +178,9 @@ class Evaluations(Own):
             except RunError as error:
                 evaluation.set_exception(RunError(f"the evaluation failed: {error}", error.reason))
             except BaseException:  # an environment may raise anything, KeyboardInterrupt too
-                evaluation.set_exception(RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}"))
+                evaluation.set_exception(
+                    RunError(f"the evaluation failed:\n{traceback.format_exc().rstrip()}")
+                )
 
     def _evaluate(self, state: dict[str, Any], closing: ExitStack) -> EvalResult | None:
         experiment = self._run.experiment
@@ -175,17 +192,27 @@ class Evaluations(Own):
         count = min(limits.episodes, BATCH)
         on_progress(self._heartbeat.beat)
         seeds = seeding.environment_seeds(experiment.seed, seeding.Role.EVALUATION, 0, count)
-        recorder = None if self._videos is None else Recorder(self._videos / f"{state['steps']}.mp4")
+        recorder = (
+            None if self._videos is None else Recorder(self._videos / f"{state['steps']}.mp4")
+        )
         env = experiment.eval_env.make(count, seeds, None if recorder is None else DRAWN)
         closing.callback(close_within, env)
         episodes = evaluate_policy(
-            self._policy, env, limits.episodes, max_steps=limits.max_steps, go_on=self._go_on, on_step=recorder
+            self._policy,
+            env,
+            limits.episodes,
+            max_steps=limits.max_steps,
+            go_on=self._go_on,
+            on_step=recorder,
         )
         if len(episodes) < limits.episodes:
             return None
-        mean_return, mean_length = float(np.mean(episodes.returns)), float(np.mean(episodes.lengths))
+        mean_return = float(np.mean(episodes.returns))
+        mean_length = float(np.mean(episodes.lengths))
         video = None if recorder is None else recorder.write()
-        return EvalResult(state["steps"], mean_return, mean_length, episodes.cut, episodes.means(), video)
+        return EvalResult(
+            state["steps"], mean_return, mean_length, episodes.cut, episodes.means(), video
+        )
 
     def _go_on(self, ended: int, steps: int) -> bool:
         """Called before each step of an evaluation: beat, and return whether to take the step."""

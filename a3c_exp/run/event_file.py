@@ -1,7 +1,8 @@
 """TensorBoard's event file, written record by record.
 
-TensorBoard's own writer and torch's take a quarter of a second to import (they import all of TensorFlow where it is
-installed). They also write from a thread, which notices a full disk late and leaves half a record in the file.
+TensorBoard's own writer and torch's take a quarter of a second to import (they import all of
+TensorFlow where it is installed). They also write from a thread, which notices a full disk late and
+leaves half a record in the file.
 """
 
 from __future__ import annotations
@@ -37,18 +38,24 @@ _STAMP = re.compile(r"[0-9]{10}(?=\.)")
 class EventFile(Appender):
     """A new event file in `folder`, for one session of a run.
 
-    Its name is of the form that other readers take, and sorts after those of earlier files in the folder: TensorBoard
-    reads files in that order. See `Appender` for a full disk: records that do not fit are written with the next ones.
+    Its name is of the form that other readers take, and sorts after those of earlier files in the
+    folder: TensorBoard reads files in that order. See `Appender` for a full disk: records that do
+    not fit are written with the next ones.
 
-    start: step at which the session starts. Points of earlier files at this step and later are void.
+    start: step at which the session starts. Points of earlier files at this step and later are
+    void.
     """
 
     def __init__(self, folder: Path, start: int) -> None:
-        # The last part is the number of the file in its process, for other writers; here each has seconds of its own.
-        self.path = folder / f"{EVENTS}{_next_stamp(folder):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        # The last part is the number of the file in its process, for other writers; here each has
+        # seconds of its own.
+        self.path = (
+            folder / f"{EVENTS}{_next_stamp(folder):010d}.{socket.gethostname()}.{os.getpid()}.0"
+        )
         super().__init__(self.path)
         self.write(file_version="brain.Event:2")
-        # The first session writes its start too: TensorBoard acts only on the second and later ones.
+        # The first session writes its start too: TensorBoard acts only on the second and later
+        # ones.
         self.write(step=start, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
     def write(self, **content: Any) -> None:
@@ -58,11 +65,15 @@ class EventFile(Appender):
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write the points of the curves at one step (float32 in TensorBoard)."""
-        points = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        points = [
+            summary_pb2.Summary.Value(tag=name, simple_value=value)
+            for name, value in values.items()
+        ]
         self.write(step=step, summary=summary_pb2.Summary(value=points))
 
     def media(self, step: int, kind: Media, name: str, value: Any) -> None:
-        """Write a histogram, an image or a text: see `Callback.on_media`. A video has no place here."""
+        """Write a histogram, an image or a text: see `Callback.on_media`. A video has no place
+        here."""
         makers: dict[str, Callable[[str, Any], summary_pb2.Summary.Value]]
         makers = {"histogram": _histogram, "image": _image, "text": _text}
         if kind in makers:
@@ -70,14 +81,23 @@ class EventFile(Appender):
 
     def success(self) -> None:
         """Write the successful end of the run, for the HParams dashboard."""
-        info = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
-        about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(session_end_info=info))
-        end = {"tag": metadata.SESSION_END_INFO_TAG, "metadata": about, "tensor": metadata.NULL_TENSOR}
+        info = plugin_data_pb2.SessionEndInfo(
+            status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time()
+        )
+        about = metadata.create_summary_metadata(
+            plugin_data_pb2.HParamsPluginData(session_end_info=info)
+        )
+        end = {
+            "tag": metadata.SESSION_END_INFO_TAG,
+            "metadata": about,
+            "tensor": metadata.NULL_TENSOR,
+        }
         self.write(summary=summary_pb2.Summary(value=[end]))
 
 
 def _next_stamp(folder: Path) -> int:
-    """The time in seconds, or the second after the last one in the name of a file in `folder`, whichever is later."""
+    """The time in seconds, or the second after the last one in the name of a file in `folder`,
+    whichever is later."""
     names = [path.name.removeprefix(EVENTS) for path in folder.glob(f"{EVENTS}*")]
     stamps = [int(found[0]) for name in names if (found := _STAMP.match(name))]
     return max([int(time.time()), *(stamp + 1 for stamp in stamps)])
@@ -86,7 +106,14 @@ def _next_stamp(folder: Path) -> int:
 def record(data: bytes) -> bytes:
     """`data` as one TFRecord: length, checksum of the length, the data, checksum of the data."""
     length = struct.pack("<Q", len(data))
-    return b"".join([length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))])
+    return b"".join(
+        [
+            length,
+            struct.pack("<I", masked_crc32c(length)),
+            data,
+            struct.pack("<I", masked_crc32c(data)),
+        ]
+    )
 
 
 def header(config: Mapping[str, Any]) -> summary_pb2.Summary:
@@ -94,9 +121,12 @@ def header(config: Mapping[str, Any]) -> summary_pb2.Summary:
 
     These are a row of the HParams dashboard, whose metrics are the run's curves.
     """
-    code = textwrap.indent(config_text(config).rstrip(), "    ", lambda _: True)  # indented: verbatim in Markdown
+    # indented: verbatim in Markdown
+    code = textwrap.indent(config_text(config).rstrip(), "    ", lambda _: True)
     # Without an identity each run is a trial. By default all with the same hyperparameters are one.
-    return summary_pb2.Summary(value=[_text("config", code), *hparams_pb(hparams(config), trial_id="").value])
+    return summary_pb2.Summary(
+        value=[_text("config", code), *hparams_pb(hparams(config), trial_id="").value]
+    )
 
 
 def _text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
@@ -113,7 +143,11 @@ def _histogram(tag: str, numbers: NDArray[np.float64]) -> summary_pb2.Summary.Va
     counts, edges = np.histogram(numbers, BINS)
     rows = np.stack([edges[:-1], edges[1:], counts], axis=1)
     shape = {"dim": [{"size": size} for size in rows.shape]}
-    tensor = {"dtype": types_pb2.DT_DOUBLE, "tensor_content": rows.astype("<f8").tobytes(), "tensor_shape": shape}
+    tensor = {
+        "dtype": types_pb2.DT_DOUBLE,
+        "tensor_content": rows.astype("<f8").tobytes(),
+        "tensor_shape": shape,
+    }
     return _value(tag, "histograms", tensor=tensor)
 
 
@@ -131,14 +165,18 @@ def _image(tag: str, pixels: NDArray[np.uint8]) -> summary_pb2.Summary.Value:
 
 
 def _value(tag: str, plugin: str, *, tensor: dict[str, Any]) -> summary_pb2.Summary.Value:
-    return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata={"plugin_data": {"plugin_name": plugin}})
+    return summary_pb2.Summary.Value(
+        tag=tag, tensor=tensor, metadata={"plugin_data": {"plugin_name": plugin}}
+    )
 
 
 def hparams(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
     """A nested configuration as columns of the HParams dashboard.
 
-    `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is `{"returns": "NStep", "returns.n": 5}`.
-    None has no column: otherwise one run without a value would turn the numbers of all runs into text.
+    `{"returns": {"_target_": "a3c_exp.returns.NStep", "n": 5}}` is
+    `{"returns": "NStep", "returns.n": 5}`.
+    None has no column: otherwise one run without a value would turn the numbers of all runs into
+    text.
     """
     columns: dict[str, bool | float | str] = {}
     for key, value in flatten(config):

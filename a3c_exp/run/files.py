@@ -1,4 +1,5 @@
-"""Files that are whole at every moment: replaced at once, or grown by whole pieces. Folders' locks; full disks."""
+"""Files that are whole at every moment: replaced at once, or grown by whole pieces. Folders' locks;
+full disks."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class FolderLockedError(FolderError):
 
 
 _held: set[int] = set()
-"""Descriptors of the folders that this process has locked. A fork, which an environment may have made, gives its copies
-up: it may outlive this process, and no lock is to."""
+"""Descriptors of the folders that this process has locked. A fork, which an environment may have
+made, gives its copies up: it may outlive this process, and no lock is to."""
 
 
 def _give_up() -> None:
@@ -42,7 +43,8 @@ os.register_at_fork(after_in_child=_give_up)
 def exclusive_folder(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on `folder` until the context exits or the process has died.
 
-    Does nothing on a file system without locks. Raises FolderLockedError if the folder is locked, and
+    Does nothing on a file system without locks. Raises FolderLockedError if the folder is locked,
+    and
     FolderError if it is missing.
     """
     try:
@@ -55,7 +57,9 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
             try:
                 fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise FolderLockedError(folder, "must be without a run that is still going on") from None
+                raise FolderLockedError(
+                    folder, "must be without a run that is still going on"
+                ) from None
         yield
     finally:
         if place in _held:  # not in a fork
@@ -66,7 +70,8 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one of the same name; None if there is none. Raises other OSErrors."""
+    """What tells a folder from another one of the same name; None if there is none. Raises other
+    OSErrors."""
     with suppress(FileNotFoundError, NotADirectoryError):
         status = os.stat(folder)
         return status.st_dev, status.st_ino
@@ -76,9 +81,10 @@ def identity(folder: Path) -> tuple[int, int] | None:
 class RunOutput:
     """Writes the files of the run in `folder`. A second Ctrl-C does not break into a write.
 
-    lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run may be there.
-    unwritten: names of the files whose last write failed. Each failure is logged once. Earlier content stays whole, and
-        the next write tries again.
+    lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run
+        may be there.
+    unwritten: names of the files whose last write failed. Each failure is logged once. Earlier
+        content stays whole, and the next write tries again.
     """
 
     def __init__(self, folder: Path, interruption: Interruption | None = None) -> None:
@@ -89,8 +95,10 @@ class RunOutput:
         self.unwritten: set[str] = set()
 
     def write(self, what: str, write: Callable[..., object], *arguments: Any) -> None:
-        """Call `write`, unless the folder's name is that of another folder now, or of none. what: for `unwritten`."""
-        before, self._interruption.may_break_in = self._interruption.may_break_in, False  # not half-way
+        """Call `write`, unless the folder's name is that of another folder now, or of none. what:
+        for `unwritten`."""
+        # not half-way
+        before, self._interruption.may_break_in = self._interruption.may_break_in, False
         try:
             self.lost = self.lost or identity(self.folder) != self._identity
             if self.lost:
@@ -110,8 +118,8 @@ class RunOutput:
 def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Call `write` with a temporary file beside `path`, and rename it to `path` once it is on disk.
 
-    After a full disk, a kill or a power cut, `path` is the whole old file or the whole new one. Raises OSError, and
-    whatever `write` raises.
+    After a full disk, a kill or a power cut, `path` is the whole old file or the whole new one.
+    Raises OSError, and whatever `write` raises.
     """
     # Always the same name: a killed process leaves one such file, and the next call overwrites it.
     partial = path.with_name(f"{path.name}.partial")
@@ -132,9 +140,11 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 class Appender:
-    """A file that grows by whole pieces, after those in `begin`. Without these, it is created or continued.
+    """A file that grows by whole pieces, after those in `begin`. Without these, it is created or
+    continued.
 
-    Pieces that do not fit on a full disk leave nothing behind in the file, and wait for the next `flush`.
+    Pieces that do not fit on a full disk leave nothing behind in the file, and wait for the next
+    `flush`.
     """
 
     def __init__(self, path: Path, begin: Iterable[bytes] | None = None) -> None:
@@ -149,7 +159,8 @@ class Appender:
         self._pending: list[bytes] = []
 
     def replace(self, pieces: Iterable[bytes]) -> None:
-        """Let the file hold these pieces alone, whole or not at all. Raises OSError if they do not fit."""
+        """Let the file hold these pieces alone, whole or not at all. Raises OSError if they do not
+        fit."""
         atomic_write(self._path, lambda file: file.writelines(pieces))
         self._file.close()
         self._open()
@@ -186,14 +197,19 @@ def set_aside(path: Path, problem: str = "") -> None:
     problem: the reason, for the log.
     """
     numbers = itertools.chain([""], itertools.count(2))
-    aside = next(free for number in numbers if not os.path.lexists(free := path.with_name(f"{path.name}.old{number}")))
+    aside = next(
+        free
+        for number in numbers
+        if not os.path.lexists(free := path.with_name(f"{path.name}.old{number}"))
+    )
     path.rename(aside)
     if problem:
         log.warning("%s %s: it is kept as %s", path.name, problem, aside.name)
 
 
 def copy_as(path: Path, copy: Path) -> None:
-    """Let `copy` be what `path` is now, whole or not at all: a second name for the same data where it can be."""
+    """Let `copy` be what `path` is now, whole or not at all: a second name for the same data where
+    it can be."""
     partial = copy.with_name(f"{copy.name}.partial")
     partial.unlink(missing_ok=True)
     try:
@@ -220,10 +236,13 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file by `text` in UTF-8, atomically."""
-    write_bytes(path, text.encode(errors="backslashreplace"))  # a folder's name may be none of UTF-8
+    # a folder's name may be none of UTF-8
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as JSON, atomically. NaN and infinities, which JSON lacks, become null."""
     text = json.dumps(value, default=np.generic.item)
-    write_text(path, json.dumps(json.loads(text, parse_constant=lambda name: None), indent=2) + "\n")
+    write_text(
+        path, json.dumps(json.loads(text, parse_constant=lambda name: None), indent=2) + "\n"
+    )

@@ -16,7 +16,8 @@ class Interruption:
     """What signals have asked for.
 
     signal: the first one that interrupted, but SIGUSR2 if that has come too; None before.
-    count: how many have interrupted. may_break_in: whether a second Ctrl-C raises KeyboardInterrupt.
+    count: how many have interrupted. may_break_in: whether a second Ctrl-C raises
+        KeyboardInterrupt.
     save_requested: whether SIGUSR1 has asked for a checkpoint that has not been written yet.
     """
 
@@ -31,8 +32,8 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
     """Note signals in `interruption`: those of ENDING interrupt; SIGUSR1 asks for a checkpoint.
 
     A signal that is ignored stays so.
-    A program's own handler of SIGUSR1 stays. Its own handler of SIGUSR2 is called at the end, when the run has been
-    saved: submitit's ends the process, and has the job queued again.
+    A program's own handler of SIGUSR1 stays. Its own handler of SIGUSR2 is called at the end, when
+    the run has been saved: submitit's ends the process, and has the job queued again.
     Does nothing outside the main thread, where signals do not arrive.
     """
 
@@ -41,7 +42,8 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
         if interruption.count > 1 and signum == signal.SIGINT and interruption.may_break_in:
             interruption.may_break_in = False  # a third one would break off the end of the workers
             raise KeyboardInterrupt
-        if interruption.signal is None or signum == signal.SIGUSR2:  # a batch system may send SIGTERM before it
+        # a batch system may send SIGTERM before it
+        if interruption.signal is None or signum == signal.SIGUSR2:
             interruption.signal = signum
 
     def save(signum: int, frame: object) -> None:
@@ -50,7 +52,9 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = dict.fromkeys((each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN), ask)
+    handlers = dict.fromkeys(
+        (each for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN), ask
+    )
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         handlers[signal.SIGUSR1] = save
     with handled(handlers) as before:

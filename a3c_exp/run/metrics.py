@@ -12,24 +12,28 @@ from typing import IO
 from a3c_exp.common.reading import UnreadableError, open_regular
 from a3c_exp.run.files import Appender, set_aside
 
-STEP, SECONDS = "step", "wall_seconds"
+STEP = "step"
+SECONDS = "wall_seconds"
 
 MOST_BYTES = 2**30
 """Of a table that is read. That of a run of a day has 1 MB."""
 
 Point = dict[str, float]
-"""A point of the curves: STEP, SECONDS of training (from the first step), and values by their names in TensorBoard."""
+"""A point of the curves: STEP, SECONDS of training (from the first step), and values by their names
+in TensorBoard."""
 
 
 class PointsTable(Appender):
-    """The table in `path`, which begins with some points: a row for each point, and a column for each name.
+    """The table in `path`, which begins with some points: a row for each point, and a column for
+    each name.
 
-    A point without a value has an empty cell there. Where a point brings a new name the whole table is written again,
-    which is rare.
+    A point without a value has an empty cell there. Where a point brings a new name the whole table
+    is written again, which is rare.
     """
 
     def __init__(self, path: Path, points: Iterable[Point]) -> None:
-        self._columns: dict[str, None] = dict.fromkeys((STEP, SECONDS))  # in the order in which they came
+        # in the order in which they came
+        self._columns: dict[str, None] = dict.fromkeys((STEP, SECONDS))
         self._rows: list[str] = []
         for point in points:
             self._note(point)
@@ -37,7 +41,8 @@ class PointsTable(Appender):
         self._width = len(self._columns)  # of the table on disk
 
     def log(self, point: Point) -> None:
-        """Write a point. Raises OSError if it does not fit: the next one, or the end, brings it along."""
+        """Write a point. Raises OSError if it does not fit: the next one, or the end, brings it
+        along."""
         self.add(f"{self._note(point)}\n".encode())
         self.flush()
 
@@ -61,10 +66,11 @@ class PointsTable(Appender):
 
 
 def read_points(path: Path) -> list[Point]:
-    """The points in a table, in the order in which they were written; none if there is no such file.
+    """The points in a table, in the order in which they were written; none if there is no such
+    file.
 
-    An incomplete last line is skipped: the run may be writing it, or was killed while it did. Raises UnreadableError
-    for any other line that is damaged, and OSError.
+    An incomplete last line is skipped: the run may be writing it, or was killed while it did.
+    Raises UnreadableError for any other line that is damaged, and OSError.
     """
     with suppress(FileNotFoundError), open_regular(path, MOST_BYTES) as file:
         return list(_points(file))
@@ -74,8 +80,9 @@ def read_points(path: Path) -> list[Point]:
 def earlier_points(path: Path, steps: int, seconds: float) -> list[Point]:
     """The points of a run up to its checkpoint, of so many steps and seconds; none of a new run.
 
-    A kept point may be younger than the checkpoint: that of an evaluation, or the last one before it. It gets the
-    checkpoint's time, so that time never goes back. A table that another program has changed is set aside.
+    A kept point may be younger than the checkpoint: that of an evaluation, or the last one before
+    it. It gets the checkpoint's time, so that time never goes back. A table that another program
+    has changed is set aside.
     """
     try:
         points = read_points(path)
@@ -83,7 +90,9 @@ def earlier_points(path: Path, steps: int, seconds: float) -> list[Point]:
         set_aside(path, str(error))
         return []
     latest = round(seconds, 3)
-    return [point | {SECONDS: min(point[SECONDS], latest)} for point in points if point[STEP] <= steps]
+    return [
+        point | {SECONDS: min(point[SECONDS], latest)} for point in points if point[STEP] <= steps
+    ]
 
 
 def _points(file: IO[bytes]) -> Iterator[Point]:
@@ -93,7 +102,12 @@ def _points(file: IO[bytes]) -> Iterator[Point]:
         for row in rows:
             point = {name: _number(cell) for name, cell in row.items() if cell}
             yield {STEP: point[STEP], SECONDS: point[SECONDS], **point}
-    except (ValueError, KeyError, AttributeError, csv.Error):  # also of a row with more cells than the header
+    except (
+        ValueError,
+        KeyError,
+        AttributeError,
+        csv.Error,
+    ):  # also of a row with more cells than the header
         raise UnreadableError(f"line {rows.line_num} is no point of a curve") from None
 
 

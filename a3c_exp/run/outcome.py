@@ -26,9 +26,14 @@ def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
     """What is trained, where and with what. steps: those that a resumed run has made."""
     env: Any = experiment.env
     name = getattr(env, "id", getattr(env, "game", type(env).__name__))
-    network = type(experiment.network) if experiment.network.nameable else experiment.network.module_class
-    total, goal, solved = experiment.total_steps, experiment.stop.mean_return, experiment.reward_threshold
-    workers, envs = experiment.worker_count, experiment.envs_per_worker
+    network = (
+        type(experiment.network) if experiment.network.nameable else experiment.network.module_class
+    )
+    total = experiment.total_steps
+    goal = experiment.stop.mean_return
+    solved = experiment.reward_threshold
+    workers = experiment.worker_count
+    envs = experiment.envs_per_worker
     until = "for " if goal is None else f"until its mean return is {goal:g}, at most "
     until += f"steps {steps:,} to {total:,}" if steps else f"{total:,} steps"
     if goal is None and solved is not None:
@@ -43,15 +48,19 @@ def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
 
 
 def outcome(summary: Mapping[str, Any]) -> str:
-    """How a run has ended: "solved after 107,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3".
+    """How a run has ended: "solved after 107,000 steps, 4.0 s; mean return of the last 100
+    episodes: 477.3".
 
-    A run that a mean return has ended was solved before: a little, or long where `stop.mean_return` is higher than
-    `reward_threshold`. Episodes that were under way then are among the last 100, and may have lowered the mean.
+    A run that a mean return has ended was solved before: a little, or long where `stop.mean_return`
+    is higher than `reward_threshold`. Episodes that were under way then are among the last 100, and
+    may have lowered the mean.
     """
-    reason, value = str(summary["stop_reason"]), summary.get("mean_return_100")
+    reason = str(summary["stop_reason"])
+    value = summary.get("mean_return_100")
     after = _after(summary.get("steps"), summary.get("training_seconds"))
     if _is_solved(summary):
-        reason, after = "solved", _after(summary["solved_at_steps"], summary["solved_at_seconds"])
+        reason = "solved"
+        after = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
     elif reason in RULES:
         reason = f"reached stop.{reason}"
     elif reason == "total_steps":
@@ -70,8 +79,11 @@ def _after(steps: int | None, seconds: float | None) -> str:
 
 
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
-    """How a run has ended, its speed, and what else there is to say of it. threshold: the return of a solved run."""
-    speed, best, solved = (summary[key] for key in ("steps_per_second", "best_eval_return", "solved_at_steps"))
+    """How a run has ended, its speed, and what else there is to say of it. threshold: the return of
+    a solved run."""
+    speed, best, solved = (
+        summary[key] for key in ("steps_per_second", "best_eval_return", "solved_at_steps")
+    )
     facts = [f"{amount(speed or 0.0)}/s"]
     if best is not None:
         facts.append(f"best greedy evaluation {return_text(best)}")
@@ -80,31 +92,57 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     elif _is_solved(summary):
         facts.append(f"{_after(summary['steps'], summary['training_seconds'])} in all")
     elif threshold is not None:
-        facts.append(f"{threshold:g} was reached after {_after(solved, summary['solved_at_seconds'])}")
+        facts.append(
+            f"{threshold:g} was reached after {_after(solved, summary['solved_at_seconds'])}"
+        )
     rejected = summary["rejected_updates"]
-    return [*outcome(summary).split("; "), " | ".join(facts), *([f"{rejected:,} updates rejected"] if rejected else [])]
+    return [
+        *outcome(summary).split("; "),
+        " | ".join(facts),
+        *([f"{rejected:,} updates rejected"] if rejected else []),
+    ]
 
 
 def next_commands(
-    reason: str, folder: Path, config: Mapping[str, Any] | None = None, experiment: Experiment | None = None
+    reason: str,
+    folder: Path,
+    config: Mapping[str, Any] | None = None,
+    experiment: Experiment | None = None,
 ) -> list[str]:
-    """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what a finished one has
-    learned, its policy too if it has kept a checkpoint. config, experiment: the run's; what they have of a user's own,
-    and what may act beyond the folder, a command allows again."""
-    python, place = _program(Path(sys.executable).name), shlex.quote(short(folder))
-    cut, allowed = reason in ("interrupted", *FAILED), ""
+    """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what
+    a finished one has learned, its policy too if it has kept a checkpoint. config, experiment: the
+    run's; what they have of a user's own, and what may act beyond the folder, a command allows
+    again."""
+    python = _program(Path(sys.executable).name)
+    place = shlex.quote(short(folder))
+    cut = reason in ("interrupted", *FAILED)
+    allowed = ""
     if config is not None and experiment is not None:
         modules = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)
-        packages = [name for name in modules if name not in (PACKAGE, "__main__")]  # a script's are not in config.yaml
-        acting = (key.split(".") for key, _ in (*texts_to_trust(config, cut), *experiment.acting_settings(cut)))
+        # a script's are not in config.yaml
+        packages = [name for name in modules if name not in (PACKAGE, "__main__")]
+        acting = (
+            key.split(".")
+            for key, _ in (*texts_to_trust(config, cut), *experiment.acting_settings(cut))
+        )
         # Of a key that is not a name, the mapping that it is in: a shell may read it otherwise.
         keys = [".".join(takewhile(str.isidentifier, names)) for names in acting]
         for word, names in {"plugins": [*experiment.plugins, *packages], "trust": keys}.items():
-            allowed += " " + shlex.quote(f"{word}=[{','.join(dict.fromkeys(names))}]") if names else ""
+            allowed += (
+                " " + shlex.quote(f"{word}=[{','.join(dict.fromkeys(names))}]") if names else ""
+            )
     if cut:
         return [f"{python} -m a3c_exp resume={place}{allowed}"]
-    evaluation = [f"{python} -m a3c_exp.evaluate {place}{allowed}"] if best_checkpoint(folder).exists() else []
-    return [*evaluation, f"{python} -m a3c_exp.report {place}", f"{_program('tensorboard')} --logdir {place}"]
+    evaluation = (
+        [f"{python} -m a3c_exp.evaluate {place}{allowed}"]
+        if best_checkpoint(folder).exists()
+        else []
+    )
+    return [
+        *evaluation,
+        f"{python} -m a3c_exp.report {place}",
+        f"{_program('tensorboard')} --logdir {place}",
+    ]
 
 
 def _program(name: str) -> str:

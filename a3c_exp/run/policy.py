@@ -35,13 +35,15 @@ BATCH = 16
 # Failures of an evaluation's environments without an ended episode in between, which end it.
 MOST_FAILURES = 10
 
-# Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best checkpoint.
+# Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best
+# checkpoint.
 REPLAY = 1
 
 
 @dataclass(slots=True)
 class PlayedEpisodes(Episodes):
-    """The episodes of an evaluation. cut: how many of them had not ended after the most steps that one may have."""
+    """The episodes of an evaluation. cut: how many of them had not ended after the most steps that
+    one may have."""
 
     cut: int = 0
 
@@ -53,12 +55,15 @@ class Policy:
     normalizer: the scales of observations; None if training did not measure them.
     info_keys: see `Environment`, of evaluations.
 
-    With a recurrent network `act` keeps a state between calls: call `reset` at the start of each episode.
+    With a recurrent network `act` keeps a state between calls: call `reset` at the start of each
+    episode.
     """
 
     def __init__(self, experiment: Experiment, state: Mapping[str, Any]) -> None:
         self._network, self._env = build_network(experiment, draw=False)
-        self._normalized = NormalizedObservations.of(experiment.env.normalize_observations, self._env.observation_space)
+        self._normalized = NormalizedObservations.of(
+            experiment.env.normalize_observations, self._env.observation_space
+        )
         self._rng = seeding.generator(experiment.seed, seeding.Role.EVALUATION_ACTIONS)
         self._state: Array | None = None
         self.normalizer: Normalizer | None = None
@@ -67,15 +72,17 @@ class Policy:
 
     @cached_property
     def network(self) -> ActorCritic:
-        """A torch module with parameters of its own, equal to the policy's: see `ActorCritic.forward`.
+        """A torch module with parameters of its own, equal to the policy's: see
+        `ActorCritic.forward`.
 
-        It can be moved, saved and trained as any module of torch. Observations are those of an EnvBatch, normalized by
-        `normalizer` if there is one.
+        It can be moved, saved and trained as any module of torch. Observations are those of an
+        EnvBatch, normalized by `normalizer` if there is one.
         """
         return copy.deepcopy(self._network)
 
     def load(self, store_state: Mapping[str, Any]) -> None:
-        """Take the parameters and scales in `SharedStore.state()`. Raises ValueError if they do not fit."""
+        """Take the parameters and scales in `SharedStore.state()`. Raises ValueError if they do not
+        fit."""
         self._network.vector[:] = store_state["parameters"]
         if "constants" in store_state:  # a checkpoint of a network that has some
             self._network.load_constants(store_state["constants"])
@@ -94,21 +101,30 @@ class Policy:
             if isinstance(module, ImageEncoder):
                 module.plain = True
 
-    def predict(self, observations: Array, state: Array | None, greedy: bool = True) -> tuple[Array, Array | None]:
-        """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent state.
+    def predict(
+        self, observations: Array, state: Array | None, greedy: bool = True
+    ) -> tuple[Array, Array | None]:
+        """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent
+        state.
 
-        state: the recurrent state; None at the start of all episodes, and for a network without one.
+        state: the recurrent state; None at the start of all episodes, and for a network without
+        one.
         """
         parameters, _, state = self._network.policy_forward(*self._inputs(observations, state))
         return self.choose(parameters, greedy), state
 
-    def outputs(self, observations: Array, state: Array | None) -> tuple[Array, Array, Array | None]:
-        """Observations and state as `predict` takes them -> distribution parameters [B, P], values [B], next state."""
+    def outputs(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Array, Array, Array | None]:
+        """Observations and state as `predict` takes them -> distribution parameters [B, P], values
+        [B], next state."""
         return self._network.act_forward(*self._inputs(observations, state))
 
     def _inputs(self, observations: Array, state: Array | None) -> tuple[Array, Array | None]:
         state = self._network.initial_state(len(observations)) if state is None else state
-        return observations if self.normalizer is None else self.normalizer.observations(observations), state
+        return observations if self.normalizer is None else self.normalizer.observations(
+            observations
+        ), state
 
     def choose(self, parameters: Array, greedy: bool = True) -> Array:
         """Actions of an EnvBatch [B, ...] from distribution parameters [B, P]."""
@@ -118,18 +134,25 @@ class Policy:
         return distribution.to_env(distribution.sample(parameters, self._rng)[0])
 
     def act(self, observation: Any, greedy: bool = True) -> Any:
-        """The action for one observation, both in the spaces of the gymnasium environment. See `reset`.
+        """The action for one observation, both in the spaces of the gymnasium environment. See
+        `reset`.
 
-        greedy: the most likely action (the mean of a continuous one); False: one drawn from the distribution.
-        Raises ValueError for an observation of another shape, for numbers that are not finite, and for those in an
-        image that are no integers of 0 to 255.
+        greedy: the most likely action (the mean of a continuous one); False: one drawn from the
+        distribution.
+        Raises ValueError for an observation of another shape, for numbers that are not finite, and
+        for those in an image that are no integers of 0 to 255.
         """
         observations, shape = self._env.encode([observation]), self._env.observation_space.shape
-        if observations.shape != (1, *shape) or not np.isfinite(observations).all():  # a user's batch may let it pass
+        # a user's batch may let it pass
+        if observations.shape != (1, *shape) or not np.isfinite(observations).all():
             raise ValueError(f"observation: finite numbers of shape {shape} are needed")
         actions, self._state = self.predict(observations, self._state, greedy)
         action = self._env.decode(actions)[0]
-        return int(action) if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer) else np.asarray(action)
+        return (
+            int(action)
+            if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer)
+            else np.asarray(action)
+        )
 
     def reset(self) -> None:
         """Start a new episode: clear the recurrent state, if there is one.
@@ -140,7 +163,8 @@ class Policy:
 
 
 class Recorder:
-    """Collects frames of an episode, called before each of its steps, for a video. Needs the `video` extra.
+    """Collects frames of an episode, called before each of its steps, for a video. Needs the
+    `video` extra.
 
     An episode that begins once more, after a failure, takes the place of the one before.
     """
@@ -160,7 +184,9 @@ class Recorder:
             with refused("video", True, "the environment cannot be drawn"):
                 frame = env.render()
             if frame is None:
-                raise ConfigError("video", True, "must be false: this environment draws no pictures")
+                raise ConfigError(
+                    "video", True, "must be false: this environment draws no pictures"
+                )
             self._frames.append(frame)
 
     def write(self) -> Video | None:
@@ -170,7 +196,9 @@ class Recorder:
         part = self._path.with_suffix(".part.mp4")
         try:
             self._path.parent.mkdir(exist_ok=True)
-            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(str(part), logger=None)
+            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(
+                str(part), logger=None
+            )
             part.replace(self._path)  # there is none where ffmpeg has ended without a word
         except OSError as error:
             with suppress(OSError):
@@ -183,11 +211,15 @@ class Recorder:
 class _Tally:
     """The episodes of an evaluation, as its environments step.
 
-    Each environment plays a fixed share of them: counting those that end first would favour short ones.
+    Each environment plays a fixed share of them: counting those that end first would favour short
+    ones.
     """
 
-    def __init__(self, count: int, episodes: int, max_steps: int, info_keys: Sequence[str] | None) -> None:
-        self.quota = np.full(count, episodes // count)  # episodes that each environment has still to play
+    def __init__(
+        self, count: int, episodes: int, max_steps: int, info_keys: Sequence[str] | None
+    ) -> None:
+        # episodes that each environment has still to play
+        self.quota = np.full(count, episodes // count)
         self.quota[: episodes % count] += 1
         self.lengths = np.zeros(count, np.int64)
         self._returns = np.zeros(count)
@@ -202,7 +234,8 @@ class _Tally:
 
     @property
     def reset_is_due(self) -> bool:
-        """Whether all environments that have episodes to play are at the rest of one that was cut."""
+        """Whether all environments that have episodes to play are at the rest of one that was
+        cut."""
         return bool(self.quota.any() and self._rest[self.quota > 0].all())
 
     def begin(self) -> None:
@@ -218,10 +251,14 @@ class _Tally:
         for index in np.flatnonzero(step.episode_over | cut):
             if quota[index] and not rest[index]:
                 if not math.isfinite(returns[index]):
-                    raise RunError(f"environment {index} of an evaluation has the return {returns[index]}")
+                    raise RunError(
+                        f"environment {index} of an evaluation has the return {returns[index]}"
+                    )
                 quota[index] -= 1
                 self._ended.append((returns[index], lengths[index], cut[index]))
-                self._numbers.append(self._info_numbers.of((step.final_info or {}).get(int(index), {})))
+                self._numbers.append(
+                    self._info_numbers.of((step.final_info or {}).get(int(index), {}))
+                )
             returns[index] = lengths[index] = 0
             rest[index] = cut[index]
 
@@ -229,7 +266,9 @@ class _Tally:
         returns, lengths, cut = np.array(self._ended, np.float64).reshape(-1, 3).T
         workers = np.zeros(len(self), np.int64)
         numbers = number_columns(self._numbers)
-        return PlayedEpisodes(returns, lengths.astype(np.int64), workers, numbers=numbers, cut=int(cut.sum()))
+        return PlayedEpisodes(
+            returns, lengths.astype(np.int64), workers, numbers=numbers, cut=int(cut.sum())
+        )
 
 
 def evaluate_policy(
@@ -244,15 +283,18 @@ def evaluate_policy(
 ) -> PlayedEpisodes:
     """Play `episodes` whole episodes; returns are sums of the environment's own rewards.
 
-    An episode of `max_steps` steps is cut and counted. What its environment plays from there to the episode's end is
-    not. Once all environments that have episodes to play are at such a rest, they are reset.
+    An episode of `max_steps` steps is cut and counted. What its environment plays from there to the
+    episode's end is not. Once all environments that have episodes to play are at such a rest, they
+    are reset.
 
-    If an environment goes wrong, the episodes under way are left out, with a warning, and others are played in their
-    place. Raises EnvError after MOST_FAILURES without an ended episode in between, and RunError for a return that is
-    not finite.
-    go_on: called before each step and at the end, with the number of episodes that have ended and of steps of each
-        environment; once it returns False, only the episodes that have ended are returned.
-    on_step: called before each step of the first environment's first episode, with the number of those before it.
+    If an environment goes wrong, the episodes under way are left out, with a warning, and others
+    are played in their place. Raises EnvError after MOST_FAILURES without an ended episode in
+    between, and RunError for a return that is not finite.
+    go_on: called before each step and at the end, with the number of episodes that have ended and
+        of steps of each environment; once it returns False, only the episodes that have ended are
+        returned.
+    on_step: called before each step of the first environment's first episode, with the number of
+        those before it.
     """
     tally = _Tally(env.count, episodes, max_steps, policy.info_keys)
     first = tally.quota[0]
@@ -263,7 +305,8 @@ def evaluate_policy(
     while go_on(len(tally), ticks) and tally.quota.any():
         try:
             if observations is None:
-                observations, state = env.reset(), None
+                observations = env.reset()
+                state = None
                 tally.begin()
             if on_step is not None and tally.quota[0] == first:
                 on_step(env, int(tally.lengths[0]))
@@ -281,5 +324,9 @@ def evaluate_policy(
         observations = None if tally.reset_is_due else step.obs
         ticks += 1
     if failures:
-        log.warning("an evaluation has begun again after errors: %d, the first: %s", len(failures), failures[0][1])
+        log.warning(
+            "an evaluation has begun again after errors: %d, the first: %s",
+            len(failures),
+            failures[0][1],
+        )
     return tally.played()

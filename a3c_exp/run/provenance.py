@@ -19,10 +19,11 @@ LIBRARIES = ("a3c-exp", "torch", "numpy", "gymnasium", "hydra-core", "omegaconf"
 
 
 def commit() -> str | None:
-    """The git commit of this package's checkout, with "-dirty" if tracked files of the package or of conf/ differ.
+    """The git commit of this package's checkout, with "-dirty" if tracked files of the package or
+    of conf/ differ.
 
-    Other files of the checkout change no result. None outside a checkout (a wheel, even one that is installed inside
-    another repository) and without git.
+    Other files of the checkout change no result. None outside a checkout (a wheel, even one that is
+    installed inside another repository) and without git.
     """
     package = Path(a3c_exp.__file__).parent
     if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
@@ -39,14 +40,21 @@ def _git(folder: Path, *arguments: str) -> str | None:
     with suppress(OSError, subprocess.TimeoutExpired):
         call = ["git", "--no-optional-locks", *arguments]
         done = subprocess.run(
-            call, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=5
+            call,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=5,
         )
         return done.stdout.strip() if done.returncode == 0 else None
     return None
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the libraries that a result depends on; None for one that is not installed."""
+    """Versions of Python and of the libraries that a result depends on; None for one that is not
+    installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(LIBRARIES)}
     for name in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
@@ -55,7 +63,8 @@ def versions() -> dict[str, str | None]:
 
 
 def machine() -> dict[str, str | int | None]:
-    """System, architecture, processor, cores (all, and those this process may use) and memory in bytes."""
+    """System, architecture, processor, cores (all, and those this process may use) and memory in
+    bytes."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
@@ -69,7 +78,9 @@ def machine() -> dict[str, str | int | None]:
 def _processor() -> str | None:
     """The processor's name; None if the system does not report it."""
     with suppress(OSError):
-        if found := re.search(r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+        if found := re.search(
+            r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        ):
             return found[1].strip()
     return platform.processor() or None
 

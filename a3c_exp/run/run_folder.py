@@ -19,13 +19,17 @@ EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
 VIDEOS = "videos"
 _NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
-CHECKPOINTS, LATEST, BEST = "checkpoints", "latest.ckpt", "best.ckpt"
+CHECKPOINTS = "checkpoints"
+LATEST = "latest.ckpt"
+BEST = "best.ckpt"
 
 
 def environment_of(config: Mapping[str, Any]) -> str:
     """The environment of a configuration: its registered name, its game, or else its class."""
     env = config.get("env") or {}
-    return str(next((env[key] for key in ("id", "game", "_target_") if env.get(key) is not None), None))
+    return str(
+        next((env[key] for key in ("id", "game", "_target_") if env.get(key) is not None), None)
+    )
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
@@ -33,21 +37,38 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     try:
         summary = json.loads(read_text(folder / SUMMARY_FILE))
         check_plain(summary)
-    except (OSError, UnreadableError, ValueError, RecursionError):  # a stranger's file may hold anything
+    except (
+        OSError,
+        UnreadableError,
+        ValueError,
+        RecursionError,
+    ):  # a stranger's file may hold anything
         return None
     return summary if isinstance(summary, dict) else None
 
 
 EVENTS = "events.out.tfevents."
-WRITTEN = (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, "metrics.", CHECKPOINTS, VIDEOS, EVENTS, "train.log", "trace.json")
-"""How the names begin of all that a run writes into its folder: files that it replaces have others beside them."""
+WRITTEN = (
+    CONFIG_FILE,
+    SUMMARY_FILE,
+    EPISODES_FILE,
+    "metrics.",
+    CHECKPOINTS,
+    VIDEOS,
+    EVENTS,
+    "train.log",
+    "trace.json",
+)
+"""How the names begin of all that a run writes into its folder: files that it replaces have others
+beside them."""
 
 
 def check_links(folder: Path, *starts: str) -> None:
-    """Raise FolderError if a link in a run's folder leads out of it: a file elsewhere would be written.
+    """Raise FolderError if a link in a run's folder leads out of it: a file elsewhere would be
+    written.
 
-    An archive from anyone may hold links. starts: how the names begin that are looked at, with all below them; those
-    that a run writes, if none is given.
+    An archive from anyone may hold links. starts: how the names begin that are looked at, with all
+    below them; those that a run writes, if none is given.
     """
     root = expanded(folder).resolve()
     for top in sorted(root.iterdir()) if root.is_dir() else ():
@@ -55,7 +76,9 @@ def check_links(folder: Path, *starts: str) -> None:
             continue
         for path in (top, *sorted(top.rglob("*"))):
             if path.is_symlink() and not path.resolve().is_relative_to(root):
-                raise FolderError(folder, f"has a link that leads out of it: {path.relative_to(root)}")
+                raise FolderError(
+                    folder, f"has a link that leads out of it: {path.relative_to(root)}"
+                )
 
 
 def config_text(config: Mapping[str, Any]) -> str:
@@ -69,7 +92,9 @@ def config_text(config: Mapping[str, Any]) -> str:
     try:
         return OmegaConf.to_yaml(OmegaConf.create(dict(config)))
     except OmegaConfBaseException as error:
-        raise ConfigError(error.full_key or "configuration", dict(config), one_line(error)) from error
+        raise ConfigError(
+            error.full_key or "configuration", dict(config), one_line(error)
+        ) from error
 
 
 def best_checkpoint(folder: Path) -> Path:
@@ -86,15 +111,18 @@ def numbered_checkpoints(folder: Path) -> dict[Path, int]:
 
 
 def latest_checkpoints(folder: Path) -> list[Path]:
-    """What a run may go on from, the first one first: its latest checkpoint and the numbered ones; the best if it was
-    killed before it saved another."""
+    """What a run may go on from, the first one first: its latest checkpoint and the numbered ones;
+    the best if it was killed before it saved another."""
     checkpoints = expanded(folder) / CHECKPOINTS
-    found = [path for path in (checkpoints / LATEST, *numbered_checkpoints(folder)) if path.exists()]
+    found = [
+        path for path in (checkpoints / LATEST, *numbered_checkpoints(folder)) if path.exists()
+    ]
     return found or [path for path in (checkpoints / BEST,) if path.exists()]
 
 
 def make_latest(path: Path) -> None:
-    """Let a numbered checkpoint be the latest one too. A damaged one, in whose place it comes, is set aside."""
+    """Let a numbered checkpoint be the latest one too. A damaged one, in whose place it comes, is
+    set aside."""
     if path.name not in (LATEST, BEST):
         latest = path.with_name(LATEST)
         if latest.exists():

@@ -1,4 +1,5 @@
-"""Statistics of a run, from its events: totals, recent episodes, and means for the curves. Its seconds of training."""
+"""Statistics of a run, from its events: totals, recent episodes, and means for the curves. Its
+seconds of training."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from a3c_exp.core.events import COUNTS, RECENT, Episodes, Event
 class RunStatistics:
     """Totals, the last 100 episodes, and means since the last `window()`.
 
-    environments: number of environments of all workers; `reached` waits until each has ended an episode, or its worker
-        has left.
+    environments: number of environments of all workers; `reached` waits until each has ended an
+        episode, or its worker has left.
     window: most episodes that `reached` is asked about.
     clock: monotonic seconds.
 
-    steps, updates, episodes, counts: totals of the run, earlier sessions of a resumed run included. counts: by the
-        names in COUNTS.
+    steps, updates, episodes, counts: totals of the run, earlier sessions of a resumed run included.
+        counts: by the names in COUNTS.
     left: workers that have left the run in this session, by rule.
     """
 
@@ -58,13 +59,16 @@ class RunStatistics:
         self.steps += event.steps
         self.updates += event.updates
         if event.counts:
-            self.counts = {name: number + event.counts.get(name, 0) for name, number in self.counts.items()}
+            self.counts = {
+                name: number + event.counts.get(name, 0) for name, number in self.counts.items()
+            }
         for staleness, count in event.staleness.items():
             total, number, most = self._staleness
             self._staleness = [total + staleness * count, number + count, max(most, staleness)]
         if len(event.episodes.returns):
             self.episodes += len(event.episodes)
-            # Events of several workers cover the same span of steps. Without sorting, the last 100 would be those of
+            # Events of several workers cover the same span of steps. Without sorting, the last 100
+            # would be those of
             # the worker whose event came last.
             self._recent = self._recent.merge(event.episodes).last(self._kept)
             ended = event.episodes.envs_with_finished_episode
@@ -78,7 +82,8 @@ class RunStatistics:
 
     @property
     def has_new_data(self) -> bool:
-        """Return whether anything was counted since the last `window()` or `restore`; episodes alone do not count."""
+        """Return whether anything was counted since the last `window()` or `restore`; episodes
+        alone do not count."""
         return bool(self._window.steps or self._window.updates or self._window.counts)
 
     @property
@@ -88,14 +93,17 @@ class RunStatistics:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return of the last 100 episodes, or of all where fewer have ended; None before the first."""
+        """Mean return of the last 100 episodes, or of all where fewer have ended; None before the
+        first."""
         return _mean(self._recent.returns[-RECENT:]) if len(self._recent) else None
 
     def reached(self, reward_threshold: float, window: int = RECENT) -> bool:
-        """Return whether the mean return of the last `window` training episodes is at least `reward_threshold`.
+        """Return whether the mean return of the last `window` training episodes is at least
+        `reward_threshold`.
 
-        False before so many episodes have ended, and before every environment has ended one in this session: with many
-        environments short episodes end first, and a short episode may be a good one.
+        False before so many episodes have ended, and before every environment has ended one in this
+        session: with many environments short episodes end first, and a short episode may be a good
+        one.
         """
         returns = self._recent.returns[-window:]
         if len(returns) < window or _mean(returns) < reward_threshold:
@@ -107,19 +115,25 @@ class RunStatistics:
 
         seconds: of training in this session.
 
-        rollout/ep_rew_mean, ep_len_mean, and the environment's own numbers: over the last 100 episodes; present if an
-            episode ended in the window.
-        train/*: means of the events' metrics over the window's updates. A metric whose name has a slash keeps it.
-        train/n_updates, rejected_updates, rollout/episodes, and the curves of COUNTS: totals of the run; the last are
+        rollout/ep_rew_mean, ep_len_mean, and the environment's own numbers: over the last 100
+            episodes; present if an episode ended in the window.
+        train/*: means of the events' metrics over the window's updates. A metric whose name has a
+        slash keeps it. train/n_updates, rejected_updates, rollout/episodes, and the curves of
+        COUNTS: totals of the run; the last are
             present once they are not 0.
-        async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the window.
+        async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the
+        window.
         """
         values: dict[str, float] = {}
-        mean, window = self.mean_return, self._window
+        mean = self.mean_return
+        window = self._window
         if mean is not None and len(window.episodes):
             values["rollout/ep_rew_mean"] = mean
             values["rollout/ep_len_mean"] = _mean(self._recent.lengths[-RECENT:])
-            values |= {f"rollout/{name}": number for name, number in self._recent.last(RECENT).means().items()}
+            values |= {
+                f"rollout/{name}": number
+                for name, number in self._recent.last(RECENT).means().items()
+            }
         values["rollout/episodes"] = self.episodes
         for name, metric in window.metrics.items():
             values[name if "/" in name else f"train/{name}"] = metric.mean
@@ -137,7 +151,8 @@ class RunStatistics:
         return values
 
     def summary(self) -> dict[str, Any]:
-        """The totals, by their names in summary.json. `rollout` has the means of the environment's own numbers."""
+        """The totals, by their names in summary.json. `rollout` has the means of the environment's
+        own numbers."""
         staleness, count, maximum = self._staleness
         return {
             "steps": self.steps,
@@ -165,23 +180,31 @@ class RunStatistics:
             "recent_returns": recent.returns,
             "recent_lengths": recent.lengths,
             "recent_names": list(recent.numbers),
-            "recent_numbers": np.array([*recent.numbers.values()]).reshape(len(recent.numbers), len(recent)),
+            "recent_numbers": np.array([*recent.numbers.values()]).reshape(
+                len(recent.numbers), len(recent)
+            ),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state()`. `reached` waits again until every environment has ended an episode.
+        """Continue from `state()`. `reached` waits again until every environment has ended an
+        episode.
 
         Raises ValueError for episodes some of whose numbers are missing.
         """
         self.steps = state["steps"]
         self.updates = state["updates"]
         self.episodes = state["episodes"]
-        self.counts = {name: state.get(name, 0) for name in COUNTS}  # older checkpoints have not all of them
+        # older checkpoints have not all of them
+        self.counts = {name: state.get(name, 0) for name in COUNTS}
         self._earlier_seconds = state["seconds"]
         self._staleness = list(state["staleness"])
-        returns, lengths, end_steps = (state[f"recent_{name}"] for name in ("returns", "lengths", "end_steps"))
+        returns, lengths, end_steps = (
+            state[f"recent_{name}"] for name in ("returns", "lengths", "end_steps")
+        )
         # Older checkpoints have no numbers of the environment's own.
-        numbers = dict(zip(state.get("recent_names", []), state.get("recent_numbers", []), strict=True))
+        numbers = dict(
+            zip(state.get("recent_names", []), state.get("recent_numbers", []), strict=True)
+        )
         if any(len(column) != len(returns) for column in (lengths, end_steps, *numbers.values())):
             raise ValueError("its last episodes lack numbers")
         self._recent = Episodes(returns, lengths, end_steps, numbers=numbers).last(self._kept)

@@ -37,7 +37,8 @@ from a3c_exp.run.statistics import RunStatistics
 
 HOLDING = ("total_steps", "max_episodes", "worker_episodes", "mean_return")
 """Reasons that soon end a resumed run again."""
-# Workers that are asked to stop finish their rollout first. After this time the run no longer waits for them.
+# Workers that are asked to stop finish their rollout first. After this time the run no longer waits
+# for them.
 PATIENCE_SECONDS = 3.0
 
 
@@ -50,7 +51,8 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if the run failed or a file could not be written; `signal_code` of the signal that interrupted it."""
+        """0; 1 if the run failed or a file could not be written; `signal_code` of the signal that
+        interrupted it."""
         if self.summary["signal"] is not None:
             return signal_code(self.summary["signal"])
         return int(self.summary["error"] is not None or bool(self.summary["unwritten"]))
@@ -68,21 +70,27 @@ def session(
 ) -> Iterator[Trainer]:
     """Within: the trainer of a run in `folder`; with `resume`, from the latest checkpoint there.
 
-    experiment: already checked. config: the plain configuration it was built from, which is saved in the folder.
+    experiment: already checked. config: the plain configuration it was built from, which is saved
+        in the folder.
     folder: locked by the caller, and without another run.
-    overrides: those of this run alone, for its summary. label: of a run of a sweep, whose runs lie in one folder. If it
-    is not empty the terminal shows the run's warnings alone, with this in front. None: it is part of none.
-    make_room: deletes an earlier run's files in the folder. Called when all has been read and nothing written.
-    Raises FolderError for a checkpoint that cannot be used, before anything is written, and for a folder that cannot be
-    written to.
+    overrides: those of this run alone, for its summary. label: of a run of a sweep, whose runs lie
+    in one folder. If it is not empty the terminal shows the run's warnings alone, with this in
+    front. None: it is part of none.
+    make_room: deletes an earlier run's files in the folder. Called when all has been read and
+    nothing written.
+    Raises FolderError for a checkpoint that cannot be used, before anything is written, and for a
+    folder that cannot be written to.
     """
     with ExitStack() as stack:
-        stack.enter_context(one_thread())  # with more of them a decomposition draws other last digits
+        # with more of them a decomposition draws other last digits
+        stack.enter_context(one_thread())
         network, env = build_network(experiment)
         store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
         store.initialize(network.vector)
         workers = experiment.worker_count
-        statistics = RunStatistics(workers * experiment.envs_per_worker, window=experiment.stop.window, workers=workers)
+        statistics = RunStatistics(
+            workers * experiment.envs_per_worker, window=experiment.stop.window, workers=workers
+        )
         state: dict[str, Any] | None = None
         warning = ""
         if experiment.init_from is not None and not resume:
@@ -96,16 +104,29 @@ def session(
             if make_room is not None:
                 make_room()
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-            if not resume:  # else it is the last: a folder that cannot be written to keeps the run that it has
+            # else it is the last: a folder that cannot be written to keeps the run that it has
+            if not resume:
                 files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
             terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
-            trainer = Trainer(experiment, config, folder, store, statistics, state, terminal, network, overrides, label)
+            trainer = Trainer(
+                experiment,
+                config,
+                folder,
+                store,
+                statistics,
+                state,
+                terminal,
+                network,
+                overrides,
+                label,
+            )
             if resume:
                 files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
-            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)  # a resumed run has not ended any more
+            # a resumed run has not ended any more
+            (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)
             log.info(network.runtime.description, extra=ONLY_FILE)
             for warning in (*experiment.warnings, *network.warnings):
                 log.warning("%s", warning)
@@ -114,21 +135,30 @@ def session(
         yield trainer
 
 
-def _restore(store: SharedStore, statistics: RunStatistics, state: Mapping[str, Any], folder: Path) -> None:
-    """Continue from a checkpoint. Raises FolderError if the checkpoint does not fit the configuration, and
+def _restore(
+    store: SharedStore, statistics: RunStatistics, state: Mapping[str, Any], folder: Path
+) -> None:
+    """Continue from a checkpoint. Raises FolderError if the checkpoint does not fit the
+    configuration, and
     ConfigError for fewer total steps than it has made."""
     try:
         store.restore(state["store"])
         statistics.restore(state["statistics"])
     except STATE_ERRORS as error:
-        raise FolderError(folder, f"its checkpoint does not fit its configuration: {error}") from error
-    total, recorded = store.spec.total_steps, parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
+        raise FolderError(
+            folder, f"its checkpoint does not fit its configuration: {error}"
+        ) from error
+    total = store.spec.total_steps
+    recorded = parse_yaml(read_text(folder / run_folder.CONFIG_FILE)).get("total_steps")
     if total < store.steps and total != recorded:
-        raise ConfigError("total_steps", total, f"must be {store.steps} or more: the run has made so many steps")
+        raise ConfigError(
+            "total_steps", total, f"must be {store.steps} or more: the run has made so many steps"
+        )
 
 
 def _start_from(store: SharedStore, folder: Path) -> None:
-    """Load the parameters and observation statistics of the run in `folder`, and nothing else of it.
+    """Load the parameters and observation statistics of the run in `folder`, and nothing else of
+    it.
 
     Raises FolderError if it cannot be read, or has another network than when this run was made.
     """
@@ -139,38 +169,55 @@ def _start_from(store: SharedStore, folder: Path) -> None:
 
 
 def _checked(name: str) -> str:
-    """The name of a curve. Raises ValueError if TensorBoard refuses it, or a column of every point has it."""
+    """The name of a curve. Raises ValueError if TensorBoard refuses it, or a column of every point
+    has it."""
     if name in (STEP, SECONDS) or not CURVE_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are; {STEP}, {SECONDS} not")
+        raise ValueError(
+            f"{name!r} is no name of a curve: letters, digits, spaces and _-./ are; {STEP}, "
+            f"{SECONDS} not"
+        )
     return name
 
 
 class Trainer:
-    """One session of a run, from its start or resumption to its end: the loop over the workers' events, the clock, the
-    end. All else is done by callbacks, the package's own (`run.callbacks`) and the user's; to them this is a `RunView`.
+    """One session of a run, from its start or resumption to its end: the loop over the workers'
+    events, the clock, the end. All else is done by callbacks, the package's own (`run.callbacks`)
+    and the user's; to them this is a `RunView`.
 
-    state: content of the checkpoint that the run continues from; None for a new run. network: of this run alone.
+    state: content of the checkpoint that the run continues from; None for a new run. network: of
+    this run alone.
     """
 
     def __init__(
-        self, experiment: Experiment, config: Mapping[str, Any], folder: Path, store: SharedStore,
-        statistics: RunStatistics, state: Mapping[str, Any] | None, terminal: LiveLineHandler, network: ActorCritic,
-        overrides: Sequence[str], label: str | None,
-    ) -> None:  # fmt: skip
+        self,
+        experiment: Experiment,
+        config: Mapping[str, Any],
+        folder: Path,
+        store: SharedStore,
+        statistics: RunStatistics,
+        state: Mapping[str, Any] | None,
+        terminal: LiveLineHandler,
+        network: ActorCritic,
+        overrides: Sequence[str],
+        label: str | None,
+    ) -> None:
         self.folder = folder
         self.config = config
         self.sweep = None if label is None else folder.absolute().parent.name
         self.experiment = experiment
         self.statistics = statistics
         self._earlier_seconds = 0.0 if state is None else state["training_seconds"]
-        self._ended_at: float | None = None  # in seconds of this session, once its workers have ended
+        # in seconds of this session, once its workers have ended
+        self._ended_at: float | None = None
         self.interruption = Interruption()
         self.output = RunOutput(folder, self.interruption)
         self.best_return = None if state is None else self._best_return(state)
         self._store = store
         self._network = network
         # Buffers and frozen parameters, which a policy has besides parameters and statistics.
-        self._constants = {name: tensor.numpy().copy() for name, tensor in network.constants().items()}
+        self._constants = {
+            name: tensor.numpy().copy() for name, tensor in network.constants().items()
+        }
         self._overrides = list(overrides)
         self._resumed = 0 if state is None else state["resumed"] + 1
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
@@ -185,19 +232,29 @@ class Trainer:
             self._callbacks.load(state.get("callbacks", {}))
 
     def _best_return(self, state: Mapping[str, Any]) -> float | None:
-        """The best evaluation: a run that was killed may have saved a better policy after its last checkpoint.
+        """The best evaluation: a run that was killed may have saved a better policy after its last
+        checkpoint.
 
-        None if evaluations had other settings than they have now: their returns say nothing about today's. The folder
-        has the earlier configuration until the trainer is made.
+        None if evaluations had other settings than they have now: their returns say nothing about
+        today's. The folder has the earlier configuration until the trainer is made.
         """
         recorded = parse_yaml(read_text(self.folder / run_folder.CONFIG_FILE))
-        theirs, ours = (comparable({**each.get("eval", {}), "every": None}) for each in (recorded, self.config))
+        theirs, ours = (
+            comparable({**each.get("eval", {}), "every": None}) for each in (recorded, self.config)
+        )
         if theirs != ours:
-            log.warning("evaluations have other settings than before: the best return so far does not count any more")
+            log.warning(
+                "evaluations have other settings than before: "
+                "the best return so far does not count any more"
+            )
             return None
         found = [state["best_eval_return"]]
         with suppress(ConfigError):
-            found.append(load_state(self.folder / run_folder.CHECKPOINTS / run_folder.BEST)["best_eval_return"])
+            found.append(
+                load_state(self.folder / run_folder.CHECKPOINTS / run_folder.BEST)[
+                    "best_eval_return"
+                ]
+            )
         return max((each for each in found if each is not None), default=None)
 
     def _add_callbacks(self, terminal: LiveLineHandler) -> None:
@@ -207,7 +264,13 @@ class Trainer:
         self._evaluations = Evaluations(self, line.update)
         self._checkpoints = callbacks.Checkpoints(self)
         self._curves = callbacks.Curves(self)
-        self._own: list[callbacks.Own] = [self._rules, self._evaluations, self._checkpoints, self._curves, line]
+        self._own: list[callbacks.Own] = [
+            self._rules,
+            self._evaluations,
+            self._checkpoints,
+            self._curves,
+            line,
+        ]
         if self.experiment.record_episodes:
             self._own.append(callbacks.EpisodeTable(self))
         self._callbacks = callbacks.CallbackList(self, self._own, self.experiment.callbacks)
@@ -240,19 +303,25 @@ class Trainer:
                 self._deadline = time.monotonic() + PATIENCE_SECONDS
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
-        numbers = {_checked(name): x if type(x) in (int, float) else float(x) for name, x in values.items()}
+        numbers = {
+            _checked(name): x if type(x) in (int, float) else float(x) for name, x in values.items()
+        }
         self.tell("on_point", self.steps if step is None else operator.index(step), numbers)
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
         numbers = np.asarray(values, np.float64).ravel()
         numbers = numbers[np.isfinite(numbers)]
-        if numbers.size and np.ptp(numbers) < 1e-12 * np.abs(numbers).max():  # no bins fit between them
+        # no bins fit between them
+        if numbers.size and np.ptp(numbers) < 1e-12 * np.abs(numbers).max():
             numbers = np.full_like(numbers, numbers[0])
         self._log_media("histogram", name, numbers)
 
     def log_image(self, name: str, pixels: NDArray[np.uint8]) -> None:
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
-            raise ValueError(f"{name} is {pixels.dtype} {list(pixels.shape)}; an image is uint8 [height, width, 3]")
+            raise ValueError(
+                f"{name} is {pixels.dtype} {list(pixels.shape)}; an image is uint8 [height, "
+                "width, 3]"
+            )
         self._log_media("image", name, pixels)
 
     def log_text(self, name: str, markdown: str) -> None:
@@ -267,7 +336,9 @@ class Trainer:
     def record_evaluations(self) -> None:
         self._evaluations.record()
 
-    def set_multipliers(self, *, learning_rate: float | None = None, entropy: float | None = None) -> None:
+    def set_multipliers(
+        self, *, learning_rate: float | None = None, entropy: float | None = None
+    ) -> None:
         self._store.set_multipliers(learning_rate=learning_rate, entropy=entropy)
 
     def save(self) -> None:
@@ -285,7 +356,8 @@ class Trainer:
     # What the package's own callbacks may do.
 
     def tell(self, moment: str, *arguments: object) -> None:
-        """See `CallbackList.tell`. At the end, what a callback raises keeps the run from no evaluation and no save."""
+        """See `CallbackList.tell`. At the end, what a callback raises keeps the run from no
+        evaluation and no save."""
         try:
             self._callbacks.tell(moment, *arguments)
         except Exception as error:
@@ -301,7 +373,9 @@ class Trainer:
         self.output.write(name, checkpoint.save, path, state)
         if name not in self.output.unwritten:
             if name == run_folder.LATEST:
-                self.output.write("numbered checkpoints", self._checkpoints.number_latest, state["store"]["steps"])
+                self.output.write(
+                    "numbered checkpoints", self._checkpoints.number_latest, state["store"]["steps"]
+                )
             self.tell("on_checkpoint", path)
 
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -322,14 +396,17 @@ class Trainer:
     # The run.
 
     def run(self) -> Run:
-        """Train until a stop rule holds, a worker fails or the user interrupts; then save the state and the summary.
+        """Train until a stop rule holds, a worker fails or the user interrupts; then save the state
+        and the summary.
 
         Also returns after a failure or an interruption, which the summary then reports.
         """
         for line in outcome.opening(self.experiment, self.folder, self.statistics.steps):
             log.info("%s", line)
         # Callbacks stay here: workers are built from the rest.
-        measures = frozenset(measure for each in self.experiment.callbacks for measure in each.measures)
+        measures = frozenset(
+            measure for each in self.experiment.callbacks for measure in each.measures
+        )
         without = replace(self.experiment, callbacks=())
         context = RunContext(experiment=without, resumed=self._resumed, measures=measures)
         events = self.experiment.backend.run(context, self._store)
@@ -345,7 +422,9 @@ class Trainer:
                     self._evaluations.evaluate_final()
                 if self.interruption.signal is not None and self._stop_reason in HOLDING:
                     self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation
-            except KeyboardInterrupt:  # the second Ctrl-C, or one that an environment raised: do not wait for workers
+            except (
+                KeyboardInterrupt
+            ):  # the second Ctrl-C, or one that an environment raised: do not wait for workers
                 self.interruption.signal = self.interruption.signal or signal.SIGINT
                 self._stop_reason = "interrupted"
             except BaseException as error:  # whatever it is, the state is saved below
@@ -353,7 +432,9 @@ class Trainer:
             finally:
                 try:
                     self._end_workers(events)
-                except BaseException as error:  # workers that cannot be ended do not keep the state from being saved
+                except (
+                    BaseException
+                ) as error:  # workers that cannot be ended do not keep the state from being saved
                     self._fail(error)
                 self.interruption.may_break_in = False
             return self._finish()
@@ -365,8 +446,13 @@ class Trainer:
         self.interruption.may_break_in = True
 
     def _fail(self, error: BaseException) -> None:
-        """Note an error as the reason for the end; but not after a signal, which workers may have received too."""
-        text = str(error) if isinstance(error, RunError | ConfigError) else traceback.format_exc().rstrip()
+        """Note an error as the reason for the end; but not after a signal, which workers may have
+        received too."""
+        text = (
+            str(error)
+            if isinstance(error, RunError | ConfigError)
+            else traceback.format_exc().rstrip()
+        )
         if self.interruption.signal is not None:
             self._stop_reason = "interrupted"
             if not isinstance(error, RunError):
@@ -378,22 +464,32 @@ class Trainer:
         log.error(text)
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
-        """Consume events until all workers have ended, or until PATIENCE_SECONDS after they were asked to."""
+        """Consume events until all workers have ended, or until PATIENCE_SECONDS after they were
+        asked to."""
         for event in events:
             if event is not None:
                 self._take_event(event)
             if self.interruption.signal is not None:
                 self.stop("interrupted")
             if time.monotonic() > self._deadline:
-                log.warning("workers that did not finish their rollout within %.0f s are ended", PATIENCE_SECONDS)
+                log.warning(
+                    "workers that did not finish their rollout within %.0f s are ended",
+                    PATIENCE_SECONDS,
+                )
                 break
             if self.output.lost:
-                raise RunError(f"{self.folder} was renamed, moved or deleted: nothing is written there any more")
+                raise RunError(
+                    f"{self.folder} was renamed, moved or deleted: "
+                    "nothing is written there any more"
+                )
             self.tell("on_tick")
         self._ended_at = self.session_seconds
         self._curves.log_new()
         if self.statistics.counts.get("rejected") and not self.statistics.updates:
-            raise RunError("all gradients were refused, so nothing has been learned: a warning in train.log says more")
+            raise RunError(
+                "all gradients were refused, so nothing has been learned: "
+                "a warning in train.log says more"
+            )
         if self._stop_reason is None:
             is_whole = self._store.steps >= self.experiment.total_steps
             self._stop_reason = "total_steps" if is_whole else self._rules.leaving_rule()
@@ -408,7 +504,10 @@ class Trainer:
         if len(event.episodes):
             guard = self.experiment.env.max_steps_guard
             if guard is not None and event.episodes.lengths.max() >= guard:
-                text = f"worker {event.worker}: an episode reached the {guard:,} steps of env.max_steps_guard"
+                text = (
+                    f"worker {event.worker}: an episode reached the {guard:,} steps "
+                    "of env.max_steps_guard"
+                )
                 self._warn_once("guard", text)
             if event.episodes.left_out:
                 self._warn_once("info", f"worker {event.worker}: {event.episodes.left_out}")
@@ -423,8 +522,12 @@ class Trainer:
             log.warning("%s", text)
 
     def _count_lost(self, state: Mapping[str, Any]) -> None:
-        """Count what workers that were not waited for have done: their last events are lost. state: the store's."""
-        steps, updates = state["steps"] - self.statistics.steps, state["version"] - self.statistics.updates
+        """Count what workers that were not waited for have done: their last events are lost. state:
+        the store's."""
+        steps, updates = (
+            state["steps"] - self.statistics.steps,
+            state["version"] - self.statistics.updates,
+        )
         self.statistics.add(Event(worker=-1, steps=steps, updates=updates))
 
     def _finish(self) -> Run:
@@ -438,13 +541,16 @@ class Trainer:
         finished = self._error is None and self._stop_reason != "interrupted"
         for each in self._own:
             each.close(finished)
-        summary, path = self._summary(), self.folder / run_folder.SUMMARY_FILE
+        summary = self._summary()
+        path = self.folder / run_folder.SUMMARY_FILE
         self.output.write(path.name, files.write_json, path, summary)
         summary["unwritten"] = sorted(self.output.unwritten)
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
         if self.sweep is None:
-            for line in outcome.next_commands(summary["stop_reason"], self.folder, self.config, self.experiment):
+            for line in outcome.next_commands(
+                summary["stop_reason"], self.folder, self.config, self.experiment
+            ):
                 log.info("  %s", line)
         self._ending = False  # all is saved
         self.interruption.may_break_in = True

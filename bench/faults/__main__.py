@@ -1,11 +1,12 @@
-"""`python -m bench.faults`: faults that are caused in whole runs, and a table of what happened and what was lost.
+"""`python -m bench.faults`: faults that are caused in whole runs, and a table of what happened and
+what was lost.
 
     python -m bench.faults                              every row, 40 minutes on two cores
     python -m bench.faults --only kill --times 2        the rows of a fault, two cases each
     python -m bench.faults --only kill_ray --seed 1     one row, other cases
 
-The same seed draws the same cases. What is not as it should be stays in outputs/faults, and the exit code is 1. Linux
-only: processes are found in /proc.
+The same seed draws the same cases. What is not as it should be stays in outputs/faults, and the
+exit code is 1. Linux only: processes are found in /proc.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ from bench.faults.disks import FullDisk
 from bench.faults.killing import Kill, KillParent, Stop
 from bench.faults.program import BACKENDS
 
-KILLS = {f"kill_{name}": Row(f"SIGKILL of all processes, {name}", 25, Kill(name)) for name in BACKENDS}
-PARENTS = {f"parent_{name}": Row(f"SIGKILL of the main process, {name}", 5, KillParent(name)) for name in BACKENDS}
+KILLS = {
+    f"kill_{name}": Row(f"SIGKILL of all processes, {name}", 25, Kill(name)) for name in BACKENDS
+}
+PARENTS = {
+    f"parent_{name}": Row(f"SIGKILL of the main process, {name}", 5, KillParent(name))
+    for name in BACKENDS
+}
 ROWS: dict[str, Row] = {
     **KILLS,
     **PARENTS,
@@ -38,12 +44,20 @@ ROWS: dict[str, Row] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 1 if a case has ended badly."""
-    parser = argparse.ArgumentParser(prog="python -m bench.faults", description="Faults caused in whole runs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.faults", description="Faults caused in whole runs."
+    )
     names = list(dict.fromkeys([*(name.partition("_")[0] for name in ROWS), *ROWS]))
-    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument("--times", type=int, help="cases of each row (default: as docs/reliability.md says)")
+    parser.add_argument(
+        "--only", action="append", choices=names, metavar="NAME", help=f"of {', '.join(names)}"
+    )
+    parser.add_argument(
+        "--times", type=int, help="cases of each row (default: as docs/reliability.md says)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
-    parser.add_argument("--keep", type=Path, default=Path("outputs/faults"), help="folder for cases that end badly")
+    parser.add_argument(
+        "--keep", type=Path, default=Path("outputs/faults"), help="folder for cases that end badly"
+    )
     flags = parser.parse_args(arguments)
     wrong = 0
     print(markdown.table(("fault", "times tried", "what happened", "what was lost")), flush=True)

@@ -28,7 +28,8 @@ class Checkpoint:
 
     def __init__(self, damage: Damage) -> None:
         self._damage = damage
-        self._whole, self._state = b"", b""
+        self._whole = b""
+        self._state = b""
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         if not self._whole:
@@ -40,27 +41,39 @@ class Checkpoint:
         try:
             state = pickle.dumps(load_state(path))
         except ConfigError as error:
-            return Outcome(happened="refused", fault="more than a line" if "\n" in str(error) else "")
+            return Outcome(
+                happened="refused", fault="more than a line" if "\n" in str(error) else ""
+            )
         if state == self._state:
             return Outcome(happened="read as it was")
         return Outcome(happened="read with other content", fault="damage that is not noticed")
 
 
 class Latest:
-    """A run that is killed, and whose latest checkpoint is then damaged: it goes on from the one before."""
+    """A run that is killed, and whose latest checkpoint is then damaged: it goes on from the one
+    before."""
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         program = Program(folder, BACKENDS["serial"])
         program.start()
-        program.wait_until(lambda: program.steps >= 4 * EVERY and len(numbered_checkpoints(program.folder)) > 1)
+        program.wait_until(
+            lambda: program.steps >= 4 * EVERY and len(numbered_checkpoints(program.folder)) > 1
+        )
         program.kill()
-        known, whole = program.steps, program.latest.read_bytes()
+        known = program.steps
+        whole = program.latest.read_bytes()
         last = load_state(program.latest)["store"]["steps"]
-        before = next(steps for steps in numbered_checkpoints(program.folder).values() if steps < last)
+        before = next(
+            steps for steps in numbered_checkpoints(program.folder).values() if steps < last
+        )
         middle = len(whole) // 2  # in an array: noticed for certain
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
         program.latest.write_bytes(cut_end(rng, whole) if number % 2 else flipped)
         fault = program.finish()
         if f"goes on from step_{before}.ckpt, step {before}" not in program.output:
             fault = f"{fault}; it does not say that it goes on from step {before}"
-        return Outcome(happened="went on from the one before", lost={"most steps": float(known - before)}, fault=fault)
+        return Outcome(
+            happened="went on from the one before",
+            lost={"most steps": float(known - before)},
+            fault=fault,
+        )

@@ -19,7 +19,8 @@ from bench.peers import UnavailableError
 class Outcome:
     """What became of a case.
 
-    happened: in a few words, which the table counts. lost: figures by name, of which the table has the largest.
+    happened: in a few words, which the table counts. lost: figures by name, of which the table has
+        the largest.
     fault: what is not as it should be; empty if all is.
     """
 
@@ -29,7 +30,8 @@ class Outcome:
 
 
 Case = Callable[[random.Random, int, Path], Outcome]
-"""Causes a fault in an empty folder, drawn by the generator. The number of the case chooses what is taken in turns."""
+"""Causes a fault in an empty folder, drawn by the generator. The number of the case chooses what is
+taken in turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +59,30 @@ def try_row(name: str, row: Row, times: int, seed: int, keep: Path) -> list[Outc
                 kept = keep / f"{name}_{number}"
                 shutil.rmtree(kept, ignore_errors=True)
                 shutil.copytree(folder, kept, symlinks=True, ignore=shutil.ignore_patterns("t"))
-                (kept / "fault").write_text(f"{outcome.happened}: {outcome.fault}\n", encoding="utf-8")
-                print(f"{name} {number}: {outcome.happened}: {kept}/fault", file=sys.stderr, flush=True)
+                (kept / "fault").write_text(
+                    f"{outcome.happened}: {outcome.fault}\n", encoding="utf-8"
+                )
+                print(
+                    f"{name} {number}: {outcome.happened}: {kept}/fault",
+                    file=sys.stderr,
+                    flush=True,
+                )
         outcomes.append(outcome)
     return outcomes
 
 
 def cells(row: Row, outcomes: list[Outcome]) -> list[str]:
     """The cells of a row: fault, times tried, what happened, what was lost."""
-    happened = ", ".join(f"{words} {count:,}" for words, count in Counter(each.happened for each in outcomes).items())
+    happened = ", ".join(
+        f"{words} {count:,}" for words, count in Counter(each.happened for each in outcomes).items()
+    )
     wrong = sum(bool(each.fault) for each in outcomes)
     names = dict.fromkeys(name for each in outcomes for name in each.lost)
     most = {name: max(each.lost.get(name, 0.0) for each in outcomes) for name in names}
     lost = ", ".join(f"{name} {figure:,.1f}".removesuffix(".0") for name, figure in most.items())
-    return [row.title, f"{len(outcomes):,}", happened + (f"; WRONG: {wrong:,}" if wrong else ""), lost or "nothing"]
+    return [
+        row.title,
+        f"{len(outcomes):,}",
+        happened + (f"; WRONG: {wrong:,}" if wrong else ""),
+        lost or "nothing",
+    ]

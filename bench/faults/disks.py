@@ -1,4 +1,5 @@
-"""A disk that is full at a random size: a file system in memory that only the run sees, made without root's rights."""
+"""A disk that is full at a random size: a file system in memory that only the run sees, made
+without root's rights."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$0" && echo mounted && exec cat'
 
 @contextmanager
 def small_disk(place: Path, size: int) -> Iterator[int]:
-    """A file system of `size` bytes at `place`; a process that sees it there. It is gone when the context exits.
+    """A file system of `size` bytes at `place`; a process that sees it there. It is gone when the
+    context exits.
 
     Raises UnavailableError where no such thing can be made.
     """
@@ -30,7 +32,9 @@ def small_disk(place: Path, size: int) -> Iterator[int]:
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         raise UnavailableError("unshare or nsenter is missing")
     command = [*PRIVATE, "sh", "-c", MOUNT, str(place), str(size)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as keeper:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as keeper:
         assert keeper.stdout is not None
         if keeper.stdout.readline() != "mounted\n":
             raise UnavailableError("no private file system can be mounted here")
@@ -48,7 +52,9 @@ class FullDisk:
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         size = rng.randrange(4096, LARGEST)
         with small_disk(folder / "run", size) as keeper:
-            program = Program(folder, (*BACKENDS["serial"], "total_steps=20000"), prefix=inside(keeper))
+            program = Program(
+                folder, (*BACKENDS["serial"], "total_steps=20000"), prefix=inside(keeper)
+            )
             program.folder = Path(f"/proc/{keeper}/root{folder}/run")
             program.start()
             code = program.wait()
@@ -62,7 +68,10 @@ class FullDisk:
             if not happened:
                 faults.append(f"exit code {code}, {size} bytes: {output[-1000:]}")
             known = max(program.steps, summary.get("steps", 0))
-            subprocess.run([*inside(keeper), "mount", "-o", "remount,size=64m", str(folder / "run")], check=True)
+            subprocess.run(
+                [*inside(keeper), "mount", "-o", "remount,size=64m", str(folder / "run")],
+                check=True,
+            )
             faults.append(program.finish())
         again = "" if code == 0 else ", then resumed" if saved else ", then begun anew"
         lost = {"most steps": float(max(0, known - saved)) if code else 0.0}

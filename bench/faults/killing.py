@@ -1,4 +1,5 @@
-"""Signals at random moments: SIGKILL of a whole run or of its main process alone; SIGSTOP of a worker."""
+"""Signals at random moments: SIGKILL of a whole run or of its main process alone; SIGSTOP of a
+worker."""
 
 from __future__ import annotations
 
@@ -15,15 +16,18 @@ from bench.faults.program import BACKENDS, EVERY, TOTALS, Program
 from bench.processes import marked, read_process, worker_pids
 
 PHASES = ("start", "training", "checkpoint", "evaluation", "end")
-"""Of a run, in which the moment is drawn. Evaluation: a run that evaluates after each checkpoint's interval."""
+"""Of a run, in which the moment is drawn. Evaluation: a run that evaluates after each checkpoint's
+interval."""
 DELAYS = {"start": 3.0, "training": 0.1, "checkpoint": 0.003, "evaluation": 0.5, "end": 0.2}
 """Most seconds from the sign of a phase to the moment."""
 LATE_SECONDS = 0.5
-"""So much training may be lost beyond an interval: events come a tenth of a second late, and a save takes time."""
+"""So much training may be lost beyond an interval: events come a tenth of a second late, and a save
+takes time."""
 
 STALL_SECONDS = 15.0
 """backend.stall_seconds: a worker that is stopped for longer is replaced."""
-SHORT, LONG = (2.0, 8.0), (60.0, 65.0)
+SHORT = (2.0, 8.0)
+LONG = (60.0, 65.0)
 """Seconds for which a worker is stopped, from and to."""
 TURNS = ("processes", "ga3c", "ray")
 
@@ -43,7 +47,8 @@ class Kill:
     """SIGKILL of every process of a run. Then the same command is given again."""
 
     def __init__(self, backend: str) -> None:
-        self._settings, self._total = BACKENDS[backend], TOTALS[backend]
+        self._settings = BACKENDS[backend]
+        self._total = TOTALS[backend]
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         phase = PHASES[number % len(PHASES)]
@@ -52,7 +57,9 @@ class Kill:
         program.start()
         wait_for(program, phase, rng, self._total)
         program.kill()
-        known, ended, files = program.steps, bool(program.summary()), len(list(program.temporary.iterdir()))
+        known = program.steps
+        ended = bool(program.summary())
+        files = len(list(program.temporary.iterdir()))
         try:
             saved = program.saved_steps()
         except ConfigError as error:
@@ -62,21 +69,31 @@ class Kill:
         if not ended and (summary.get("resumed") == 0) is not (saved is None):
             faults.append(f"resumed {summary.get('resumed')} times, with {saved} steps saved")
         lost = max(0, known - (saved or 0))
-        if saved is not None and lost > EVERY + LATE_SECONDS * (summary.get("steps_per_second") or 0.0):
+        if saved is not None and lost > EVERY + LATE_SECONDS * (
+            summary.get("steps_per_second") or 0.0
+        ):
             faults.append(f"{lost} steps lost, with a checkpoint every {EVERY}")
         faults += program.left_behind(files=False)
         happened = "had ended" if ended else "begun anew" if saved is None else "resumed"
-        figures = {"most steps" if saved is not None else "most steps before the first checkpoint": float(lost)}
+        figures = {
+            "most steps" if saved is not None else "most steps before the first checkpoint": float(
+                lost
+            )
+        }
         figures |= {"temporary files that nobody deletes": float(files)} if files else {}
-        return Outcome(happened=f"{phase}: {happened}", lost=figures, fault="; ".join(filter(None, faults)))
+        return Outcome(
+            happened=f"{phase}: {happened}", lost=figures, fault="; ".join(filter(None, faults))
+        )
 
 
 class KillParent:
-    """SIGKILL of the main process alone, in its start or while it trains. The others must end by themselves."""
+    """SIGKILL of the main process alone, in its start or while it trains. The others must end by
+    themselves."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._most_seconds = 180.0 if backend == "ray" else 60.0  # Ray's own helpers need most of a minute
+        # Ray's own helpers need most of a minute
+        self._most_seconds = 180.0 if backend == "ray" else 60.0
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
         phase = ("training", "start")[number % 2]
@@ -85,7 +102,8 @@ class KillParent:
         wait_for(program, phase, rng, TOTALS[self._backend])
         program.process.kill()
         program.process.wait()
-        seconds, faults = program.seconds_to_end(self._most_seconds), list[str]()
+        seconds = program.seconds_to_end(self._most_seconds)
+        faults = list[str]()
         if seconds >= self._most_seconds:
             faults.append(f"processes that go on after {seconds:.0f} s")
             program.kill()
@@ -97,18 +115,24 @@ class KillParent:
 def workers(backend: str, program: Program) -> list[int]:
     """Processes of the workers of a run."""
     if backend == "ray":
-        return [each for each in marked(program.mark) if read_process(each, "cmdline").startswith("ray::WorkerActor")]
+        return [
+            each
+            for each in marked(program.mark)
+            if read_process(each, "cmdline").startswith("ray::WorkerActor")
+        ]
     return worker_pids(program.process.pid)
 
 
 class Stop:
-    """SIGSTOP of a worker, and SIGCONT after a short or a long time, as of a machine that swaps or a debugger.
+    """SIGSTOP of a worker, and SIGCONT after a short or a long time, as of a machine that swaps or
+    a debugger.
 
     The run must end by its rule, after a long time with another worker.
     """
 
     def __call__(self, rng: random.Random, number: int, folder: Path) -> Outcome:
-        backend, is_long = TURNS[number % len(TURNS)], number // len(TURNS) % 2 == 0
+        backend = TURNS[number % len(TURNS)]
+        is_long = number // len(TURNS) % 2 == 0
         seconds = rng.uniform(*(LONG if is_long else SHORT))
         update = rng.choice(("async", "sync")) if backend == "processes" else "async"
         rules = f"total_steps=1e9 stop.max_seconds={seconds + STALL_SECONDS} checkpoint.every=null"
@@ -129,5 +153,6 @@ class Stop:
         restarts = program.summary().get("restarts", 0)
         if bool(restarts) is not is_long:
             fault = f"{fault}; {restarts} restarts after {seconds:.0f} s: {program.output[-1000:]}"
-        length, went_on = "a minute" if is_long else "a moment", "replaced" if restarts else "went on"
+        length = "a minute" if is_long else "a moment"
+        went_on = "replaced" if restarts else "went on"
         return Outcome(happened=f"{backend}, {length}: {went_on}", fault=fault)

@@ -1,4 +1,5 @@
-"""A run as a user starts it, all of whose processes carry a mark: what it has written, and what it leaves behind."""
+"""A run as a user starts it, all of whose processes carry a mark: what it has written, and what it
+leaves behind."""
 
 from __future__ import annotations
 
@@ -27,9 +28,15 @@ TOTALS = {"serial": 60_000, "processes": 300_000, "ga3c": 100_000, "ray": 60_000
 """Steps of a run on each backend. It trains for some seconds."""
 MOST_SECONDS = 300.0
 """After so many a run counts as one that does not end."""
-_SMALL = "env=cartpole workers=2 envs_per_worker=4 rollout_length=8 stop.mean_return=null eval.every=null"
+_SMALL = (
+    "env=cartpole workers=2 envs_per_worker=4 rollout_length=8 "
+    "stop.mean_return=null eval.every=null"
+)
 _SMALL += f" checkpoint.every={EVERY} existing=resume"
-BACKENDS = {name: (*_SMALL.split(), f"backend={name}", f"total_steps={total}") for name, total in TOTALS.items()}
+BACKENDS = {
+    name: (*_SMALL.split(), f"backend={name}", f"total_steps={total}")
+    for name, total in TOTALS.items()
+}
 """The overrides of a run on each backend."""
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -44,22 +51,35 @@ class Program:
     process: subprocess.Popen[bytes]
 
     def __init__(self, folder: Path, settings: Sequence[str], prefix: Sequence[str] = ()) -> None:
-        self.folder, self.temporary = folder / "run", folder / "t"  # short: sockets' paths have 107 characters at most
+        # short: sockets' paths have 107 characters at most
+        self.folder, self.temporary = folder / "run", folder / "t"
         self.mark = f"A3C_EXP_FAULTS={folder}"
         self._output = folder / "output"
-        self._command = [*prefix, sys.executable, "-m", "a3c_exp", f"hydra.run.dir={self.folder}", *settings]
+        self._command = [
+            *prefix,
+            sys.executable,
+            "-m",
+            "a3c_exp",
+            f"hydra.run.dir={self.folder}",
+            *settings,
+        ]
         self._memory = set(os.listdir(SHARED_MEMORY))
 
     def start(self) -> None:
         """Begin the run, or continue it."""
         self.temporary.mkdir(exist_ok=True)
         environment = os.environ | dict([self.mark.split("=", 1)]) | {"TMPDIR": str(self.temporary)}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
+        )
         with open(self._output, "ab") as output:
-            self.process = subprocess.Popen(self._command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                self._command, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
 
     def wait(self) -> int | None:
-        """Wait for its end; its exit code. If it does not end, it is killed, and the answer is None."""
+        """Wait for its end; its exit code. If it does not end, it is killed, and the answer is
+        None."""
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(MOST_SECONDS)
         self.kill()
@@ -96,14 +116,17 @@ class Program:
     @property
     def steps(self) -> int:
         """Steps in its curves, which get a point twice a second."""
-        return max((int(point[STEP]) for point in read_points(self.folder / METRICS_FILE)), default=0)
+        return max(
+            (int(point[STEP]) for point in read_points(self.folder / METRICS_FILE)), default=0
+        )
 
     @property
     def latest(self) -> Path:
         return self.folder / CHECKPOINTS / LATEST
 
     def saved_steps(self) -> int | None:
-        """The steps in its latest checkpoint; None without one. Raises ConfigError for one that cannot be used."""
+        """The steps in its latest checkpoint; None without one. Raises ConfigError for one that
+        cannot be used."""
         return int(load_state(self.latest)["store"]["steps"]) if self.latest.exists() else None
 
     def summary(self) -> dict[str, Any]:
@@ -113,17 +136,21 @@ class Program:
         return {}
 
     def finish(self) -> str:
-        """Start it once more, and wait for its end. What is not as it should be; empty if all is."""
+        """Start it once more, and wait for its end. What is not as it should be; empty if all
+        is."""
         self.start()
         return self.fault(self.wait())
 
     def fault(self, code: int | None, reason: str = "total_steps") -> str:
-        """What is not as it should be of a run that has ended with an exit code; empty if all is."""
+        """What is not as it should be of a run that has ended with an exit code; empty if all
+        is."""
         if code is None:
             return "does not end"
         summary, faults = self.summary(), list[str]()
         if code or summary.get("stop_reason") != reason:
-            faults.append(f"exit code {code}, ended by {summary.get('stop_reason')}: {self.output[-1000:]}")
+            faults.append(
+                f"exit code {code}, ended by {summary.get('stop_reason')}: {self.output[-1000:]}"
+            )
         try:
             steps = self.saved_steps()
         except ConfigError as error:
@@ -140,7 +167,8 @@ class Program:
     def _is_in_order(self) -> bool:
         """Whether times, and steps in rows about updates, rise in metrics.csv.
 
-        A row about an evaluation has the step of the policy, which others have left behind meanwhile.
+        A row about an evaluation has the step of the policy, which others have left behind
+        meanwhile.
         """
         with open(self.folder / METRICS_FILE, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -149,9 +177,11 @@ class Program:
         return seconds == sorted(seconds) and steps == sorted(steps)
 
     def left_behind(self, *, files: bool) -> list[str]:
-        """What stays in /dev/shm since the start without a living process that has mapped it; with `files` in the
-        temporary folder too."""
-        new = {name for name in os.listdir(SHARED_MEMORY) if (SHARED_MEMORY / name).is_file()} - self._memory
+        """What stays in /dev/shm since the start without a living process that has mapped it; with
+        `files` in the temporary folder too."""
+        new = {
+            name for name in os.listdir(SHARED_MEMORY) if (SHARED_MEMORY / name).is_file()
+        } - self._memory
         for maps in Path("/proc").glob("[0-9]*/maps") if new else ():
             with suppress(OSError):
                 text = maps.read_text(encoding="utf-8", errors="replace")

@@ -12,8 +12,8 @@ from a3c_exp.core.worker import Worker
 
 @dataclass(frozen=True, kw_only=True)
 class InTurn(Backend):
-    """All workers in this thread, one after the other. In each round all collect, then all push: worker i pushes after
-    i others, so its gradients are always i updates stale."""
+    """All workers in this thread, one after the other. In each round all collect, then all push:
+    worker i pushes after i others, so its gradients are always i updates stale."""
 
     deterministic: ClassVar[bool] = True
 

@@ -17,7 +17,8 @@ class FastHuberA3C(HuberA3C):
     ) -> tuple[OutputGradients, dict[str, float]]:
         valid = np.ones(batch.shape, np.bool_) if batch.mask is None else batch.mask != 0
         weight = np.float32(1 / max(batch.transitions, 1))
-        advantages = np.where(valid, batch.advantages, 0)  # a row that is no transition may hold anything
+        # a row that is no transition may hold anything
+        advantages = np.where(valid, batch.advantages, 0)
         errors = np.where(valid, outputs.values - batch.targets, 0)
         clipped = errors.clip(-self.delta, self.delta)  # the derivative of the Huber loss
         gradients = OutputGradients(

@@ -16,7 +16,9 @@ class HuberA3C(Algorithm):
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         policy_loss = -batch.mean(policy.log_probs * batch.advantages)
-        value_loss = batch.mean(huber_loss(policy.values, batch.targets, delta=self.delta, reduction="none"))
+        value_loss = batch.mean(
+            huber_loss(policy.values, batch.targets, delta=self.delta, reduction="none")
+        )
         entropy = batch.mean(policy.entropy)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         weight = value(self.entropy_coefficient, progress)

@@ -22,7 +22,12 @@ class Lion(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "two numbers from 0 to less than 1")
+        require(
+            all(0 <= beta < 1 for beta in self.betas),
+            "betas",
+            self.betas,
+            "two numbers from 0 to less than 1",
+        )
 
     @property
     def state_rows(self) -> int:
@@ -37,7 +42,9 @@ class Lion(Optimizer):
         mean += (1 - second) * gradient
         return scratch
 
-    def step(self, parameters: Floats, state: Floats, gradient: Floats, rate: float | Floats, t: int) -> None:
+    def step(
+        self, parameters: Floats, state: Floats, gradient: Floats, rate: float | Floats, t: int
+    ) -> None:
         if self.weight_decay:
             parameters *= 1 - rate * self.weight_decay
         super().step(parameters, state, gradient, rate, t)

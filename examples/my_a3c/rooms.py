@@ -37,7 +37,8 @@ class RoomBatch:
     def __init__(self, count: int, seeds: Sequence[int], steps: int) -> None:
         self.count = count
         self._rng = np.random.default_rng(list(seeds))
-        self._steps, self._step = steps, 0
+        self._steps = steps
+        self._step = 0
 
     def reset(self) -> Array:
         self._step = 0
@@ -45,9 +46,12 @@ class RoomBatch:
         return self.encode(self._off)
 
     def step(self, actions: Array) -> Step:
-        self._off = self._off + np.where(actions == 1, 1, -1) + self._rng.normal(scale=0.1, size=self.count)
+        self._off = (
+            self._off + np.where(actions == 1, 1, -1) + self._rng.normal(scale=0.1, size=self.count)
+        )
         self._step += 1
-        rewards, final_obs = -np.abs(self._off).astype(np.float32), self.encode(self._off)
+        rewards = -np.abs(self._off).astype(np.float32)
+        final_obs = self.encode(self._off)
         time_limit = self._step == self._steps
         return Step(
             obs=self.reset() if time_limit else final_obs,

@@ -11,7 +11,8 @@ Observation = NDArray[np.float32]
 
 
 class Thermostat(gymnasium.Env[Observation, np.int64]):
-    """Keep a room warm. Observation: degrees off the target; actions: heater off or on; reward: minus the distance."""
+    """Keep a room warm. Observation: degrees off the target; actions: heater off or on; reward:
+    minus the distance."""
 
     observation_space = Box(-np.inf, np.inf, (1,), np.float32)
     action_space = Discrete(2)

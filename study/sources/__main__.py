@@ -1,4 +1,5 @@
-"""`python -m study.sources NAME`: run the algorithm of a source over its seeds, those without a record."""
+"""`python -m study.sources NAME`: run the algorithm of a source over its seeds, those without a
+record."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ FOLDER = ROOT / "results" / "sources"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. A record is written after each seed, so an interrupted command can be repeated."""
-    parser = argparse.ArgumentParser(prog="python -m study.sources", description="A source's algorithm, literally.")
+    """Run the command. A record is written after each seed, so an interrupted command can be
+    repeated."""
+    parser = argparse.ArgumentParser(
+        prog="python -m study.sources", description="A source's algorithm, literally."
+    )
     parser.add_argument("name", choices=records.SOURCES)
     name = parser.parse_args(arguments).name
     table = FOLDER / f"{name}.csv"

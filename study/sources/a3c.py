@@ -2,18 +2,21 @@
 
 500 episodes in all, an update after each. What the sources do beside A3C:
 
-- Actor and critic are networks, losses and optimizers apart. The critic learns from discounted returns, the actor from
-  n-step targets, which the critic cuts short: N = 15 means 14 rewards and then V.
-- An end at 200 steps counts as a death. So every episode ends with the value 0, and "missing terms as zero" and
-  "maximum terms" are the same algorithm here.
-- The critic's own copy makes a step before it gives the baseline; the shared critic is stepped by the same gradient,
-  which was taken before that.
-- log(p + 1e-5) in the loss and in the entropy, whose weight is 0.1; its gradient goes through that sum.
-- Threads: one Adam for the actors and one for the critics of all workers. m and v belong to a network, but the powers
-  of the betas advance with every step of any worker, also with those on the workers' own critics.
-- Parameter server (2 processes): m and v of the shared networks lie on the server, the powers of the betas are each
-  worker's own; and as processes are forked after numpy's generator was seeded, all draw their actions with the same
-  random numbers.
+- Actor and critic are networks, losses and optimizers apart. The critic learns from discounted
+  returns, the actor from n-step targets, which the critic cuts short: N = 15 means 14 rewards and
+  then V.
+- An end at 200 steps counts as a death. So every episode ends with the value 0, and "missing terms
+  as zero" and "maximum terms" are the same algorithm here.
+- The critic's own copy makes a step before it gives the baseline; the shared critic is stepped by
+  the same gradient, which was taken before that.
+- log(p + 1e-5) in the loss and in the entropy, whose weight is 0.1; its gradient goes through that
+sum.
+- Threads: one Adam for the actors and one for the critics of all workers. m and v belong to a
+  network, but the powers of the betas advance with every step of any worker, also with those on the
+  workers' own critics.
+- Parameter server (2 processes): m and v of the shared networks lie on the server, the powers of
+  the betas are each worker's own; and as processes are forked after numpy's generator was seeded,
+  all draw their actions with the same random numbers.
 
 Left out: workers of the parameter server that start late initialise the shared parameters again.
 """
@@ -30,7 +33,11 @@ from numpy.typing import NDArray
 
 from study.sources.tensorflow1 import Adam, Array, Network, Slots, Worker, run_in_random_order
 
-EPISODES, TIME_LIMIT, N, GAMMA, ENTROPY = 500, 200, 15, 0.999, 0.1
+EPISODES = 500
+TIME_LIMIT = 200
+N = 15
+GAMMA = 0.999
+ENTROPY = 0.1
 NDArrayInt = NDArray[np.int64]
 TINY = np.float32(1e-5)
 
@@ -54,7 +61,8 @@ NOTEBOOKS = {
 
 @dataclass
 class Shared:
-    """The shared networks, their optimizers and what these have for a network, and the episodes so far."""
+    """The shared networks, their optimizers and what these have for a network, and the episodes so
+    far."""
 
     actor: Network
     critic: Network
@@ -67,7 +75,8 @@ class Shared:
 def n_step_targets(
     rewards: Sequence[float], values: Array, n: int, gamma: float, last_value: float | None = None
 ) -> Array:
-    """n - 1 rewards and then the critic's value. last_value: after the last step; None: missing terms are zero."""
+    """n - 1 rewards and then the critic's value. last_value: after the last step; None: missing
+    terms are zero."""
     length, n = len(rewards), min(n, len(rewards))
     targets = np.zeros(length, np.float32)
     for t in range(length):
@@ -81,7 +90,8 @@ def n_step_targets(
 
 def discounted(rewards: Sequence[float], gamma: float) -> Array:
     """Sums of the rewards until the end."""
-    out, total = np.zeros(len(rewards), np.float32), 0.0
+    out = np.zeros(len(rewards), np.float32)
+    total = 0.0
     for t in reversed(range(len(rewards))):
         out[t] = total = rewards[t] + gamma * total
     return out
@@ -95,7 +105,8 @@ def probabilities(logits: Array) -> Array:
 
 def actor_error(logits: Array, actions: NDArrayInt, advantages: Array) -> Array:
     """The gradient of mean(-(0.1 entropy + log(p[a] + 1e-5) A)) with respect to the logits."""
-    p, rows = probabilities(logits), np.arange(len(actions))
+    p = probabilities(logits)
+    rows = np.arange(len(actions))
     error = ENTROPY * (np.log(p + TINY) + p / (p + TINY))
     error[rows, actions] -= advantages / (p[rows, actions] + TINY)
     return np.asarray(p * (error - (error * p).sum(1, keepdims=True)) / np.float32(len(actions)))
@@ -105,7 +116,12 @@ class Agent:
     """A worker."""
 
     def __init__(
-        self, shared: Shared, notebook: Notebook, rng: np.random.Generator, actions: np.random.Generator, episodes: int
+        self,
+        shared: Shared,
+        notebook: Notebook,
+        rng: np.random.Generator,
+        actions: np.random.Generator,
+        episodes: int,
     ) -> None:
         self._shared = shared
         self._notebook = notebook
@@ -121,8 +137,11 @@ class Agent:
         shared = self._shared
         yield
         while shared.episodes < self._episodes:
-            state, ended = self._env.reset()[0], False
-            states, actions, rewards = [], [], []
+            state = self._env.reset()[0]
+            ended = False
+            states = []
+            actions = []
+            rewards = []
             yield from self._pull()
             while not ended:
                 yield
@@ -150,16 +169,22 @@ class Agent:
         actor_adam, critic_adam = self._optimizers
         yield
         activations = self._critic.forward(states)
-        error = 2 / np.float32(len(rewards)) * (activations[-1] - discounted(rewards, GAMMA)[:, None])
+        error = (
+            2 / np.float32(len(rewards)) * (activations[-1] - discounted(rewards, GAMMA)[:, None])
+        )
         critic_gradient = self._critic.gradient(activations, error)
         yield
         critic_adam.apply((self._critic, critic_gradient))
         yield
         baseline = self._critic.forward(states)[-1][:, 0]
-        targets = n_step_targets(rewards, baseline, N, GAMMA, 0.0 if self._notebook.maximum else None)
+        targets = n_step_targets(
+            rewards, baseline, N, GAMMA, 0.0 if self._notebook.maximum else None
+        )
         yield
         activations = self._actor.forward(states)
-        gradient = self._actor.gradient(activations, actor_error(activations[-1], actions, targets - baseline))
+        gradient = self._actor.gradient(
+            activations, actor_error(activations[-1], actions, targets - baseline)
+        )
         yield
         actor_adam.apply((self._shared.actor, gradient))
         yield
@@ -170,7 +195,9 @@ class Agent:
 
 
 def _networks(notebook: Notebook, rng: np.random.Generator) -> tuple[Network, Network]:
-    return Network((4, notebook.hidden, 2), rng, ceiling=6), Network((4, notebook.hidden, 1), rng, ceiling=6)
+    return Network((4, notebook.hidden, 2), rng, ceiling=6), Network(
+        (4, notebook.hidden, 1), rng, ceiling=6
+    )
 
 
 def _optimizers(slots: Slots) -> tuple[Adam, Adam]:
@@ -179,12 +206,19 @@ def _optimizers(slots: Slots) -> tuple[Adam, Adam]:
 
 def run(name: str, seed: int, episodes: int = EPISODES) -> list[float]:
     """The returns of the episodes, in the order in which they ended."""
-    notebook, rng = NOTEBOOKS[name], np.random.default_rng(seed)
+    notebook = NOTEBOOKS[name]
+    rng = np.random.default_rng(seed)
     slots: Slots = {}
     shared = Shared(*_networks(notebook, rng), slots, _optimizers(slots))
     same = int(rng.integers(2**31))
     agents = [
-        Agent(shared, notebook, child, np.random.default_rng(same) if notebook.server else child, episodes)
+        Agent(
+            shared,
+            notebook,
+            child,
+            np.random.default_rng(same) if notebook.server else child,
+            episodes,
+        )
         for child in rng.spawn(notebook.workers)
     ]
     run_in_random_order([agent.work() for agent in agents], seed)

@@ -1,18 +1,22 @@
-"""Distributed PPO on CartPole-v0: Ceruleanacg/Learning-Notes, playground/PPO.py (bb3421b) and a notebook that runs it.
+"""Distributed PPO on CartPole-v0: Ceruleanacg/Learning-Notes, playground/PPO.py (bb3421b) and a
+notebook that runs it.
 
-One server, 3 workers, 1000 episodes of each; an update after each episode. What the source does beside PPO:
+One server, 3 workers, 1000 episodes of each; an update after each episode. What the source does
+beside PPO:
 
-- All variables are on the server, and none are pulled: a worker acts with what the others are just changing. The
-  optimizers' m, v and powers of betas are shared as well.
-- The ratio is not of the action's probabilities but of the largest ones, of the two policies at the time of acting, and
-  is clipped to [0.1, 1.9]. It is a number without a gradient, a weight of a plain policy gradient.
+- All variables are on the server, and none are pulled: a worker acts with what the others are just
+  changing. The optimizers' m, v and powers of betas are shared as well.
+- The ratio is not of the action's probabilities but of the largest ones, of the two policies at the
+  time of acting, and is clipped to [0.1, 1.9]. It is a number without a gradient, a weight of a
+  plain policy gradient.
 - The old policy is what any worker last copied, before its update.
 - One step of each optimizer an episode, on discounted returns (0.95), which are not normalised.
 - The reward of falling is -10, and no episode has a time limit.
-- As the processes are forked from one, and each seeds its environment with 1, all have the same start states and draw
-  their actions with the same random numbers.
+- As the processes are forked from one, and each seeds its environment with 1, all have the same
+  start states and draw their actions with the same random numbers.
 
-Left out: workers that start late initialise the variables again. A run ends early after a number of steps in all, as
+Left out: workers that start late initialise the variables again. A run ends early after a number of
+steps in all, as
 an episode may never end.
 """
 
@@ -28,27 +32,44 @@ import numpy as np
 from study.sources.a3c import discounted, probabilities
 from study.sources.tensorflow1 import Adam, Array, Network, Worker, run_in_random_order
 
-WORKERS, EPISODES, STEPS = 3, 1000, 1_000_000
-RATE, GAMMA, CLIP, FALL = 1e-3, 0.95, 0.9, -10.0
-GREEDY_EPISODES, GREEDY_LIMIT = 100, 500
+WORKERS = 3
+EPISODES = 1000
+STEPS = 1_000_000
+RATE = 1e-3
+GAMMA = 0.95
+CLIP = 0.9
+FALL = -10.0
+GREEDY_EPISODES = 100
+GREEDY_LIMIT = 500
 
 
 class Server:
     """The variables, and what the workers have done."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self.policy, self.old = (Network((4, 64, 32, 2), rng, deviations=(0.01, 0.01, 0.01)) for _ in range(2))
+        self.policy, self.old = (
+            Network((4, 64, 32, 2), rng, deviations=(0.01, 0.01, 0.01)) for _ in range(2)
+        )
         self.critic = Network((4, 64, 1), rng, deviations=(0.01, None))
         self._actor_adam = Adam(RATE)
         self._critic_adam = Adam(RATE)
         self.steps = 0
         self.returns = list[float]()
 
-    def train(self, states: Array, actions: Sequence[int], targets: Array, advantages: Array, ratios: Array) -> None:
+    def train(
+        self,
+        states: Array,
+        actions: Sequence[int],
+        targets: Array,
+        advantages: Array,
+        ratios: Array,
+    ) -> None:
         """A step of both optimizers, with gradients of the same values."""
         count = np.float32(len(states))
         activations = self.critic.forward(states)
-        critic_gradient = self.critic.gradient(activations, 2 / count * (activations[-1] - targets[:, None]))
+        critic_gradient = self.critic.gradient(
+            activations, 2 / count * (activations[-1] - targets[:, None])
+        )
         activations = self.policy.forward(states)
         error = probabilities(activations[-1])
         error[np.arange(len(states)), actions] -= 1
@@ -69,8 +90,12 @@ def work(server: Server, episodes: int, limit: int, seed: int) -> Worker:
     rng = np.random.default_rng(seed)
     env.reset(seed=1)
     for _ in range(episodes):
-        state, ended = env.reset()[0], False
-        states, actions, rewards, ratios = [], [], [], []
+        state = env.reset()[0]
+        ended = False
+        states = []
+        actions = []
+        rewards = []
+        ratios = []
         while not ended:
             yield
             new, old = first_probability(server.policy, state), first_probability(server.old, state)
@@ -82,7 +107,8 @@ def work(server: Server, episodes: int, limit: int, seed: int) -> Worker:
             server.steps += 1
             if server.steps >= limit:
                 return
-        batch, targets = np.array(states), discounted(rewards, GAMMA)
+        batch = np.array(states)
+        targets = discounted(rewards, GAMMA)
         yield
         server.old.assign(server.policy)
         yield
@@ -98,7 +124,9 @@ def greedy_return(policy: Network) -> float:
     lengths = []
     env.reset(seed=10**6)
     for _ in range(GREEDY_EPISODES):
-        state, ended, length = env.reset()[0], False, 0
+        state = env.reset()[0]
+        ended = False
+        length = 0
         while not ended and length < GREEDY_LIMIT:
             state, _, ended, *_ = env.step(int(policy.forward(state[None])[-1].argmax()))
             length += 1
@@ -107,8 +135,10 @@ def greedy_return(policy: Network) -> float:
 
 
 def run(seed: int, episodes: int = EPISODES, limit: int = STEPS) -> tuple[list[float], float]:
-    """The returns of the episodes (with -10 for falling), in the order in which they ended, and the greedy return."""
+    """The returns of the episodes (with -10 for falling), in the order in which they ended, and the
+    greedy return."""
     rng = np.random.default_rng(seed)
-    server, same = Server(rng), int(rng.integers(2**31))
+    server = Server(rng)
+    same = int(rng.integers(2**31))
     run_in_random_order([work(server, episodes, limit, same) for _ in range(WORKERS)], seed)
     return server.returns, greedy_return(server.policy)

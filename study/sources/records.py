@@ -1,4 +1,5 @@
-"""Records of the sources' algorithms: a line for each seed in results/sources/<name>.csv, and their table."""
+"""Records of the sources' algorithms: a line for each seed in results/sources/<name>.csv, and their
+table."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Line:
-    """A finished run. last_100: the mean return of the last hundred episodes, nan if a parameter became nan before."""
+    """A finished run. last_100: the mean return of the last hundred episodes, nan if a parameter
+    became nan before."""
 
     seed: int
     last_100: float
@@ -98,10 +100,14 @@ def section(folder: Path) -> str:
     rows = []
     for name, source in SOURCES.items():
         lines = read_rows(folder / f"{name}.csv", Line)
-        scores = [line.last_100 if line.greedy_return is None else line.greedy_return for line in lines]
+        scores = [
+            line.last_100 if line.greedy_return is None else line.greedy_return for line in lines
+        ]
         kept = [score for score in scores if isfinite(score)]
         reached = bool(kept) and mean(kept) >= source.bar and len(kept) == len(scores)
-        figures = [estimate(kept, average), f"{min(kept):.1f}, {max(kept):.1f}"] if kept else ["", ""]
+        figures = (
+            [estimate(kept, average), f"{min(kept):.1f}, {max(kept):.1f}"] if kept else ["", ""]
+        )
         verdict = ("yes" if reached else "no") if kept else ""
         seeds, lost = f"{len(lines)} of {source.seeds}", f"{len(scores) - len(kept)}"
         head = [f"`{name}`", source.title, source.reports, _own(source.program), seeds, lost]

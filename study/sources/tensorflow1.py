@@ -1,4 +1,5 @@
-"""The parts of TensorFlow 1 in the sources, in numpy: dense layers, Adam, and workers without an order."""
+"""The parts of TensorFlow 1 in the sources, in numpy: dense layers, Adam, and workers without an
+order."""
 
 from __future__ import annotations
 
@@ -10,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
-Worker = Iterator[None]  # a worker stops before each session.run of its source, and goes on when the scheduler picks it
+# a worker stops before each session.run of its source, and goes on when the scheduler picks it
+Worker = Iterator[None]
 
 
 class Network:
     """Dense layers with an activation between them, over one vector.
 
-    sizes: inputs, hidden layers, outputs. heads: the outputs are so many layers of their own. ceiling: of the
-    activation: infinity is relu, 6 is relu6. deviations: of the normal kernels of each layer; None: Glorot uniform, the
-    default of tf.layers.dense. Biases start at 0.
+    sizes: inputs, hidden layers, outputs. heads: the outputs are so many layers of their own.
+    ceiling: of the activation: infinity is relu, 6 is relu6. deviations: of the normal kernels of
+    each layer; None: Glorot uniform, the default of tf.layers.dense. Biases start at 0.
     """
 
     def __init__(
@@ -31,8 +33,11 @@ class Network:
         deviations: Sequence[float | None] | None = None,
     ) -> None:
         layers = list(pairwise(sizes))
-        self.values = np.zeros(sum((inputs + 1) * outputs for inputs, outputs in layers), np.float32)
-        self._layers, start = [], 0
+        self.values = np.zeros(
+            sum((inputs + 1) * outputs for inputs, outputs in layers), np.float32
+        )
+        self._layers = []
+        start = 0
         for number, ((inputs, outputs), deviation) in enumerate(
             zip(layers, deviations or [None] * len(layers), strict=True)
         ):
@@ -43,7 +48,11 @@ class Network:
             start += outputs
             limit = (6 / (inputs + fan_out)) ** 0.5
             shape = (inputs, outputs)
-            weights[:] = rng.uniform(-limit, limit, shape) if deviation is None else rng.normal(0, deviation, shape)
+            weights[:] = (
+                rng.uniform(-limit, limit, shape)
+                if deviation is None
+                else rng.normal(0, deviation, shape)
+            )
         self._ceiling = ceiling
 
     def forward(self, x: Array) -> list[Array]:
@@ -52,7 +61,11 @@ class Network:
         for number, (weights, biases) in enumerate(self._layers, 1):
             x = x @ weights + biases
             if number < len(self._layers):
-                x = np.maximum(x, 0) if self._ceiling == np.inf else np.minimum(np.maximum(x, 0), self._ceiling)
+                x = (
+                    np.maximum(x, 0)
+                    if self._ceiling == np.inf
+                    else np.minimum(np.maximum(x, 0), self._ceiling)
+                )
             activations.append(x)
         return activations
 
@@ -77,11 +90,14 @@ Slots = dict[Network, tuple[Array, Array]]
 class Adam:
     """tf.train.AdamOptimizer: p -= rate sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + 1e-8).
 
-    Each network has m and v of its own. The powers of the betas are the optimizer's: any step on any network is one t.
+    Each network has m and v of its own. The powers of the betas are the optimizer's: any step on
+    any network is one t.
     slots: m and v by network, if several optimizers share those of the networks that they share.
     """
 
-    def __init__(self, rate: float, beta1: float = 0.9, beta2: float = 0.999, slots: Slots | None = None) -> None:
+    def __init__(
+        self, rate: float, beta1: float = 0.9, beta2: float = 0.999, slots: Slots | None = None
+    ) -> None:
         self._rate = rate
         self._beta1 = beta1
         self._beta2 = beta2
@@ -104,8 +120,10 @@ class Adam:
 
 
 def run_in_random_order(workers: Sequence[Worker], seed: int) -> None:
-    """Let the workers run until all have ended, each time one that is drawn, all with the same chance."""
-    alive, draw = list(workers), random.Random(seed).random
+    """Let the workers run until all have ended, each time one that is drawn, all with the same
+    chance."""
+    alive = list(workers)
+    draw = random.Random(seed).random
     while alive:
         worker = alive[int(draw() * len(alive))]
         if next(worker, alive) is alive:

@@ -1,4 +1,5 @@
-"""GA3C: agents that only act, and threads around one network that predict and train for them in batches."""
+"""GA3C: agents that only act, and threads around one network that predict and train for them in
+batches."""
 
 from __future__ import annotations
 
@@ -37,25 +38,28 @@ ThreadCount = Annotated[int, whole(1, 1024)]
 class Ga3c(RestartSettings, Backend):
     """Babaeizadeh et al. 2017 (arXiv 1611.06256), on a GPU or on the cores of a CPU.
 
-    `workers` agents are processes with environments and without a network. An agent puts its observations into a
-    prediction queue. Predictors, threads of this process, answer all requests that wait there with one forward pass of
-    a copy of the network. The agent draws its actions from the distributions in the reply. Finished rollouts go into a
-    training queue, from which trainers, threads too, learn as workers do. Observations, replies and rollouts lie in
-    shared memory; the queues carry indices of slots.
+    `workers` agents are processes with environments and without a network. An agent puts its
+    observations into a prediction queue. Predictors, threads of this process, answer all requests
+    that wait there with one forward pass of a copy of the network. The agent draws its actions from
+    the distributions in the reply. Finished rollouts go into a training queue, from which trainers,
+    threads too, learn as workers do. Observations, replies and rollouts lie in shared memory; the
+    queues carry indices of slots.
 
-    Unlike the original, the last transitions of an episode are used for training, agents draw their actions themselves,
-    and a predictor's parameters change only between two batches.
+    Unlike the original, the last transitions of an episode are used for training, agents draw their
+    actions themselves, and a predictor's parameters change only between two batches.
 
-    An agent that dies is replaced: a rollout of its own that no trainer has taken up is lost. A predictor or trainer
-    that raises or hangs ends the run.
+    An agent that dies is replaced: a rollout of its own that no trainer has taken up is lost. A
+    predictor or trainer that raises or hangs ends the run.
 
     predictors, trainers: threads of each kind.
     prediction_batch: see `PredictionBatch`.
-    training_batch: transitions that a trainer learns from at once, at least, unless all agents wait for it.
-    device: where network and optimizer compute; auto: on a GPU if torch can use one and the network is not recurrent,
-        otherwise on the CPU.
-    rollouts: that each agent may have open: the one being collected, those in the queue and those being learned from.
-        With 1 an agent waits until its rollout has been learned from, and then acts with the result.
+    training_batch: transitions that a trainer learns from at once, at least, unless all agents wait
+        for it.
+    device: where network and optimizer compute; auto: on a GPU if torch can use one and the network
+        is not recurrent, otherwise on the CPU.
+    rollouts: that each agent may have open: the one being collected, those in the queue and those
+        being learned from. With 1 an agent waits until its rollout has been learned from, and then
+        acts with the result.
     """
 
     joins_rollouts: ClassVar[bool] = True
@@ -74,31 +78,49 @@ class Ga3c(RestartSettings, Backend):
         refused = {
             "update": ("sync", "async: agents have no gradients that rounds could be made of"),
             "optimizer_state": ("per_worker", "shared: there is one network"),
-            "rollout_length": ("episode", "a whole number: the buffers of rollouts are allocated beforehand"),
+            "rollout_length": (
+                "episode",
+                "a whole number: the buffers of rollouts are allocated beforehand",
+            ),
         }
         for key, (value, allowed) in refused.items():
             require(getattr(experiment, key) != value, key, value, f"{allowed} (backend=ga3c)")
         maximum, envs = self.prediction_batch.maximum, experiment.envs_per_worker
-        allowed = f"at least envs_per_worker={envs}: a request holds the observations of all of an agent's environments"
+        allowed = (
+            f"at least envs_per_worker={envs}: a request holds the observations of all of "
+            "an agent's environments"
+        )
         require(maximum >= envs, "backend.prediction_batch.maximum", maximum, allowed)
 
     def warning(self, experiment: Experiment) -> str | None:
         """A warning if agents cannot fill a training batch without waiting for each update."""
         assert isinstance(experiment.rollout_length, int)
-        room = experiment.worker_count * self.rollouts * experiment.rollout_length * experiment.envs_per_worker
+        room = (
+            experiment.worker_count
+            * self.rollouts
+            * experiment.rollout_length
+            * experiment.envs_per_worker
+        )
         if self.rollouts == 1 or room >= self.training_batch:
             return None
-        return f"training_batch={self.training_batch} is more than agents have room for: they all wait for each update"
+        return (
+            f"training_batch={self.training_batch} is more than agents have room for: "
+            "they all wait for each update"
+        )
 
     def store(self, spec: StoreSpec) -> SharedStore:
-        """A store with a row for each agent, and after them one for each trainer and each predictor."""
+        """A store with a row for each agent, and after them one for each trainer and each
+        predictor."""
         services = self.trainers + self.predictors
         return shared_store(replace(spec, workers=spec.workers + services, services=services))
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         network, env = build_network(context.experiment, draw=False)
         device = find_device(network, self.device)
-        log.info("the network and the optimizer compute on %s", "the CPU" if device is None else f"device {device}")
+        log.info(
+            "the network and the optimizer compute on %s",
+            "the CPU" if device is None else f"device {device}",
+        )
         with nullcontext() if device is None else parameters_on(device, store):
             spec = BufferSpec.of(context.experiment, self.rollouts, network, env)
             buffers = SharedBuffers(spec, context.experiment.worker_count)
@@ -106,15 +128,30 @@ class Ga3c(RestartSettings, Backend):
             yield from PipeSupervisor(workers, self, store).run(partial(_end, buffers))
 
     def _workers(
-        self, context: RunContext, store: SharedStore, buffers: SharedBuffers, distribution: Distribution, env: EnvBatch
+        self,
+        context: RunContext,
+        store: SharedStore,
+        buffers: SharedBuffers,
+        distribution: Distribution,
+        env: EnvBatch,
     ) -> Iterator[PipeSource]:
         """The predictors, the trainers and the agents."""
         agents = context.experiment.worker_count
-        services = Services(context, store, buffers, env, self.predictors, self.prediction_batch, self.training_batch)
+        services = Services(
+            context,
+            store,
+            buffers,
+            env,
+            self.predictors,
+            self.prediction_batch,
+            self.training_batch,
+        )
         threads = [(f"trainer {index}", services.train) for index in range(self.trainers)]
         threads += [(f"predictor {index}", services.predict) for index in range(self.predictors)]
         for row, (name, serve) in enumerate(threads, agents):
-            yield ThreadSource(store=store, worker=row, name=name, run=partial(serve, row), serves_others=True)
+            yield ThreadSource(
+                store=store, worker=row, name=name, run=partial(serve, row), serves_others=True
+            )
         for index in range(agents):
             agent = partial(run_agent, context, index, store, distribution)
             yield AgentProcess(store=store, worker=index, run=agent, buffers=buffers)

@@ -25,18 +25,22 @@ from a3c_exp.envs import close_within
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.schedules import progress_of
 
-# Agents leave the cores to predictors and trainers when all want them. If those are late, all agents wait for them, and
-# then send their requests one by one instead of together.
+# Agents leave the cores to predictors and trainers when all want them. If those are late, all
+# agents wait for them, and then send their requests one by one instead of together.
 NICENESS = 10
 
 
 class RemoteNetwork:
-    """A `PolicyNetwork` whose forward passes are made by a predictor, and the slots of its agent's rollouts.
+    """A `PolicyNetwork` whose forward passes are made by a predictor, and the slots of its agent's
+    rollouts.
 
-    Only actions are drawn here. waited: seconds that the agent has spent waiting; the agent resets it.
+    Only actions are drawn here. waited: seconds that the agent has spent waiting; the agent resets
+    it.
     """
 
-    def __init__(self, buffers: AgentBuffers, distribution: Distribution, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, buffers: AgentBuffers, distribution: Distribution, heartbeat: Heartbeat
+    ) -> None:
         self.distribution = distribution
         self._buffers = buffers
         self._request = buffers.request
@@ -50,10 +54,13 @@ class RemoteNetwork:
         size = self._buffers.spec.state_size
         return np.zeros((count, size), np.float32) if size else None
 
-    def policy_forward(self, observations: Array, state: Array | None) -> tuple[Floats, Floats, Floats | None]:
+    def policy_forward(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Floats, Floats, Floats | None]:
         """The distributions are a view, which holds until the next request."""
         self._ask(observations, state)
-        count, reply = len(observations), self._request
+        count = len(observations)
+        reply = self._request
         self._versions.append(int(reply["version"][0]))
         next_state = None if state is None else reply["next_state"][:count].copy()
         return reply["distributions"][:count], reply["values"][:count].copy(), next_state
@@ -68,7 +75,8 @@ class RemoteNetwork:
         return values[0] if len(values) == 1 else np.concatenate(values)
 
     def _ask(self, observations: Array, state: Array | None) -> None:
-        """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait for the reply."""
+        """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait
+        for the reply."""
         count = len(observations)
         self._request["observations"][:count] = observations
         if state is not None:
@@ -87,10 +95,16 @@ class RemoteNetwork:
         return self._free_slots.pop(0)
 
     def put_rollout(self, slot: int, rollout: Rollout) -> None:
-        """Write a rollout into a slot, and queue it for trainers. Each step has the version that acted in it."""
-        arrays, length = self._buffers.rollouts, len(rollout.rewards)
+        """Write a rollout into a slot, and queue it for trainers. Each step has the version that
+        acted in it."""
+        arrays = self._buffers.rollouts
+        length = len(rollout.rewards)
         for name in STEP_FIELDS:
-            column = np.array(self._versions[:length])[:, None] if name == "version" else getattr(rollout, name)
+            column = (
+                np.array(self._versions[:length])[:, None]
+                if name == "version"
+                else getattr(rollout, name)
+            )
             arrays[name][slot, :length] = column
         del self._versions[:length]  # one may be left, of the action that is chosen already
         arrays["length"][slot] = length
@@ -115,10 +129,15 @@ class RemoteNetwork:
 
 
 def run_agent(
-    context: RunContext, index: int, store: SharedStore, distribution: Distribution, attempt: int, buffers: AgentBuffers
+    context: RunContext,
+    index: int,
+    store: SharedStore,
+    distribution: Distribution,
+    attempt: int,
+    buffers: AgentBuffers,
 ) -> Iterator[Event | YieldPoint]:
-    """Collect rollouts and hand them to the trainers, until the run has its `total_steps`, the store has been stopped,
-    or a rule of `Stop` lets this agent leave. Yields an Event a rollout.
+    """Collect rollouts and hand them to the trainers, until the run has its `total_steps`, the
+    store has been stopped, or a rule of `Stop` lets this agent leave. Yields an Event a rollout.
 
     distribution: draws the actions. attempt: number of its predecessors.
     """
@@ -146,11 +165,13 @@ def run_agent(
             store.counters.save_rng_state(index, actor.rng)
             store.counters.episodes[index] += len(rollout.episodes)
             network.put_rollout(slot, rollout)
-            event = Event(index, episodes=rollout.episodes, contributions=1)  # a trainer reports the steps
+            # a trainer reports the steps
+            event = Event(index, episodes=rollout.episodes, contributions=1)
             event.left = rules.add(rollout.episodes)
             now = time.perf_counter()
             event.add({"ga3c/agent_wait": network.waited / (now - began)})
-            began, network.waited = now, 0.0
+            began = now
+            network.waited = 0.0
             if watch is not None:
                 watch.report(event)
             yield event

@@ -1,11 +1,13 @@
-"""Memory that agents share with the threads that serve them, and the pipes that say whose turn it is.
+"""Memory that agents share with the threads that serve them, and the pipes that say whose turn it
+is.
 
-Every agent has memory and a pipe of its own, and so has each that takes the place of one that has died: nothing that
-the dead one has written or asked for can reach it. Each part of the memory has one writer at any moment.
+Every agent has memory and a pipe of its own, and so has each that takes the place of one that has
+died: nothing that the dead one has written or asked for can reach it. Each part of the memory has
+one writer at any moment.
 
-The queues from all agents are pipes of numbers. The system writes a number whole or not at all, even if the writing
-process is killed at that moment, and wakes whoever waits for it. There is no lock between processes that could be left
-held.
+The queues from all agents are pipes of numbers. The system writes a number whole or not at all,
+even if the writing process is killed at that moment, and wakes whoever waits for it. There is no
+lock between processes that could be left held.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
 
-# What an agent is doing, in its `status`. WAITING: for a free slot. STARTING: the successor of one that has died, for
+# What an agent is doing, in its `status`. WAITING: for a free slot. STARTING: the successor of one
+# that has died, for
 # which nobody waits yet.
 WORKING, WAITING, ENDED, STARTING = range(4)
 
-# A notification byte to an agent: its request has been answered. A smaller byte n: its rollout slot n is free.
+# A notification byte to an agent: its request has been answered. A smaller byte n: its rollout slot
+# n is free.
 REPLIED = 255
 
 _WIDTH = np.dtype(np.int64).itemsize
@@ -50,7 +54,8 @@ class IndexQueue:
         self._poll = polling(self._reader)
 
     def take(self, count: int, seconds: float) -> list[int]:
-        """Wait until there is a number; then take up to `count` of them. Empty if none comes within `seconds`."""
+        """Wait until there is a number; then take up to `count` of them. Empty if none comes within
+        `seconds`."""
         if not self._poll.poll(1000 * seconds):
             return []
         return array.array("q", os.read(self._reader.fileno(), _WIDTH * count)).tolist()
@@ -82,9 +87,10 @@ class BufferSpec(NamedTuple):
 
     envs: K, its environments. slots: rollouts that it may have open.
     state_size: S, of one recurrent state; 0 for a network without one.
-    requests: its request (observations, state) and the reply to it (distributions, values, next_state, version), which
-        start with [K]; and its status.
-    rollouts: those in all slots: columns, which start with [slots, T, K]; and what a rollout has once.
+    requests: its request (observations, state) and the reply to it (distributions, values,
+        next_state, version), which start with [K]; and its status.
+    rollouts: those in all slots: columns, which start with [slots, T, K]; and what a rollout has
+        once.
     """
 
     envs: int
@@ -94,18 +100,25 @@ class BufferSpec(NamedTuple):
     rollouts: ArraySpecs
 
     @classmethod
-    def of(cls, experiment: Experiment, slots: int, network: ActorCritic, env: EnvBatch) -> BufferSpec:
+    def of(
+        cls, experiment: Experiment, slots: int, network: ActorCritic, env: EnvBatch
+    ) -> BufferSpec:
         """The sizes that an experiment needs, measured with one pass through its network."""
-        settings, space = experiment.env, env.observation_space
-        envs, length = experiment.envs_per_worker, experiment.rollout_length
+        settings = experiment.env
+        space = env.observation_space
+        envs = experiment.envs_per_worker
+        length = experiment.rollout_length
         assert isinstance(length, int)
         normalized = NormalizedObservations.of(settings.normalize_observations, space)
         dtype = np.dtype(normalized.network_space(space).dtype)
-        distribution, _, state = network.act_forward(np.zeros((1, *space.shape), dtype), network.initial_state(1))
+        distribution, _, state = network.act_forward(
+            np.zeros((1, *space.shape), dtype), network.initial_state(1)
+        )
         actions, _ = network.distribution.sample(distribution, np.random.default_rng(0))
         state_size = 0 if state is None else state.shape[1]
         width = stats_width(normalized.shape, normalized.measured, settings.normalize_rewards)
-        floats, integers = np.dtype(np.float32), np.dtype(np.int64)
+        floats = np.dtype(np.float32)
+        integers = np.dtype(np.int64)
         requests: ArraySpecs = {
             "status": ((1,), np.dtype(np.int8)),
             "observations": ((envs, *space.shape), dtype),
@@ -134,7 +147,8 @@ class AgentBuffers:
     """What one agent's process shares with the threads. It can be sent to that process.
 
     number: the agent's in the queues. block: its memory.
-    notifications, notifier: the two ends of its own pipe, of which the threads alone have the one that is written to.
+    notifications, notifier: the two ends of its own pipe, of which the threads alone have the one
+        that is written to.
     requests, finished: the writing ends of the queues.
     status: int8 [1], what the agent is doing.
     """
@@ -149,33 +163,47 @@ class AgentBuffers:
 
     def __post_init__(self) -> None:
         self.request = arrays_in(self.block, self.spec.requests)
-        self.rollouts = arrays_in(memoryview(self.block)[block_size(self.spec.requests) :], self.spec.rollouts)
+        self.rollouts = arrays_in(
+            memoryview(self.block)[block_size(self.spec.requests) :], self.spec.rollouts
+        )
         self.status = self.request["status"].data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return AgentBuffers, (self.spec, self.number, self.block, self.notifications, self.requests, self.finished)
+        return AgentBuffers, (
+            self.spec,
+            self.number,
+            self.block,
+            self.notifications,
+            self.requests,
+            self.finished,
+        )
 
     @property
     def is_busy(self) -> bool:
         """Whether the agent is not blocked on a free slot.
 
-        One that waits for a slot may have an unread notification: the system may keep it from its core for long. It
-        counts as busy.
+        One that waits for a slot may have an unread notification: the system may keep it from its
+        core for long. It counts as busy.
         """
         notified = self.status[0] == WAITING and bytes_in(self.notifications) > 0
-        return notified or self.status[0] == WORKING  # looked at last: the agent sets it before it reads
+        # looked at last: the agent sets it before it reads
+        return notified or self.status[0] == WORKING
 
     def send(self, queue: Connection, slot: int = 0) -> None:
-        """Put the agent's request into the queue of requests, or a rollout's slot into that of finished ones."""
+        """Put the agent's request into the queue of requests, or a rollout's slot into that of
+        finished ones."""
         try:
             os.write(queue.fileno(), np.int64(self.number * self.spec.slots + slot).tobytes())
         except BrokenPipeError:
             raise ReceiverClosedError from None
 
-    def reply(self, version: int, distributions: Floats, values: Floats, next_state: Floats | None) -> None:
+    def reply(
+        self, version: int, distributions: Floats, values: Floats, next_state: Floats | None
+    ) -> None:
         """Write the reply to the agent's request, and tell it.
 
-        distributions [K, P], values [K], next_state [K, S]: as a forward pass has them. version: of the parameters.
+        distributions [K, P], values [K], next_state [K, S]: as a forward pass has them. version: of
+        the parameters.
         """
         self.request["distributions"][:] = distributions
         self.request["values"][:] = values
@@ -205,8 +233,8 @@ class AgentBuffers:
 class SharedBuffers:
     """The memory of all agents and the queues, as predictors and trainers see them.
 
-    agents: those that are there now. An agent's number is that of its place, and the number of all places is added for
-        each agent that had the place before.
+    agents: those that are there now. An agent's number is that of its place, and the number of all
+        places is added for each agent that had the place before.
     requests: agents that wait for a reply. finished: slots whose rollout waits for a trainer.
     closing: set when the run ends; nothing that is still in the queues will be used.
     """
@@ -220,13 +248,18 @@ class SharedBuffers:
         self.agents = [self._new(place) for place in range(count)]
 
     def _new(self, number: int) -> AgentBuffers:
-        block = shared_block(block_size(self.spec.requests) + block_size(self.spec.rollouts), self._count)
+        block = shared_block(
+            block_size(self.spec.requests) + block_size(self.spec.rollouts), self._count
+        )
         reader, writer = Pipe(duplex=False)
         os.write(writer.fileno(), bytes(range(self.spec.slots)))
-        return AgentBuffers(self.spec, number, block, reader, self.requests.writer, self.finished.writer, writer)
+        return AgentBuffers(
+            self.spec, number, block, reader, self.requests.writer, self.finished.writer, writer
+        )
 
     def renew(self, place: int) -> None:
-        """Prepare for the successor of an agent whose process is gone. What that has queued is void.
+        """Prepare for the successor of an agent whose process is gone. What that has queued is
+        void.
 
         A thread that still has the memory of the dead one keeps it as long as it needs it.
         """
@@ -241,11 +274,13 @@ class SharedBuffers:
 
     @property
     def agents_ended(self) -> bool:
-        """Return whether no agent will write to the queues any more, or nobody is to read what they write."""
+        """Return whether no agent will write to the queues any more, or nobody is to read what they
+        write."""
         return self.closing or all(agent.status[0] == ENDED for agent in self.agents)
 
     def take(self, queue: IndexQueue, count: int, seconds: float) -> list[tuple[AgentBuffers, int]]:
-        """Take up to `count` requests or rollouts, see `IndexQueue.take`: whose they are, and the slot of a rollout.
+        """Take up to `count` requests or rollouts, see `IndexQueue.take`: whose they are, and the
+        slot of a rollout.
 
         Those of agents that have been replaced are left out.
         """

@@ -21,39 +21,57 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 
 def check_device(name: DeviceName) -> None:
     """Raise ConfigError if this machine has no such device."""
-    require(name != "cuda" or torch.cuda.is_available(), "backend.device", name, "cpu or auto: torch finds no GPU here")
+    require(
+        name != "cuda" or torch.cuda.is_available(),
+        "backend.device",
+        name,
+        "cpu or auto: torch finds no GPU here",
+    )
 
 
 def find_device(network: ActorCritic, name: DeviceName) -> torch.device | None:
     """The device for network and optimizer; None for the host, without a copy of them elsewhere.
 
-    `auto` is a GPU if there is one, but the host for a recurrent network: the steps of its cells are too small for a
-    GPU.
+    `auto` is a GPU if there is one, but the host for a recurrent network: the steps of its cells
+    are too small for a GPU.
     """
     gpu = name == "cuda" or (name == "auto" and not network.recurrent and torch.cuda.is_available())
     return torch.device("cuda", torch.cuda.current_device()) if gpu else None
 
 
 class DeviceParameters(SharedParameters):
-    """Parameters and optimizer state of a store on a device, stepped there by threads of this process.
+    """Parameters and optimizer state of a store on a device, stepped there by threads of this
+    process.
 
-    The host keeps the version, which agents read, and a copy of the numbers that is as old as the last `state`.
+    The host keeps the version, which agents read, and a copy of the numbers that is as old as the
+    last `state`.
 
     host: has the numbers to start with. device: a GPU; in tests the CPU.
     """
 
     def __init__(self, host: SharedParameters, device: torch.device) -> None:
-        vectors, states = (torch.from_numpy(array).to(device, copy=True) for array in (host._vectors, host._states))
-        arrays: dict[str, Any] = {"parameter_flags": host._flags, "parameters": vectors, "optimizer_state": states}
+        vectors, states = (
+            torch.from_numpy(array).to(device, copy=True) for array in (host._vectors, host._states)
+        )
+        arrays: dict[str, Any] = {
+            "parameter_flags": host._flags,
+            "parameters": vectors,
+            "optimizer_state": states,
+        }
         super().__init__(host.spec, arrays, host._counters, host.lock)
         self.host = host
         self.device = device
         # Not in the middle of the run: an optimizer that takes arrays alone raises here.
-        host.spec.optimizer.step(vectors[0, :1].clone(), states[0, 0, :, :1].clone(), vectors[0, :1], 0.0, 1)
+        host.spec.optimizer.step(
+            vectors[0, :1].clone(), states[0, 0, :, :1].clone(), vectors[0, :1], 0.0, 1
+        )
 
     def state(self) -> dict[str, Any]:
         """Refresh the host's copy, and return its state. Whole if no update was made meanwhile."""
-        for tensor, array in ((self._vectors, self.host._vectors), (self._states, self.host._states)):
+        for tensor, array in (
+            (self._vectors, self.host._vectors),
+            (self._states, self.host._states),
+        ):
             torch.from_numpy(array).copy_(torch.as_tensor(tensor))
         return self.host.state()
 
@@ -81,11 +99,14 @@ def _failures_of(device: torch.device) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # of torch, of CUDA, or of an optimizer that takes arrays alone
-        raise RunError(f"device {device} failed (backend.device=cpu does without it): {one_line(error)}") from error
+        raise RunError(
+            f"device {device} failed (backend.device=cpu does without it): {one_line(error)}"
+        ) from error
 
 
 def build_thread_network(experiment: Experiment, store: SharedStore, env: EnvBatch) -> ActorCritic:
-    """A network for the calling thread, which computes where the store's parameters are. env: has its spaces."""
+    """A network for the calling thread, which computes where the store's parameters are. env: has
+    its spaces."""
     network = experiment.build_network(env, None)
     parameters = store.parameters
     if isinstance(parameters, DeviceParameters):

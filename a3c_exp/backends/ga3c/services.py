@@ -1,4 +1,5 @@
-"""Services for agents, in threads of the run: predictors answer requests, trainers learn from rollouts."""
+"""Services for agents, in threads of the run: predictors answer requests, trainers learn from
+rollouts."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner
 from a3c_exp.envs import EnvBatch
 
-# The longest wait for a queue, before the waiting thread checks whether anybody can still write to it.
+# The longest wait for a queue, before the waiting thread checks whether anybody can still write to
+# it.
 POLL_SECONDS = 0.02
 
 
@@ -32,7 +34,8 @@ POLL_SECONDS = 0.02
 class PredictionBatch(Checked):
     """Observations of one forward pass.
 
-    maximum: of them. wait: seconds that a predictor waits for more, while there are agents that may still send some.
+    maximum: of them. wait: seconds that a predictor waits for more, while there are agents that may
+    still send some.
     """
 
     maximum: Annotated[int, whole(1, 2**16)] = 128
@@ -54,15 +57,17 @@ class Services:
     predictors: int
     prediction_batch: PredictionBatch
     training_batch: int
-    # Held by the predictor, or trainer, that gathers a batch: if two waited, neither would have a full one.
+    # Held by the predictor, or trainer, that gathers a batch: if two waited, neither would have a
+    # full one.
     _predicting: threading.Lock = field(default_factory=threading.Lock)
     _training: threading.Lock = field(default_factory=threading.Lock)
 
     def predict(self, row: int, attempt: int = 0) -> Iterator[Event]:
-        """Answer the requests of agents until none will come any more, with the parameters that are pulled between two
-        batches. Yields an Event for each batch, with metrics alone.
+        """Answer the requests of agents until none will come any more, with the parameters that are
+        pulled between two batches. Yields an Event for each batch, with metrics alone.
 
-        row: of this predictor's heartbeat, which stands still while a batch is computed. attempt: no other than 0.
+        row: of this predictor's heartbeat, which stands still while a batch is computed. attempt:
+        no other than 0.
         """
         heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
@@ -77,14 +82,20 @@ class Services:
                 if snapshot.normalizer is not None:
                     snapshot.normalizer.scale_pixels(network)
             observations = np.concatenate([agent.request["observations"] for agent in requests])
-            state = np.concatenate([agent.request["state"] for agent in requests]) if buffers.spec.state_size else None
+            state = (
+                np.concatenate([agent.request["state"] for agent in requests])
+                if buffers.spec.state_size
+                else None
+            )
             distributions, values, next_state = network.act_forward(observations, state)
             for index, agent in enumerate(requests):
                 rows = slice(index * envs, (index + 1) * envs)
                 next_rows = None if next_state is None else next_state[rows]
                 agent.reply(version, distributions[rows], values[rows], next_rows)
             event = Event(worker=0)
-            event.add({"ga3c/prediction_batch": len(requests) * envs, "ga3c/prediction_queue": waiting})
+            event.add(
+                {"ga3c/prediction_batch": len(requests) * envs, "ga3c/prediction_queue": waiting}
+            )
             yield event
 
     def _gather_requests(self, heartbeat: Heartbeat) -> list[AgentBuffers]:
@@ -95,7 +106,8 @@ class Services:
         with _held(self._predicting, heartbeat):
             while not taken:
                 heartbeat.beat()
-                ended = buffers.agents_ended  # before the queue is read: what they sent before they ended is answered
+                # before the queue is read: what they sent before they ended is answered
+                ended = buffers.agents_ended
                 taken = buffers.take(buffers.requests, most, POLL_SECONDS)
                 if buffers.closing or (ended and not taken):
                     return []
@@ -107,14 +119,17 @@ class Services:
         return [agent for agent, _ in taken]
 
     def train(self, row: int, attempt: int = 0) -> Iterator[Event | YieldPoint]:
-        """Learn from rollouts of agents, put side by side, until none will come any more. Yields as a worker does.
+        """Learn from rollouts of agents, put side by side, until none will come any more. Yields as
+        a worker does.
 
         row: of this trainer, after those of the agents. attempt: no other than 0.
         """
         heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
         experiment, store, buffers = self.context.experiment, self.store, self.buffers
-        rng = seeding.generator(experiment.seed, seeding.Role.MINIBATCHES, row, resumed=self.context.resumed)
+        rng = seeding.generator(
+            experiment.seed, seeding.Role.MINIBATCHES, row, resumed=self.context.resumed
+        )
         network = build_thread_network(experiment, store, self.env)
         name = f"trainer {row - experiment.worker_count}"
         learner = Learner(experiment, network, row, store, rng, name, heartbeat)
@@ -129,27 +144,37 @@ class Services:
             event = Event(row)
             lag = snapshot.version - float(versions.mean()) if versions.size else 0.0
             waiting = len(slots) + len(buffers.finished)
-            event.add({"ga3c/training_batch": rollout.transitions, "ga3c/training_queue": waiting, "ga3c/lag": lag})
-            # Staleness counts from the oldest parameters that acted. PPO counts from each minibatch's pull: its ratio
+            event.add(
+                {
+                    "ga3c/training_batch": rollout.transitions,
+                    "ga3c/training_queue": waiting,
+                    "ga3c/lag": lag,
+                }
+            )
+            # Staleness counts from the oldest parameters that acted. PPO counts from each
+            # minibatch's pull: its ratio
             # corrects for the lag.
             for step in learner.learn(rollout, snapshot._replace(version=oldest), event):
-                if buffers.closing:  # the run is being saved, or has been: nothing may be pushed any more
+                # the run is being saved, or has been: nothing may be pushed any more
+                if buffers.closing:
                     return
                 yield step
             for agent, slot in slots:
                 agent.notify(slot)  # it is free
 
     def _gather_rollouts(self, heartbeat: Heartbeat) -> list[tuple[AgentBuffers, int]]:
-        """Take the slots of the next batch, smaller than `training_batch` only if all agents wait for it. Empty if
-        there will be no more."""
+        """Take the slots of the next batch, smaller than `training_batch` only if all agents wait
+        for it. Empty if there will be no more."""
         buffers = self.buffers
         slots: list[tuple[AgentBuffers, int]] = []
         transitions = 0
         with _held(self._training, heartbeat):
             while transitions < self.training_batch:
                 heartbeat.beat()
-                # Before the queue is read: what agents sent before they ended, or began to wait, is learned from.
-                all_wait, ended = not buffers.busy_agents, buffers.agents_ended
+                # Before the queue is read: what agents sent before they ended, or began to wait, is
+                # learned from.
+                all_wait = not buffers.busy_agents
+                ended = buffers.agents_ended
                 taken = buffers.take(buffers.finished, 1, POLL_SECONDS)
                 if not taken and ((slots and all_wait) or ended):
                     break

@@ -16,13 +16,14 @@ from a3c_exp.core.store import SharedStore
 
 @dataclass(frozen=True, kw_only=True)
 class Processes(RestartSettings, Backend):
-    """Workers are forked from a server process that has imported everything once, so a worker starts in milliseconds
-    and shares the libraries' memory with the others. (A plain fork of a program that has used its OpenMP threads would
-    hang at the first forward pass.)
+    """Workers are forked from a server process that has imported everything once, so a worker
+    starts in milliseconds and shares the libraries' memory with the others. (A plain fork of a
+    program that has used its OpenMP threads would hang at the first forward pass.)
 
-    The parameters lie in anonymous shared memory, which the system frees with the last process that maps it. A worker
-    ends itself when this process has ended. So not even SIGKILL leaves anything behind. The server stays until this
-    process ends, so that the next run of the same program starts at once.
+    The parameters lie in anonymous shared memory, which the system frees with the last process that
+    maps it. A worker ends itself when this process has ended. So not even SIGKILL leaves anything
+    behind. The server stays until this process ends, so that the next run of the same program
+    starts at once.
     """
 
     def check(self, experiment: Experiment) -> None:

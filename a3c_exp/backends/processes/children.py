@@ -17,7 +17,14 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from a3c_exp.backends import forkserver
-from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, ReceiverClosedError, WorkerExit, send, send_events
+from a3c_exp.backends.messages import (
+    GRACE_SECONDS,
+    MERGE_SECONDS,
+    ReceiverClosedError,
+    WorkerExit,
+    send,
+    send_events,
+)
 from a3c_exp.backends.supervision import PipeSource, Run, end_all
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import one_thread
@@ -26,13 +33,17 @@ from a3c_exp.errors import RunError, one_line
 
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
-# The longest wait for the fork server, which may have to import everything first. Then it is killed and started again.
+# The longest wait for the fork server, which may have to import everything first. Then it is killed
+# and started again.
 SERVER_SECONDS = 120.0
 # From the end of its parents to the end of a worker, which closes its environments meanwhile.
 ORPHAN_SECONDS = 2.0
-# How often, and how many seconds apart, a worker is started: the fork server may be dying, and is started again.
-_TRIES, _PAUSE = 10, 0.2
-# The standard library gives a child this exit code if the server has died, which would have reported the real one.
+# How often, and how many seconds apart, a worker is started: the fork server may be dying, and is
+# started again.
+_TRIES = 10
+_PAUSE = 0.2
+# The standard library gives a child this exit code if the server has died, which would have
+# reported the real one.
 _EXIT_CODE_LOST = 255
 
 
@@ -59,32 +70,43 @@ class Child(PipeSource):
         thread.join(MERGE_SECONDS)
 
     def _start(self, run: Run, writer: connection.Connection) -> None:
-        """Start the process, or send the reason why there is none. Its copy of the writer is the last."""
+        """Start the process, or send the reason why there is none. Its copy of the writer is the
+        last."""
         for tries_left in reversed(range(_TRIES)):
             try:
                 with forkserver.starting():
                     if self.wanted:
                         self._fork(run, writer)
                 break
-            except Exception as error:  # of many kinds, where the fork server is dying or a limit is reached
+            except (
+                Exception
+            ) as error:  # of many kinds, where the fork server is dying or a limit is reached
                 if tries_left:
                     time.sleep(_PAUSE)
                     continue
                 with suppress(ReceiverClosedError):
-                    send(writer, WorkerExit(f"{self.name} could not be started: {one_line(error)}", final=True))
+                    send(
+                        writer,
+                        WorkerExit(
+                            f"{self.name} could not be started: {one_line(error)}", final=True
+                        ),
+                    )
         writer.close()
 
     def _fork(self, run: Run, writer: connection.Connection) -> None:
         server = forkserver.server()
         arguments = self.name, run, writer, server
-        process = forkserver.CONTEXT.Process(target=_main, args=arguments, name=self.name, daemon=True)
+        process = forkserver.CONTEXT.Process(
+            target=_main, args=arguments, name=self.name, daemon=True
+        )
         impatient = threading.Timer(SERVER_SECONDS, forkserver.kill)
         impatient.start()
         try:
             process.start()
         finally:
             impatient.cancel()
-        if forkserver.server() != server:  # it was dying: the process comes from the next one, and would end itself
+        # it was dying: the process comes from the next one, and would end itself
+        if forkserver.server() != server:
             _kill(process)
             raise RunError("the fork server has died")
         self.process, self.sentinel = process, process.sentinel
@@ -107,8 +129,8 @@ class Child(PipeSource):
         return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
 
     def on_exit(self, *, replaced: bool) -> None:
-        """Release what it had, and kill what it has started. It may also have closed its pipe, and live. At the end of
-        a run that is done for all together."""
+        """Release what it had, and kill what it has started. It may also have closed its pipe, and
+        live. At the end of a run that is done for all together."""
         super().on_exit(replaced=replaced)
         if replaced or not self.store.is_over:
             end([self], last=False)
@@ -130,7 +152,10 @@ def _exit_text(exitcode: int | None) -> str:
     if exitcode is None:
         return "closed its connection"
     if exitcode == _EXIT_CODE_LOST:
-        return f"ended with exit code {exitcode}, or the fork server, from which it was started, has died"
+        return (
+            f"ended with exit code {exitcode}, or the fork server, from which it was started, "
+            "has died"
+        )
     if exitcode >= 0:
         return f"ended unexpectedly, with exit code {exitcode}"
     with suppress(ValueError):
@@ -139,10 +164,11 @@ def _exit_text(exitcode: int | None) -> str:
 
 
 def end(sources: Sequence[PipeSource], *, last: bool = True) -> None:
-    """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then kill the others.
+    """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then
+    kill the others.
 
-    One that a dead disk keeps from dying is left behind. last: no other worker runs. Then the fork server, with which
-    all end, is killed too if it does not say that these have ended.
+    One that a dead disk keeps from dying is left behind. last: no other worker runs. Then the fork
+    server, with which all end, is killed too if it does not say that these have ended.
     """
     children = [source for source in sources if isinstance(source, Child) and source.wanted]
     for child in children:
@@ -168,7 +194,8 @@ def _main(name: str, run: Run, writer: connection.Connection, server: int) -> No
     orphaned = threading.Event()
     signal.signal(signal.SIGUSR1, partial(_end_orphan, orphaned))
     threading.Thread(target=_watch_parents, args=(server, orphaned), daemon=True).start()
-    if logging.lastResort is not None:  # what an environment's code, or the closing of one, logs here
+    # what an environment's code, or the closing of one, logs here
+    if logging.lastResort is not None:
         logging.lastResort.setFormatter(logging.Formatter(f"warning: {name}: %(message)s"))
     with suppress(ReceiverClosedError), one_thread():  # orphaned before or after it sends
         send_events(name, writer, run)
@@ -185,9 +212,11 @@ def _end_orphan(orphaned: threading.Event, signum: int, frame: FrameType | None)
 
 
 def _watch_parents(server: int, orphaned: threading.Event) -> None:
-    """End this process when the one that started it or the fork server has ended, however that ended.
+    """End this process when the one that started it or the fork server has ended, however that
+    ended.
 
-    Its environments are closed first, in the thread that made them, if that takes no more than ORPHAN_SECONDS.
+    Its environments are closed first, in the thread that made them, if that takes no more than
+    ORPHAN_SECONDS.
     """
     parent = multiprocessing.parent_process()
     main = threading.main_thread().ident

@@ -1,4 +1,5 @@
-"""System resources of worker processes: memory and a lock that they share, open files, components that pickle."""
+"""System resources of worker processes: memory and a lock that they share, open files, components
+that pickle."""
 
 from __future__ import annotations
 
@@ -34,12 +35,18 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
     for field in fields(sent):  # a component of a user's own may hold open files or locks
         component = getattr(sent, field.name)
         try:
-            with forkserver.unchanged():  # a class of the program itself is in no module that a worker could import
+            # a class of the program itself is in no module that a worker could import
+            with forkserver.unchanged():
                 reduction.ForkingPickler.dumps(component)
-        except RuntimeError:  # multiprocessing's own locks can be pickled only while a process is being started
+        except (
+            RuntimeError
+        ):  # multiprocessing's own locks can be pickled only while a process is being started
             continue
         except Exception as error:  # a component's own __reduce__ may raise anything
-            problem = f"cannot be pickled, which worker processes need (backend=threads does not): {one_line(error)}"
+            problem = (
+                "cannot be pickled, which worker processes need (backend=threads does not): "
+                f"{one_line(error)}"
+            )
             raise ConfigError(field.name, type(component).__name__, problem) from error
 
 
@@ -54,7 +61,9 @@ def allow_files(workers: int, each: int) -> None:
         if soft != resource.RLIM_INFINITY and soft < needed:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except ValueError as error:
-        raise ConfigError("workers", workers, f"needs {needed} open files: the limit is {hard} (ulimit -Hn)") from error
+        raise ConfigError(
+            "workers", workers, f"needs {needed} open files: the limit is {hard} (ulimit -Hn)"
+        ) from error
 
 
 def shared_store(spec: StoreSpec) -> SharedStore:
@@ -66,8 +75,8 @@ def shared_store(spec: StoreSpec) -> SharedStore:
 def shared_block(nbytes: int, blocks: int = 1) -> SharedBlock:
     """Zeroed anonymous shared memory, which can be sent to child processes while they are started.
 
-    All of it is reserved now, since a process that writes to pages that are not to be had is killed by SIGBUS. Raises
-    RunError if there is too little. blocks: how many of this size there will be.
+    All of it is reserved now, since a process that writes to pages that are not to be had is killed
+    by SIGBUS. Raises RunError if there is too little. blocks: how many of this size there will be.
     """
     fd = _anonymous_file()
     try:
@@ -85,7 +94,8 @@ def shared_block(nbytes: int, blocks: int = 1) -> SharedBlock:
 
 
 def _anonymous_file() -> int:
-    """A file without a name: in memory where the system has such, however small /dev/shm and TMPDIR are."""
+    """A file without a name: in memory where the system has such, however small /dev/shm and TMPDIR
+    are."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("a3c_exp")
     with tempfile.TemporaryFile() as file:
@@ -117,8 +127,9 @@ def _attach(fd: Any) -> SharedBlock:
 class FileLock:
     """A lock between processes that the system releases when its holder dies, however it dies.
 
-    It is a POSIX record lock on a block's file, which excludes other processes, and an ordinary lock, which excludes
-    other threads of this process. A program's main thread, which Ctrl-C may interrupt, never waits for it.
+    It is a POSIX record lock on a block's file, which excludes other processes, and an ordinary
+    lock, which excludes other threads of this process. A program's main thread, which Ctrl-C may
+    interrupt, never waits for it.
     """
 
     def __init__(self, block: SharedBlock) -> None:

@@ -25,16 +25,18 @@ MOST = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Ray(RestartSettings, Backend):
-    """A parameter server holds the parameters and updates them; workers anywhere in a cluster pull and push
+    """A parameter server holds the parameters and updates them; workers anywhere in a cluster pull
+    and push
     (Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1).
 
-    address: 'local' starts Ray on this machine for this run, on loopback only; 'auto' joins the cluster that this
-        machine is part of; or the address of a cluster's head, host:port. A program that has already joined a cluster
-        uses that one.
+    address: 'local' starts Ray on this machine for this run, on loopback only; 'auto' joins the
+        cluster that this machine is part of; or the address of a cluster's head, host:port. A
+        program that has already joined a cluster uses that one.
     shards: number of servers that share the parameter vector.
-    in_flight: pushes without a reply with which a worker goes on. With 0 it waits for each, and one worker does what
-        one worker does on any backend. Synchronous rounds are always waited for.
-    cpus_per_worker: CPUs that Ray reserves for a worker. A node takes as many workers as fit into its cores.
+    in_flight: pushes without a reply with which a worker goes on. With 0 it waits for each, and one
+        worker does what one worker does on any backend. Synchronous rounds are always waited for.
+    cpus_per_worker: CPUs that Ray reserves for a worker. A node takes as many workers as fit into
+        its cores.
     """
 
     address: str = "local"
@@ -43,14 +45,16 @@ class Ray(RestartSettings, Backend):
     cpus_per_worker: NotNegative = 1.0
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards cannot do what is asked.
+        """Raise ConfigError if Ray is missing, no cluster answers at the address, or shards cannot
+        do what is asked.
 
-        Servers know nothing of each other. Each would let other gradients into a round of a quorum, end a rollout of
-        several gradients at another moment, and has one part of a network.
+        Servers know nothing of each other. Each would let other gradients into a round of a quorum,
+        end a rollout of several gradients at another moment, and has one part of a network.
         """
         algorithm, quorum = experiment.algorithm, experiment.quorum
         of_one_server = {
-            "a quorum: one server decides who is in a round": quorum not in ("all", experiment.worker_count),
+            "a quorum: one server decides who is in a round": quorum
+            not in ("all", experiment.worker_count),
             "update=sync and minibatches: one server says when all have finished a rollout": (
                 experiment.update == "sync" and isinstance(algorithm, MinibatchAlgorithm)
             ),
@@ -64,7 +68,8 @@ class Ray(RestartSettings, Backend):
         require(fault is None, "backend.address", self.address, allowed)
 
     def settings_to_trust(self) -> dict[str, object]:
-        """The address of a cluster, which may run any program in this process. A plain word may be one."""
+        """The address of a cluster, which may run any program in this process. A plain word may be
+        one."""
         return {} if self.address == "local" else {"address": self.address}
 
     def store(self, spec: StoreSpec) -> CachedStore:
@@ -74,6 +79,7 @@ class Ray(RestartSettings, Backend):
         assert isinstance(store, CachedStore)
         workers = context.experiment.worker_count
         cpus = ceil(workers * self.cpus_per_worker) + 1
-        memory = 2 * 4 * store.spec.size * 2 * (workers * (self.in_flight + 1) + 1)  # of vectors on their way
+        # of vectors on their way
+        memory = 2 * 4 * store.spec.size * 2 * (workers * (self.in_flight + 1) + 1)
         with connected(self.address, cpus, memory), closing(Driver(self, context, store)) as driver:
             yield from driver.run()

@@ -17,28 +17,37 @@ from typing import Any
 from a3c_exp.common.signals import take_back
 from a3c_exp.errors import RunError
 
-# Whoever reaches a cluster's port can run programs on this machine. So a cluster of our own listens on loopback only,
-# and requires a token that only this program and its children have. The first setting is meant for other systems, but
-# means "this machine only" to Ray, which would replace an explicit loopback address by that of the network.
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+# Whoever reaches a cluster's port can run programs on this machine. So a cluster of our own listens
+# on loopback only,
+# and requires a token that only this program and its children have. The first setting is meant for
+# other systems, but
+# means "this machine only" to Ray, which would replace an explicit loopback address by that of the
+# network.
+LOOPBACK = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 NEEDED = ("gcs_server", "raylet")
 """Processes of Ray without which no actor is watched or started."""
 
 OBJECT_STORE_BYTES = 512 * 2**20
-"""Size of Ray's object store beyond the vectors of a run. Ray frees objects some time after they were read, and writes
-to the disk when the store is full. With 1.7 million parameters a server took 6.3 pushes a second with 128 MiB and 35.7
-with 512. The memory is allocated as it is used."""
+"""Size of Ray's object store beyond the vectors of a run. Ray frees objects some time after they
+were read, and writes to the disk when the store is full. With 1.7 million parameters a server took
+6.3 pushes a second with 128 MiB and 35.7 with 512. The memory is allocated as it is used."""
 
 HANDLER_SECONDS = 0.05
-"""How long SIGTERM may do what Ray wants, while it starts: abort the process 3 s later, without a checkpoint."""
+"""How long SIGTERM may do what Ray wants, while it starts: abort the process 3 s later, without a
+checkpoint."""
 
 CONNECT_SECONDS = 5.0
 SHUTDOWN_SECONDS = 10.0
 """The longest wait for Ray to leave a cluster, which may be gone."""
 ANSWER_SECONDS = 60
-"""The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to import Ray here."""
+"""The longest wait for the answer of a cluster. Healthy ones take a second or two, most of it to
+import Ray here."""
 
 
 def lost_errors() -> tuple[type[BaseException], ...]:
@@ -46,13 +55,20 @@ def lost_errors() -> tuple[type[BaseException], ...]:
 
     OutOfMemoryError: Ray ends an actor when memory runs out.
     """
-    from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
+    from ray.exceptions import (
+        NodeDiedError,
+        ObjectLostError,
+        OutOfMemoryError,
+        RayActorError,
+        WorkerCrashedError,
+    )
 
     return RayActorError, ObjectLostError, OutOfMemoryError, NodeDiedError, WorkerCrashedError
 
 
 def death_text(error: BaseException) -> str:
-    """The cause of an actor's death in one line, of what Ray says about it. Ray does not know the signal."""
+    """The cause of an actor's death in one line, of what Ray says about it. Ray does not know the
+    signal."""
     first, *lines = str(error).splitlines() or ["no cause is known"]
     cause = " ".join(line for line in lines if not line.startswith("\t")) or first
     cause = cause.rpartition("Worker exit detail: ")[2]
@@ -60,21 +76,30 @@ def death_text(error: BaseException) -> str:
 
 
 def dead_process() -> str | None:
-    """The name of a process that a cluster needs and that has ended, of one that was started here; None if all live."""
+    """The name of a process that a cluster needs and that has ended, of one that was started here;
+    None if all live."""
     import ray
 
     node = ray._private.worker._global_node
-    return None if node is None else next((name for name, _ in node.dead_processes() if name in NEEDED), None)
+    return (
+        None
+        if node is None
+        else next((name for name, _ in node.dead_processes() if name in NEEDED), None)
+    )
 
 
 def restrict_to_loopback() -> None:
     """Keep every process that Ray starts off the network. Call before the first import of Ray.
 
-    Raises RunError if Ray is already imported without these settings: it reads them when it is imported.
+    Raises RunError if Ray is already imported without these settings: it reads them when it is
+    imported.
     """
     if "ray" in sys.modules and LOOPBACK.items() - os.environ.items():
         settings = " ".join(f"{name}={value}" for name, value in LOOPBACK.items())
-        reason = f"Ray was imported before it was restricted to this machine: import it later, or set {settings}"
+        reason = (
+            "Ray was imported before it was restricted to this machine: import it later, "
+            f"or set {settings}"
+        )
         raise RunError(f"backend.address = 'local': {reason}")
     os.environ.update(LOOPBACK)
     if not any(name in os.environ for name in TOKENS):
@@ -89,8 +114,8 @@ def is_joined() -> bool:
 def find_fault(address: str) -> str | None:
     """Why no cluster answers at an address; None if one does, or if this process has joined one.
 
-    Ray itself tries for a quarter of an hour to join whatever accepts connections, and no signal ends that. So another
-    process asks for the cluster's status first.
+    Ray itself tries for a quarter of an hour to join whatever accepts connections, and no signal
+    ends that. So another process asks for the cluster's status first.
     """
     if is_joined():
         return None
@@ -103,7 +128,12 @@ def find_fault(address: str) -> str | None:
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
         probe = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ANSWER_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return f"it does not answer as a cluster does, within {ANSWER_SECONDS} s"
@@ -115,9 +145,11 @@ def find_fault(address: str) -> str | None:
 
 @contextmanager
 def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
-    """Connect this process as a driver to the cluster at an address. A cluster joined before stays joined.
+    """Connect this process as a driver to the cluster at an address. A cluster joined before stays
+    joined.
 
-    cpus: of a cluster that is started here, however few cores there are. messages: bytes that it has room for.
+    cpus: of a cluster that is started here, however few cores there are. messages: bytes that it
+    has room for.
     Raises RunError if there is no such cluster, or none can be started.
     """
     if is_joined():
@@ -125,18 +157,27 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
         return
     if address == "local":
         restrict_to_loopback()
-    # Otherwise Ray ends this process, without a word to it, when the head has been gone for a minute.
+    # Otherwise Ray ends this process, without a word to it, when the head has been gone for a
+    # minute.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10**6))
     import ray
 
     # The address also where it is the default: without one Ray would take that of RAY_ADDRESS.
-    arguments: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+    arguments: dict[str, Any] = {
+        "address": address,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+    }
     logging.getLogger("ray").setLevel("ERROR")
     with ExitStack() as stack:
         if address == "local":
             arguments |= {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES + messages}
-            arguments |= {"include_dashboard": False, "_temp_dir": stack.enter_context(_cluster_folder())}
-        # In the main thread Ray would replace the run's signal handlers. Its processes end with the thread.
+            arguments |= {
+                "include_dashboard": False,
+                "_temp_dir": stack.enter_context(_cluster_folder()),
+            }
+        # In the main thread Ray would replace the run's signal handlers. Its processes end with the
+        # thread.
         thread = ThreadPoolExecutor(1)
         stack.callback(thread.shutdown, wait=False)
         stack.callback(lambda: wait([thread.submit(ray.shutdown)], SHUTDOWN_SECONDS))
@@ -147,11 +188,14 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
         try:
             joining.result()
         except Exception as error:  # of many kinds, some without a base class of Ray's
-            raise RunError(f"backend.address = {address!r}: there is no Ray cluster: {error}") from error
+            raise RunError(
+                f"backend.address = {address!r}: there is no Ray cluster: {error}"
+            ) from error
         yield
 
 
-# Waits until its input is closed, then removes the folder repeatedly: Ray's helper processes need most of a minute to
+# Waits until its input is closed, then removes the folder repeatedly: Ray's helper processes need
+# most of a minute to
 # end after a driver that was killed, and write files until then.
 CLEANUP_SCRIPT = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9; do sleep 10; rm -rf -- "$0"; done'
 

@@ -1,4 +1,5 @@
-"""The driver's side: it starts servers and workers, collects their events, and replaces those that die."""
+"""The driver's side: it starts servers and workers, collects their events, and replaces those that
+die."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ import numpy as np
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, WorkerExit
 from a3c_exp.backends.ray.cluster import dead_process, death_text, lost_errors
-from a3c_exp.backends.ray.server import ParameterServer, ServerStatus, merge_shards, shard_of, shard_slices
+from a3c_exp.backends.ray.server import (
+    ParameterServer,
+    ServerStatus,
+    merge_shards,
+    shard_of,
+    shard_slices,
+)
 from a3c_exp.backends.ray.worker import WorkerActor
 from a3c_exp.backends.supervision import Received, Source, Supervisor
 from a3c_exp.core.events import Event
@@ -26,22 +33,23 @@ from a3c_exp.errors import RunError
 log = logging.getLogger("a3c_exp")
 
 FETCH_SECONDS = 10.0
-"""Longest wait for the servers' state, before the last one that was fetched is used instead. The state comes after all
-pushes that the servers have received before: of 72 workers that keep a server busy, 4 seconds. Nothing else is done
-meanwhile."""
+"""Longest wait for the servers' state, before the last one that was fetched is used instead. The
+state comes after all pushes that the servers have received before: of 72 workers that keep a server
+busy, 4 seconds. Nothing else is done meanwhile."""
 FINAL_FETCH_SECONDS = 30.0
 """The same at the end of a run, when no more pushes come; not if a server has stopped answering."""
 START_SECONDS = 600.0
 """Longest wait for the servers. A cluster that grows on demand needs minutes."""
 PLACEMENT_SECONDS = 30.0
-"""After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is warned."""
+"""After so long, rounds stop waiting for a worker that the cluster has no room for, and the user is
+warned."""
 
 
 class CachedStore(SharedStore):
     """The driver's copy of parameters that live on servers during the run.
 
-    It holds the state that was last fetched for a checkpoint or an evaluation; before and after the run it is the only
-    copy. Servers that are restarted begin with it.
+    It holds the state that was last fetched for a checkpoint or an evaluation; before and after the
+    run it is the only copy. Servers that are restarted begin with it.
     """
 
     def __init__(self, spec: StoreSpec) -> None:
@@ -49,13 +57,17 @@ class CachedStore(SharedStore):
         self.driver: Driver | None = None
 
     def state(self, seconds: float = FETCH_SECONDS) -> dict[str, Any]:
-        """Fetch the servers' state. If they do not answer within so many seconds, return the cached state."""
+        """Fetch the servers' state. If they do not answer within so many seconds, return the cached
+        state."""
         if self.driver is not None:
             state = self.driver.fetch(seconds)
             if state is not None:
                 self.restore(state | {"multipliers": self.counters.multipliers})
             else:
-                log.warning("a parameter server does not answer: its state is taken as of update %d", self.version)
+                log.warning(
+                    "a parameter server does not answer: its state is taken as of update %d",
+                    self.version,
+                )
         return self.cached_state()
 
     def cached_state(self) -> dict[str, Any]:
@@ -73,7 +85,8 @@ class ActorSource(Source):
     """The actor of a worker.
 
     run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
-    beat: the last that was heard of; None before the first, when the cluster may have no room for it yet.
+    beat: the last that was heard of; None before the first, when the cluster may have no room for
+        it yet.
     patient_until: when rounds stop waiting for one without a beat.
     """
 
@@ -118,12 +131,19 @@ class Driver(Supervisor[ActorSource]):
         self._server_watch = StallWatch(settings.stall_seconds)
         self._server_hangs = False
         store.driver = self
-        actor, cpus = ray.remote(WorkerActor), settings.cpus_per_worker
-        self._actors = actor.options(num_cpus=cpus, enable_task_events=False, scheduling_strategy="SPREAD")
-        workers = (ActorSource(store=store, worker=worker, driver=self) for worker in range(self._spec.workers))
+        actor = ray.remote(WorkerActor)
+        cpus = settings.cpus_per_worker
+        self._actors = actor.options(
+            num_cpus=cpus, enable_task_events=False, scheduling_strategy="SPREAD"
+        )
+        workers = (
+            ActorSource(store=store, worker=worker, driver=self)
+            for worker in range(self._spec.workers)
+        )
         super().__init__(workers, settings, store)
 
-    # -- the run ------------------------------------------------------------------------------------------------------
+    # -- the run
+    # ----------------------------------------------------------------------------------------------
 
     def run(self) -> Generator[Event | None, None, None]:
         """Start servers and workers and yield the workers' events, until all have ended."""
@@ -146,11 +166,15 @@ class Driver(Supervisor[ActorSource]):
             if "restarts" not in event.counts:
                 return
             self._hung.clear()
-            log.warning("all workers start again from update %d, the last that was fetched", self._store.version)
+            log.warning(
+                "all workers start again from update %d, the last that was fetched",
+                self._store.version,
+            )
 
     def _receive(self, seconds: float) -> Received:
         runs = {self.sources[key].run: key for key in self._running}
-        # It returns the first call in this order that is ready. Workers come first: some status is always ready.
+        # It returns the first call in this order that is ready. Workers come first: some status is
+        # always ready.
         ready, _ = self._ray.wait([*runs, *self._status_calls], timeout=seconds)
         if not ready:
             yield None
@@ -173,15 +197,18 @@ class Driver(Supervisor[ActorSource]):
         return end
 
     def _end(self, key: int, message: WorkerExit) -> Iterator[Event | None]:
-        """Process the end of a worker. What becomes of a failure depends on what the worker had done, so its last
-        events come first."""
+        """Process the end of a worker. What becomes of a failure depends on what the worker had
+        done, so its last events come first."""
         if message.failure is not None:
             yield from self._catch_up()
         yield from super()._end(key, message)
 
     def _check_placement(self) -> None:
-        """Let rounds go on without workers that the cluster has no room for yet, and the run end without them."""
-        waiting = {key: self.sources[key] for key in self._running if self.sources[key].beat is None}
+        """Let rounds go on without workers that the cluster has no room for yet, and the run end
+        without them."""
+        waiting = {
+            key: self.sources[key] for key in self._running if self.sources[key].beat is None
+        }
         if self._store.is_over and len(self._running) < len(self.sources):  # another one has ended
             self._running -= waiting.keys()
             for worker in waiting.values():
@@ -191,14 +218,25 @@ class Driver(Supervisor[ActorSource]):
             if time.monotonic() >= worker.patient_until:
                 worker.patient_until = math.inf
                 self.leave(worker.worker)
-                log.warning("%s has not started, for want of room; stop.mean_return waits for it", worker.name)
+                log.warning(
+                    "%s has not started, for want of room; stop.mean_return waits for it",
+                    worker.name,
+                )
 
-    # -- what workers ask for ------------------------------------------------------------------------------------------
+    # -- what workers ask for
+    # ------------------------------------------------------------------------------------------
 
     def start_actor(self, worker: int, attempt: int) -> tuple[Any, Any]:
         """Start the actor of a worker: it, and its pending call. attempt: see `ActorSource`."""
         actor = self._actors.remote()
-        arguments = self._context, worker, self._spec, self._servers, self._settings.in_flight, attempt
+        arguments = (
+            self._context,
+            worker,
+            self._spec,
+            self._servers,
+            self._settings.in_flight,
+            attempt,
+        )
         return actor, actor.run.remote(*arguments)
 
     def leave(self, worker: int) -> None:
@@ -206,27 +244,38 @@ class Driver(Supervisor[ActorSource]):
         for server in self._servers:
             server.leave.remote(worker)
 
-    # -- servers ------------------------------------------------------------------------------------------------------
+    # -- servers
+    # ----------------------------------------------------------------------------------------------
 
     def _check_servers(self) -> None:
-        """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped or gone.
+        """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped
+        or gone.
 
-        Actors go on without the head of their cluster, but nobody hears of their ends, and none can be started.
+        Actors go on without the head of their cluster, but nobody hears of their ends, and none can
+        be started.
         """
         if (dead := dead_process()) is not None:
-            raise RunError(f"{dead} of Ray's cluster has ended, without which no actor is watched or started")
+            raise RunError(
+                f"{dead} of Ray's cluster has ended, without which no actor is watched or started"
+            )
         if not all(self._answers) and time.monotonic() > self._patient_until:
             raise RunError("no parameter server could be started: it does not answer")
-        server = self._server_watch.find(lambda: {key: count for key, count in enumerate(self._answers) if count})
+        server = self._server_watch.find(
+            lambda: {key: count for key, count in enumerate(self._answers) if count}
+        )
         if server is not None:
             self._server_hangs = True
-            text = self._server_watch.describe(f"parameter server {server}", "it, or its cluster, had not answered")
+            text = self._server_watch.describe(
+                f"parameter server {server}", "it, or its cluster, had not answered"
+            )
             raise RunError(text, "stalled")
 
     def _start_servers(self) -> None:
         """Start all servers with the cached state."""
         state = self._store.cached_state()
-        self._servers[:] = [self._start_server(*shard_of(self._spec, state, shard)) for shard in self._shards]
+        self._servers[:] = [
+            self._start_server(*shard_of(self._spec, state, shard)) for shard in self._shards
+        ]
         self._status_calls: dict[Any, int] = {}  # pending, and the server's index
         self._answers = [0] * len(self._servers)  # by server, of calls for its status
         self._patient_until = time.monotonic() + START_SECONDS
@@ -236,9 +285,13 @@ class Driver(Supervisor[ActorSource]):
             self.stop()
 
     def _start_server(self, spec: StoreSpec, state: Mapping[str, Any]) -> Any:
-        """Start a server: a single one on the driver's node if there is room, several spread over the nodes."""
-        ray, strategy = self._ray, self._ray.util.scheduling_strategies
-        here = strategy.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        """Start a server: a single one on the driver's node if there is room, several spread over
+        the nodes."""
+        ray = self._ray
+        strategy = self._ray.util.scheduling_strategies
+        here = strategy.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=True
+        )
         calls = 4 * self._spec.workers * (self._settings.in_flight + 1)
         actor = ray.remote(ParameterServer).options(
             num_cpus=0,
@@ -249,7 +302,9 @@ class Driver(Supervisor[ActorSource]):
         return actor.remote(spec, state)
 
     def _request_status(self, server: int) -> None:
-        self._status_calls[self._servers[server].status.remote(self._store.counters.multipliers)] = server
+        self._status_calls[
+            self._servers[server].status.remote(self._store.counters.multipliers)
+        ] = server
 
     def _take_status(self, call: Any) -> Received:
         """Take a server's status, and request the next one."""
@@ -274,10 +329,12 @@ class Driver(Supervisor[ActorSource]):
                 yield from self._process(self._take_status(call))
 
     def _report(self, status: ServerStatus) -> Received:
-        """The events of the first server's status. Takes over the steps, the clock and heartbeats."""
+        """The events of the first server's status. Takes over the steps, the clock and
+        heartbeats."""
         counters = self._store.counters
         counters.raise_steps_to(status.steps)
-        np.maximum(counters.episodes, status.episodes, out=counters.episodes)  # for servers that start again
+        # for servers that start again
+        np.maximum(counters.episodes, status.episodes, out=counters.episodes)
         if status.training_seconds:
             counters.start_clock(seconds_ago=status.training_seconds)
         for worker in self.sources:
@@ -288,12 +345,15 @@ class Driver(Supervisor[ActorSource]):
         if not status.events:
             yield None
 
-    # -- what the store asks for --------------------------------------------------------------------------------------
+    # -- what the store asks for
+    # --------------------------------------------------------------------------------------
 
     def fetch(self, seconds: float) -> dict[str, Any] | None:
         """The state of all servers; None if one does not answer."""
         try:
-            return merge_shards(self._ray.get([server.state.remote() for server in self._servers], timeout=seconds))
+            return merge_shards(
+                self._ray.get([server.state.remote() for server in self._servers], timeout=seconds)
+            )
         except (*self._lost, self._ray.exceptions.GetTimeoutError):
             return None
 
@@ -303,7 +363,8 @@ class Driver(Supervisor[ActorSource]):
             server.stop.remote()
 
     def close(self) -> None:
-        """End all actors. The store keeps their last state, or if it cannot be fetched the cached one."""
+        """End all actors. The store keeps their last state, or if it cannot be fetched the cached
+        one."""
         try:
             self._store.stop()
             runs = [self.sources[key].run for key in self._running]

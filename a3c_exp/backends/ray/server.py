@@ -1,7 +1,7 @@
 """The parameter server: a store inside an actor, and how a vector is split among several servers.
 
-Nothing here knows of Ray. All calls of an actor run in one thread, and one gives way to another only where it waits. So
-a push is applied whole, and no lock is needed.
+Nothing here knows of Ray. All calls of an actor run in one thread, and one gives way to another
+only where it waits. So a push is applied whole, and no lock is needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ServerStatus(NamedTuple):
 
 
 class ParameterServer:
-    """Holds the parameters with the optimizer's state, or a shard of them, and the counters of the run.
+    """Holds the parameters with the optimizer's state, or a shard of them, and the counters of the
+    run.
 
     state: that it begins with, see `SharedStore.state`.
     """
@@ -71,13 +72,16 @@ class ParameterServer:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # -- the worker's calls -------------------------------------------------------------------------------------------
+    # -- the worker's calls
+    # -------------------------------------------------------------------------------------------
 
-    async def join(self, worker: int, rng: np.random.Generator) -> tuple[Reply, np.random.Generator, int]:
+    async def join(
+        self, worker: int, rng: np.random.Generator
+    ) -> tuple[Reply, np.random.Generator, int]:
         """Let a worker join the run, also one that rounds had given up.
 
-        Returns the parameters, its generator in the saved state if there is one, and the episodes that it or its
-        predecessors have finished.
+        Returns the parameters, its generator in the saved state if there is one, and the episodes
+        that it or its predecessors have finished.
         """
         episodes = self._store.start(worker, rng)
         self._notify()
@@ -88,10 +92,11 @@ class ParameterServer:
         return self._reply()
 
     async def push(self, worker: int, push: Push) -> Reply:
-        """Apply a gradient, and keep its event for the driver. In a synchronous round the answer waits for all.
+        """Apply a gradient, and keep its event for the driver. In a synchronous round the answer
+        waits for all.
 
-        push: with this server's shard of the gradient. Its round is the same for all servers. Events are reported by
-            the first server, so the others get no more than the steps.
+        push: with this server's shard of the gradient. Its round is the same for all servers.
+            Events are reported by the first server, so the others get no more than the steps.
         """
         done = self._store.push(worker, push)
         self._notify()
@@ -118,13 +123,16 @@ class ParameterServer:
         self._notify()
 
     async def beat(self, worker: int, attempt: int, beat: int) -> None:
-        """Keep a worker's heartbeat for the driver. attempt: number of its predecessors, whose beats may come late."""
+        """Keep a worker's heartbeat for the driver. attempt: number of its predecessors, whose
+        beats may come late."""
         self._beats[worker, attempt] = beat
 
-    # -- the driver's calls -------------------------------------------------------------------------------------------
+    # -- the driver's calls
+    # -------------------------------------------------------------------------------------------
 
     async def status(self, multipliers: Multipliers) -> ServerStatus:
-        """Wait a moment, so that events are merged, and report what has happened since the last call.
+        """Wait a moment, so that events are merged, and report what has happened since the last
+        call.
 
         multipliers: workers get them with their next pull.
         """
@@ -132,7 +140,9 @@ class ParameterServer:
         await asyncio.sleep(MERGE_SECONDS)
         events, self._events = list(self._events.values()), {}
         counters, beats = self._store.counters, dict(self._beats)
-        return ServerStatus(events, self._store.steps, counters.episodes.copy(), counters.training_seconds, beats)
+        return ServerStatus(
+            events, self._store.steps, counters.episodes.copy(), counters.training_seconds, beats
+        )
 
     async def state(self) -> dict[str, Any]:
         """Everything that a checkpoint needs of this shard."""
@@ -145,26 +155,34 @@ class ParameterServer:
 
 
 def shard_slices(size: int, count: int) -> list[slice]:
-    """A vector's slices for `count` servers, as equal as possible. No slice is empty, so there may be fewer."""
+    """A vector's slices for `count` servers, as equal as possible. No slice is empty, so there may
+    be fewer."""
     ends = [size * index // count for index in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
 
 
-def shard_of(spec: StoreSpec, state: Mapping[str, Any], shard: slice) -> tuple[StoreSpec, dict[str, Any]]:
+def shard_of(
+    spec: StoreSpec, state: Mapping[str, Any], shard: slice
+) -> tuple[StoreSpec, dict[str, Any]]:
     """One server's part of a store: its spec and its state (`SharedStore.state`).
 
     A part of the network that crosses the shard's border is cut there.
     """
-    size, param_slices = shard.stop - shard.start, {}
+    size = shard.stop - shard.start
+    param_slices = {}
     for name, part in spec.param_slices.items():
         ends = np.array([part.start, part.stop]) - shard.start
         param_slices[name] = slice(*ends.clip(0, size).tolist())
-    own = {"parameters": state["parameters"][shard], "optimizer_state": state["optimizer_state"][..., shard]}
+    own = {
+        "parameters": state["parameters"][shard],
+        "optimizer_state": state["optimizer_state"][..., shard],
+    }
     return replace(spec, size=size, param_slices=param_slices), {**state, **own}
 
 
 def merge_shards(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state of the whole store, of those of all servers. The counters are those of the first one."""
+    """The state of the whole store, of those of all servers. The counters are those of the first
+    one."""
     return {
         **states[0],
         "parameters": np.concatenate([state["parameters"] for state in states]),

@@ -1,7 +1,7 @@
 """The worker's side: an actor that runs one worker, and a store whose parameters live on servers.
 
-A gradient is sent without waiting for the reply. The reply arrives while the worker collects its next rollout, and
-brings the parameters for the rollout after that.
+A gradient is sent without waiting for the reply. The reply arrives while the worker collects its
+next rollout, and brings the parameters for the rollout after that.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import Push, Snapshot, at_once
 
 BEAT_SECONDS = 5.0
-"""Longest time between two heartbeats that a worker sends. Each is a call of the first server, which thousands of
-workers share."""
+"""Longest time between two heartbeats that a worker sends. Each is a call of the first server,
+which thousands of workers share."""
 BEATS_BEFORE_STALL = 4
 """The least number of heartbeats within `stall_seconds`."""
 
@@ -39,11 +39,18 @@ class WorkerActor:
     """Runs one worker in a process of Ray, which the driver ends with it."""
 
     def run(
-        self, context: RunContext, worker: int, spec: StoreSpec, servers: Sequence[Any], in_flight: int, attempt: int
+        self,
+        context: RunContext,
+        worker: int,
+        spec: StoreSpec,
+        servers: Sequence[Any],
+        in_flight: int,
+        attempt: int,
     ) -> WorkerExit:
         """Run a worker to its end, and return how it ended.
 
-        servers: handles of the parameter servers, in the order of their shards. attempt: number of its predecessors.
+        servers: handles of the parameter servers, in the order of their shards. attempt: number of
+        its predecessors.
         """
 
         def call(server: int, method: str, *arguments: Any) -> Future[Any]:
@@ -52,11 +59,16 @@ class WorkerActor:
 
         try:
             store = RemoteStore(spec, call, len(servers), in_flight)
-            stall_seconds = context.experiment.backend.stall_seconds or BEATS_BEFORE_STALL * BEAT_SECONDS
+            stall_seconds = (
+                context.experiment.backend.stall_seconds or BEATS_BEFORE_STALL * BEAT_SECONDS
+            )
             interval = min(BEAT_SECONDS, stall_seconds / BEATS_BEFORE_STALL)
-            threading.Thread(target=store.send_beats, args=(worker, attempt, interval), daemon=True).start()
+            threading.Thread(
+                target=store.send_beats, args=(worker, attempt, interval), daemon=True
+            ).start()
             with one_thread():
-                for _ in run_worker(context, worker, store, attempt):  # the servers report its events
+                # the servers report its events
+                for _ in run_worker(context, worker, store, attempt):
                     pass
         except lost_errors() as error:
             return WorkerExit(f"worker {worker} lost a parameter server: {death_text(error)}")
@@ -68,33 +80,38 @@ class WorkerActor:
 class RemoteStore:
     """The store of one worker whose parameters live on servers. It knows nothing of Ray.
 
-    `push` sends the gradient and the event as one message, so a worker that dies has done both or neither. The servers
-    complete the event and report it to the driver.
-    `pull` returns the newest parameters that have arrived. It waits only while more than `in_flight` messages have no
-    reply; in synchronous rounds it waits for all.
+    `push` sends the gradient and the event as one message, so a worker that dies has done both or
+    neither. The servers complete the event and report it to the driver.
+    `pull` returns the newest parameters that have arrived. It waits only while more than
+    `in_flight` messages have no reply; in synchronous rounds it waits for all.
     A call that fails ends the worker: nothing is sent twice.
 
     call: starts a call of a server, given its index, the method's name and its arguments.
     """
 
-    def __init__(self, spec: StoreSpec, call: Callable[..., Future[Any]], servers: int, in_flight: int) -> None:
+    def __init__(
+        self, spec: StoreSpec, call: Callable[..., Future[Any]], servers: int, in_flight: int
+    ) -> None:
         self._synchronous = spec.synchronous
         self._call = call
         self._max_pending = 0 if spec.synchronous else in_flight
         self._shards = shard_slices(spec.size, servers)
         self._pending: deque[list[Future[Reply]]] = deque()  # a call of each server
-        self._has_news = False  # whether a message was sent, or a reply has arrived, since the last pull
+        # whether a message was sent, or a reply has arrived, since the last pull
+        self._has_news = False
         self._wait_seconds = 0.0
         self._heartbeat = Heartbeat()
         self.stopped = False
 
     def send_beats(self, worker: int, attempt: int, interval: float) -> None:
-        """Send the worker's heartbeat at intervals to the first server, which keeps it for the driver; for ever."""
+        """Send the worker's heartbeat at intervals to the first server, which keeps it for the
+        driver; for ever."""
         while True:
             self._call(0, "beat", worker, attempt, self._heartbeat.value)
             time.sleep(interval)
 
-    # -- what a worker calls ------------------------------------------------------------------------------------------
+    # -- what a worker calls
+    # ------------------------------------------------------------------------------------------
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
@@ -113,7 +130,9 @@ class RemoteStore:
         begun = time.perf_counter()
         if self._max_pending == 0 and not self._has_news:
             self._take(self._answers(self._call_all("pull")))
-        while self._pending and (len(self._pending) > self._max_pending or all(map(Future.done, self._pending[0]))):
+        while self._pending and (
+            len(self._pending) > self._max_pending or all(map(Future.done, self._pending[0]))
+        ):
             self._receive()
         self._has_news = False
         for shard, reply in zip(self._shards, self._replies, strict=True):
@@ -122,14 +141,16 @@ class RemoteStore:
         return self._replies[0].snapshot
 
     def push(self, worker: int, push: Push) -> Callable[[], bool]:
-        """Send the gradient, the event and the generator's state, and do not wait. The first server reports the event,
-        complete; it is not here."""
+        """Send the gradient, the event and the generator's state, and do not wait. The first server
+        reports the event, complete; it is not here."""
         push.event.add({"ray/wait_share": self._wait_share()})
         rounds = max(reply.snapshot.rounds for reply in self._replies)
         calls = []
         for server, (shard, reply) in enumerate(zip(self._shards, self._replies, strict=True)):
             part = None if push.gradient is None else push.gradient[shard]
-            snapshot = push.snapshot._replace(version=reply.snapshot.version, normalizer=None, rounds=rounds)
+            snapshot = push.snapshot._replace(
+                version=reply.snapshot.version, normalizer=None, rounds=rounds
+            )
             event = Event(worker, steps=push.event.steps) if server else push.event
             own = replace(push, gradient=part, snapshot=snapshot, event=event)
             calls.append(self._call(server, "push", worker, own))
@@ -151,7 +172,8 @@ class RemoteStore:
         self._receive_all()
         self._answers(self._call_all("leave", worker))
 
-    # -- calls --------------------------------------------------------------------------------------------------------
+    # -- calls
+    # ----------------------------------------------------------------------------------------------
 
     def _wait_share(self) -> float:
         """The share of the time since the last push that `pull` has waited."""
