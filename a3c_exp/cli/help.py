@@ -38,13 +38,14 @@ Settings of the whole run, with their defaults (some environments set theirs):
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-from a3c_exp.cli.arguments import WORDS, read_arguments
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.cli.words import WORDS
 
 FLAGS = {"--help", "-h"}
 WIDTH = 79
@@ -69,8 +70,10 @@ def _explained(word: str, text: str, column: int = COLUMN) -> str:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Print the options of each group and the settings of conf/config.yaml. Raises ConfigError."""
-    config_dir = read_arguments([text for text in arguments if text not in FLAGS]).config_dir
+    """Print the options of each group and the settings of conf/config.yaml."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--config-dir", "-cd")
+    config_dir = parser.parse_known_args(arguments)[0].config_dir
     options = defaultdict[str, set[str]](set)
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
         for path in folder.glob("*/*.yaml"):
