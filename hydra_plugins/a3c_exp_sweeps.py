@@ -82,9 +82,10 @@ class GridSweeper(Sweeper):
     ) -> None:
         self.config = config
         self.task = _of_a3c_exp(task_function, "hydra/sweeper=grid")
-        self.launcher = Plugins.instance().instantiate_launcher(
+        launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+        self.launch = launcher.launch
 
     def sweep(self, arguments: list[str]) -> Any:
-        return self.task.sweep(self.launcher.launch, self.config, self.max_batch_size)
+        return self.task.sweep(self.launch, self.config, self.max_batch_size)

@@ -93,6 +93,8 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     with _claimed(plan, place, config) as (folder, action):
         if action == "leave":
             return None
+        if action == "begin" and not is_new:
+            check_start(experiment, config, network)
         return run(folder, partial(_train, plan, folder, action, config, experiment))
 
 

@@ -24,7 +24,7 @@ from hydra.core.default_element import ConfigDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, OverrideType
 from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -35,7 +35,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from a3c_exp.cli.draws import loguniform
 from a3c_exp.cli.startup import conf_folder
-from a3c_exp.common.reading import check_plain
+from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
 from a3c_exp.config.elsewhere import unknown
@@ -63,6 +63,8 @@ MOST_JOBS = 10_000
 """Runs of a sweep."""
 OF_THE_PARSER = re.compile("(no viable|mismatched|extraneous|token recognition|missing) ")
 """How the messages of Hydra's parser begin, which name its tokens."""
+OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
+"""The value of an environment variable, which is a text for OmegaConf unless its key has a type."""
 DEFAULTS: dict[str, Any] = (
     {"version_base": "1.3"} if Version(hydra_version) < Version("1.4.0rc0") else {}
 )
@@ -309,15 +311,20 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
             if session.is_choice(override):
                 words.append(session.word(override))
                 continue
+            key = override.key_or_group
+            text = str(override.input_line)
+            is_inside = any(key.startswith(f"{place}.") for place in written_out)
+            is_change = override.type is OverrideType.CHANGE
             if replaces(override.value()):
-                written_out.add(override.key_or_group)
-            is_new = not (override.is_add() or override.is_delete() or override.is_force_add())
-            is_new = is_new and _lacks(node, override.key_or_group, override.value())
-            is_known = override.key_or_group.partition(".")[0] in written_out
-            if is_new and not is_known and _lacks(node, override.key_or_group):
+                written_out.add(key)
+            if is_change and not is_inside and _lacks(node, key):
                 _check_key(session, node, override)
-            words.append(f"++{override.input_line}" if is_new else str(override.input_line))
-            _apply(node, override)
+            if not override.is_delete() and (
+                is_inside or (is_change and _lacks(node, key, override.value()))
+            ):
+                text = f"++{text.lstrip('+')}"
+            words.append(text)
+            _apply(node, parse([text])[0])
         tasks = [str(each.input_line) for each in typed if not each.is_hydra_override()]
         node.hydra.overrides.task = tasks
         node.hydra.job.override_dirname = ",".join(sorted(tasks))
@@ -360,7 +367,13 @@ def _check_key(session: Session, node: DictConfig, override: Override) -> None:
     the error needs no torch."""
     key = override.key_or_group
     group, _, name = key.rpartition(".")
-    if session.config_name != CONFIG_NAME or "." in group or override.is_hydra_override():
+    if override.is_hydra_override():
+        parent: Any = OmegaConf.select(node, group, throw_on_missing=False)
+        if OmegaConf.is_dict(parent) and OmegaConf.get_type(parent) is not dict:
+            problem = f"is no setting of Hydra: {did_you_mean(name, map(str, parent))}"
+            raise ConfigError(key, override.value(), problem)
+        return
+    if session.config_name != CONFIG_NAME or "." in group:
         return
     if not group:
         known = [str(each) for each in node if each != "hydra"]
@@ -471,9 +484,14 @@ def _drop_foreign_settings(
     own = session.names_in_file(group, option) | {TARGET}
     keys = [each.key_or_group.split(".") for each in typed]
     own |= {key[1] for key in keys if key[0] == group and len(key) > 1}
+    for override in typed:
+        value = override.value()
+        if override.key_or_group == group and isinstance(value, dict):
+            own |= value.keys()
     foreign = {str(name) for name in component if str(name).removeprefix("critic_") not in own}
     foreign &= session.names_in_group(group) - own
-    if foreign and not (conf_folder() / group / f"{option}.yaml").exists():
+    is_shipped = (conf_folder() / group / f"{option}.yaml").exists()
+    if foreign and not is_shipped and not str(component[TARGET]).startswith("torch."):
         from a3c_exp.config.schema import settings_of  # a file of the user's own may be shorter
 
         foreign -= settings_of(component[TARGET], list(node.get("plugins") or [])).keys()
@@ -522,9 +540,21 @@ def to_container(node: DictConfig) -> dict[str, Any]:
         task = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
     try:
         with hydra_config(node):
+            for key, text in flatten(OmegaConf.to_container(task, resolve=False)):  # type: ignore[arg-type]
+                if isinstance(text, str) and OF_ENVIRONMENT.fullmatch(text):
+                    OmegaConf.update(task, key, _decoded(OmegaConf.select(task, key)))
             return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as complaint:
         raise _unresolved(task, complaint.full_key or "configuration", complaint) from complaint
+
+
+def _decoded(text: Any) -> Any:
+    """The number, true, false or null that a text is; else the text."""
+    try:
+        value = parse_yaml(str(text))
+    except UnreadableError:
+        return text
+    return text if isinstance(value, dict | list) else value
 
 
 def _texts(values: Any) -> list[str]:

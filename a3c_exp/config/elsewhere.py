@@ -58,4 +58,5 @@ def unknown(name: str, owner: str, known: Iterable[str], path: str) -> str:
     if (f"{path}.{name}" if path else name) in REMOVED:
         return "is gone from this version"
     here = f"here it is {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-    return f"is no setting of {owner}: {here or did_you_mean(name, known)}"
+    own = "" if path else f"; vars.{name} is a variable of your own"
+    return f"is no setting of {owner}: {here or did_you_mean(name, known)}{own}"
