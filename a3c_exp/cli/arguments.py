@@ -140,8 +140,9 @@ def _check_sweep(line: CommandLine) -> None:
 
 def _check_run(line: CommandLine) -> None:
     """Raise ConfigError for what does not go with a single run."""
-    # A run of a sweep has a folder, and its sweep's settings.
-    if line.saved or given(line.overrides, RUN_DIR) not in (None, "", "auto"):
+    # A run of a sweep has a folder, and its sweep's settings. A file may set hydra.mode.
+    has_folder = given(line.overrides, RUN_DIR) not in (None, "", "auto")
+    if line.saved or has_folder or line.flags.config_name or line.flags.config_path:
         return
     for override in line.overrides:
         if override.lstrip("+~").startswith(OF_SWEEPS):

@@ -121,6 +121,7 @@ def hydra_session(
         session = Session(hydra, config_name or CONFIG_NAME)
         if config_name is not None:
             require(session.load(config_name) is not None, "--config-name", config_name, "a file")
+        GlobalHydra.instance().clear()  # an environment that is tried may compose by itself
         yield session
 
 
@@ -330,6 +331,9 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
         node.hydra.job.override_dirname = ",".join(sorted(tasks))
         node.hydra.job.config_name = session.config_name
         settle(session, node, typed, node.hydra.runtime.choices)
+    subdir = setting(node, "hydra.output_subdir")
+    is_own = subdir is not None and Path(subdir) == Path()  # which has a config.yaml of its own
+    require(not is_own, "hydra.output_subdir", subdir, "another folder than the run's")
     return Composed(node, words)
 
 
@@ -428,7 +432,7 @@ def set_value(node: DictConfig, key: str, value: Any, replace: bool | None = Non
     merge = not (replaces(value) if replace is None else replace)
     try:
         OmegaConf.update(node, key, value, merge=merge, force_add=True)
-    except (OmegaConfBaseException, ValueError, TypeError) as complaint:
+    except (OmegaConfBaseException, ValueError, TypeError, AttributeError) as complaint:
         raise ConfigError(
             key, value, f"does not fit what it would replace: {first_line(complaint)}"
         ) from complaint
@@ -530,6 +534,8 @@ def hydra_config(node: DictConfig) -> Iterator[None]:
         yield
     finally:
         HydraConfig.instance().cfg = before
+        if "hydra" in node:
+            OmegaConf.set_readonly(node.hydra, False)
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:

@@ -126,9 +126,7 @@ class Sweep:
         self._search: Search | None = None
         with environment({RUNS_AT_ONCE: str(self.at_once)}):
             if line.search is not None:
-                self._search = Search(
-                    session, overrides, line.search, self.at_once, self.objective
-                )
+                self._search = Search(session, overrides, line.search, self.at_once, self.objective)
             self._check(combinations)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -73,9 +73,7 @@ def _build_eval(experiment: Experiment, config: Mapping[str, Any], plugins: Sequ
     return replace(experiment.eval, env={name: getattr(env, name) for name in changed})
 
 
-def resolve(
-    config: Mapping[str, Any], experiment: Experiment
-) -> tuple[dict[str, Any], Experiment]:
+def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], Experiment]:
     """The final configuration of a plain one (see `config.saved`), and the final experiment.
 
     What `auto` and `background` stand for takes their place. For images an environment is made and
