@@ -29,7 +29,7 @@ class Composing(Bandit):
             assert hydra.compose("config", ["gamma=0.5"]).gamma == 0.5
 
 
-gymnasium.register("Composing-v0", entry_point=Composing)
+gymnasium.register("Composing-v0", entry_point="hydra_seen:Composing")
 OmegaConf.register_new_resolver("half", lambda number: float(number) / 2, replace=True)
 STORED = {"_target_": "a3c_exp.optimizers.RMSProp", "decay": 0.125}
 ConfigStore.instance().store(group="optimizer", name="stored", node=STORED)

@@ -269,7 +269,8 @@ def test_sweepers_go_with_launchers(
         path.parent.name: yaml.safe_load(path.read_text())["gamma"]
         for path in Path("runs").glob("*/config.yaml")
     }
-    names = ["0", "1"] if sweeper == "basic" else ["gamma-0.5", "gamma-0.25"]
+    is_plain = sweeper == launcher == "basic"
+    names = ["0", "1"] if is_plain else ["gamma-0.5", "gamma-0.25"]
     assert gammas == dict(zip(names, [0.5, 0.25], strict=True))
 
 

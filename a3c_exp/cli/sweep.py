@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,7 @@ class Sweep:
         self._of_hydra = [text for text in line.overrides if is_of_hydra(text)]
         self._launches = node.hydra.launcher._target_ == OWN_LAUNCHER
         is_grid = node.hydra.sweeper._target_ == OWN_SWEEPER
+        self._common = None if is_grid else _common_texts(node)
         combinations = hydra_compose.sweep(overrides) if is_grid and not line.search else []
         if self._launches:
             distinct = len(set(map(tuple, combinations)))
@@ -136,7 +137,13 @@ class Sweep:
     def _check(self, combinations: Jobs, *, are_trials: bool = False) -> list[Job]:
         """The jobs of these overrides, which are checked, and known from now on."""
         jobs = check_jobs(
-            self._session, combinations, self.root, self.existing, self.at_once, are_trials
+            self._session,
+            combinations,
+            self.root,
+            self.existing,
+            self.at_once,
+            are_trials,
+            self._common,
         )
         self.jobs += jobs
         return jobs
@@ -194,14 +201,18 @@ class Sweep:
         """Run jobs, each in a process of its own. Raises KeyboardInterrupt after a signal."""
         known = {tuple(job.words): job for job in self.jobs}
         jobs = [known[words] for each in overrides if (words := tuple(each)) in known]
-        if not jobs:  # those of a sweeper that has found them itself
-            jobs = self._check([[*self._of_hydra, *each] for each in overrides])
+        returned = jobs
+        if not jobs:  # those of a sweeper that has found them itself, perhaps one of them twice
+            texts = [(*self._of_hydra, *each) for each in overrides]
+            jobs = self._check([list(each) for each in dict.fromkeys(texts)], are_trials=True)
+            chosen = dict(zip(dict.fromkeys(texts), jobs, strict=True))
+            returned = [chosen[each] for each in texts]
         command = [sys.executable, "-m", "a3c_exp", *places(self._line.flags)]
         code = Runs(jobs, command, self.existing, self.at_once).run()
         if code > 1:
             raise KeyboardInterrupt(code)
         self.code = max(self.code, code)
-        return [self._returned(job) for job in jobs]
+        return [self._returned(job) for job in returned]
 
     def _returned(self, job: Job) -> JobReturn:
         """How a job has ended, for Hydra's sweepers."""
@@ -219,18 +230,20 @@ def check_jobs(
     existing: str,
     at_once: int,
     are_trials: bool = False,
+    common: Collection[str] | None = None,
 ) -> list[Job]:
     """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its
     folder.
 
-    A job whose configuration is that of an earlier one is left out, with a line, but no trial of a
-    search is. A run of the same configuration in the sweep's folder is the job's, whatever its
-    name: that of an earlier command, in which other settings differed.
+    are_trials: they are trials of a search. common: see `names.labels`.
+    A job whose configuration is that of an earlier one is left out, with a line, but no trial is.
+    A run of the same configuration in the sweep's folder is the job's, whatever its name: that of
+    an earlier command, in which other settings differed.
     """
     typed = [[text for text in job if not is_of_hydra(text)] for job in combinations]
-    names = folder_names(typed)
-    differences = labels(typed)
-    jobs: dict[tuple[str, str], Job] = {}
+    names = folder_names(typed, common)
+    differences = labels(typed, common)
+    jobs: dict[tuple[str, int], Job] = {}
     made: Made = []
     saved = saved_runs(root)
     most_workers = 0
@@ -238,7 +251,7 @@ def check_jobs(
     for number, whole in enumerate(hydra_compose.compose_jobs(session, combinations)):
         config = hydra_compose.to_container(whole.node)
         subdir = hydra_compose.setting(whole.node, "hydra.sweep.subdir")
-        what = f"{identity(config)} {config.get('plugins')}", subdir if are_trials else ""
+        what = f"{identity(config)} {config.get('plugins')}", number if are_trials else 0
         if what in jobs:
             say(f"given twice, run once: {' '.join(typed[number])}")
             continue
@@ -272,6 +285,14 @@ def check_jobs(
     return list(jobs.values())
 
 
+def _common_texts(node: DictConfig) -> set[str]:
+    """The overrides that all jobs of a sweep have, as they were typed and as Hydra writes them."""
+    texts = set(node.hydra.overrides.task)
+    for override in hydra_compose.parse(list(texts)):
+        texts.add(f"{override.get_key_element()}={override.get_value_element_as_str()}")
+    return texts | {f"++{text.lstrip('+')}" for text in texts}
+
+
 def _check_folder(folder: Path, root: Path, subdir: str, others: Any) -> None:
     """Raise ConfigError for a folder that a job cannot have."""
     key = "hydra.sweep.subdir"
@@ -285,9 +306,9 @@ def _check_folder(folder: Path, root: Path, subdir: str, others: Any) -> None:
 
 def _of_process(typed: Sequence[str], number: int, folder: Path) -> list[str]:
     """The overrides of a job that is a single run, in a process of its own."""
-    hydra = [f"hydra.job.num={number}", f"hydra.job.id='{number}'"]
-    kept = [text for text in typed if not text.startswith("hydra.mode=")]
-    return [*kept, *hydra, f"hydra.run.dir={quoted(str(folder))}"]
+    job = ["hydra.mode=RUN", f"hydra.job.num={number}", f"hydra.job.id='{number}'"]
+    others = [text for text in typed if not text.startswith("hydra.mode=")]
+    return [*others, *job, f"hydra.run.dir={quoted(str(folder))}"]
 
 
 def _of_job(whole: Composed, folder: Path) -> list[str]:
