@@ -134,7 +134,7 @@ def train(arguments: list[str], here: Path) -> None:
         if any("callbacks" in argument and name in argument.lower() for argument in arguments):
             pytest.importorskip({"video": "moviepy"}.get(name, name))
     keys = {argument.partition("=")[0] for argument in arguments}
-    informs = bool({"--help", "--cfg"} & keys)
+    informs = bool({"--help", "--cfg", "--info"} & keys)
     if informs or {"resume", "from", "init_from", "existing"} & keys:
         assert main(arguments if informs else small(arguments)) == 0
         new = [

@@ -175,6 +175,7 @@ class Session:
         self._hydra = hydra
         self._repository = hydra.config_loader.repository
         self._composed: dict[tuple[str | None, ...], DictConfig] = {}
+        self._is_group: dict[str, bool] = {}
         self.loader = hydra.config_loader
         self.config_name = config_name
 
@@ -186,7 +187,10 @@ class Session:
         return list(self._repository.get_group_options(group))
 
     def is_group(self, key: str) -> bool:
-        return "." not in key and key != "callback" and self._repository.group_exists(key)
+        if key not in self._is_group:
+            exists = "." not in key and key != "callback" and self._repository.group_exists(key)
+            self._is_group[key] = exists
+        return self._is_group[key]
 
     def is_choice(self, override: Override) -> bool:
         """Return whether an override chooses what is composed, and sets no value in it."""
@@ -325,15 +329,14 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
             ):
                 text = f"++{text.lstrip('+')}"
             words.append(text)
-            _apply(node, parse([text])[0])
+            _apply(node, override, is_forced=text.startswith("++"))
         tasks = [str(each.input_line) for each in typed if not each.is_hydra_override()]
         node.hydra.overrides.task = tasks
         node.hydra.job.override_dirname = ",".join(sorted(tasks))
         node.hydra.job.config_name = session.config_name
         settle(session, node, typed, node.hydra.runtime.choices)
-    subdir = setting(node, "hydra.output_subdir")
-    is_own = subdir is not None and Path(subdir) == Path()  # which has a config.yaml of its own
-    require(not is_own, "hydra.output_subdir", subdir, "another folder than the run's")
+    if node.hydra.output_subdir in (".", "./"):  # a run has a config.yaml of its own
+        raise ConfigError("hydra.output_subdir", ".", "must be another folder than the run's")
     return Composed(node, words)
 
 
@@ -398,8 +401,8 @@ def _check_key(session: Session, node: DictConfig, override: Override) -> None:
     raise ConfigError(key, override.value(), unknown(name, owner, known, group))
 
 
-def _apply(node: DictConfig, override: Override) -> None:
-    """Set, add or delete a value, as Hydra does. Raises ConfigError."""
+def _apply(node: DictConfig, override: Override, *, is_forced: bool) -> None:
+    """Set, add or delete a value, as Hydra does. is_forced: with `++`. Raises ConfigError."""
     key = override.key_or_group
     value = override.value()
     element = override.get_key_element()
@@ -416,7 +419,8 @@ def _apply(node: DictConfig, override: Override) -> None:
         del parent[name]
         return
     current = OmegaConf.select(node, key, throw_on_missing=False) if is_there else None
-    if override.is_add() and current is not None and not isinstance(value, dict | list):
+    is_add = override.is_add() and not is_forced
+    if is_add and current is not None and not isinstance(value, dict | list):
         raise ConfigError(element, value, f"is there already: {key}={value} changes it")
     set_value(node, key, value, replace=False)
 
@@ -459,9 +463,10 @@ def settle(
     for group in choices:
         if group not in written_out and re.fullmatch(r"\w+", group):
             _drop_foreign_settings(session, node, typed, group, choices)
-    callbacks: Any = OmegaConf.to_container(node, resolve=False).get("callbacks")  # type: ignore[union-attr]
-    if isinstance(callbacks, str | list):
-        node.callbacks = session.callbacks([callbacks] if isinstance(callbacks, str) else callbacks)
+    callbacks = node.get("callbacks")
+    if isinstance(callbacks, str) or OmegaConf.is_list(callbacks):
+        entries = [callbacks] if isinstance(callbacks, str) else list(callbacks)
+        node.callbacks = session.callbacks(entries)
     if isinstance(misplaced := node.get("experiment"), DictConfig):
         problem = f"its file must begin with `# @package _global_`: it sets {', '.join(misplaced)}"
         raise ConfigError("experiment", choices.get("experiment"), problem)
@@ -529,29 +534,33 @@ def hydra_config(node: DictConfig) -> Iterator[None]:
     """Within, `${hydra:...}` is of this node, if it has Hydra's settings."""
     before = HydraConfig.instance().cfg
     if "hydra" in node:
-        HydraConfig.instance().set_config(node)
+        HydraConfig.instance().cfg = node  # type: ignore[assignment]  # `set_config` copies it
     try:
         yield
     finally:
         HydraConfig.instance().cfg = before
-        if "hydra" in node:
-            OmegaConf.set_readonly(node.hydra, False)
 
 
 def to_container(node: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain scalars, lists and mappings, without Hydra's own
     settings."""
     import_plugins(_texts(node.get("plugins")))  # a file may name them: they register resolvers
-    with open_dict(node):
-        task = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
+    written: Any = OmegaConf.to_container(node, resolve=False)
+    written.pop("hydra", None)
     try:
         with hydra_config(node):
-            for key, text in flatten(OmegaConf.to_container(task, resolve=False)):  # type: ignore[arg-type]
+            for key, text in flatten(written):
                 if isinstance(text, str) and OF_ENVIRONMENT.fullmatch(text):
-                    OmegaConf.update(task, key, _decoded(OmegaConf.select(task, key)))
-            return OmegaConf.to_container(task, resolve=True)  # type: ignore[return-value]
+                    OmegaConf.update(node, key, _decoded(OmegaConf.select(node, key)))
+            return {key: _resolved(node, key) for key in written}
     except OmegaConfBaseException as complaint:
-        raise _unresolved(task, complaint.full_key or "configuration", complaint) from complaint
+        raise _unresolved(node, complaint.full_key or "configuration", complaint) from complaint
+
+
+def _resolved(node: DictConfig, key: str) -> Any:
+    """The plain value of a key. One that nobody has given stays ???."""
+    value = "???" if OmegaConf.is_missing(node, key) else node[key]
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def _decoded(text: Any) -> Any:
