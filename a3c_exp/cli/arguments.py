@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser  # the flags are those of any program of Hydra's
 
-from a3c_exp.cli.words import EXISTING, NUMBERS, WORDS
+from a3c_exp.cli.help import EXISTING, NUMBERS, WORDS
 from a3c_exp.errors import ConfigError, require
 
 OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra.launcher", "hydra/sweeper", "hydra/launcher")

@@ -10,8 +10,11 @@ from typing import Any
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
-from a3c_exp.cli.hydra_compose import COMPLAINTS, CONFIG_NAME, DEFAULTS, first_line
+from a3c_exp.cli.arguments import CommandLine
+from a3c_exp.cli.hydra_compose import CONFIG_NAME, DEFAULTS, Session, composed, first_line
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import ConfigError
@@ -44,13 +47,22 @@ def prints(flags: Namespace) -> bool:
     return shows_hydra or bool(flags.package) or any(getattr(flags, name) for name in PRINTING)
 
 
-def print_by_hydra(flags: Namespace, words: Sequence[str]) -> int:
-    """Have Hydra print what a command asks for; return the exit code."""
+def print_by_hydra(session: Session, line: CommandLine) -> int:
+    """Have Hydra print what a command asks for; return the exit code. Raises ConfigError."""
+    flags = line.flags
+    words = line.overrides
+    if not (flags.hydra_help or flags.shell_completion):
+        words = composed(session, words).words
     asked = [_flag(name) for name in PRINTING[1:] if getattr(flags, name)]
     for name in ("cfg", "package", "info"):
         if getattr(flags, name) is not None:
             asked += [_flag(name), getattr(flags, name)]
-    return run_hydra(flags, [*asked, *words], lambda node: None)
+    try:
+        return run_hydra(flags, [*asked, *words], lambda node: None)
+    except ValueError as complaint:  # of flags that do not go together
+        if isinstance(complaint, ConfigError):
+            raise
+        raise ConfigError("command line", " ".join(asked), first_line(complaint)) from complaint
 
 
 def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], Any]) -> int:
@@ -67,9 +79,7 @@ def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], 
             program()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except COMPLAINTS as complaint:
-        if isinstance(complaint, ConfigError):  # which is a ValueError
-            raise
+    except (HydraException, OmegaConfBaseException) as complaint:
         raise ConfigError("command line", " ".join(arguments), first_line(complaint)) from complaint
     finally:
         sys.argv = before

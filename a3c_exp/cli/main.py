@@ -57,7 +57,7 @@ def command(arguments: Sequence[str]) -> int:
         flags.config_dir, flags.config_path, flags.config_name, search_path(line.overrides)
     ) as session:
         if prints(flags):
-            return print_by_hydra(flags, composed(session, line.overrides).words)
+            return print_by_hydra(session, line)
         if line.is_sweep:
             return _sweep(session, line)
         whole = composed(session, line.overrides)
@@ -128,4 +128,6 @@ def _by_hydra(
     others = [word for word in words if not word.lstrip("+").startswith(f"{RUN_DIR}=")]
     with suppress(FailedRunError):
         run_hydra(line.flags, [*others, f"{RUN_DIR}={quoted(str(folder))}"], task)
+    if not runs:
+        raise RunError(f"{folder}: Hydra has ended before its job has begun")
     return runs[0]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,11 @@ def run_sweep(session: Session, line: CommandLine) -> int:
         ]
         with environment({RUNS_AT_ONCE: str(task.at_once)}):
             run_hydra(line.flags, ["--multirun", *words], task)
-    if task.jobs and line.search is None:
-        say_comparison(task.jobs)
+    if line.search is None:
+        # Those that a launcher and a sweeper of Hydra's have made are known by their folders.
+        others = [Job(0, (), folder, "") for folder in saved_runs(root).values()]
+        if jobs := task.jobs or others:
+            say_comparison(jobs)
     return task.code
 
 
@@ -119,6 +122,8 @@ class Sweep:
         self._of_hydra = [text for text in line.overrides if is_of_hydra(text)]
         self._launches = node.hydra.launcher._target_ == OWN_LAUNCHER
         is_grid = node.hydra.sweeper._target_ == OWN_SWEEPER
+        if line.search and not (self._launches and is_grid):
+            raise ConfigError("search", line.search, "goes with the launcher processes alone")
         self._common = None if is_grid else _common_texts(node)
         combinations = hydra_compose.sweep(overrides) if is_grid and not line.search else []
         if self._launches:
@@ -135,18 +140,46 @@ class Sweep:
         return {"existing": self.existing, "objective": self.objective}
 
     def _check(self, combinations: Jobs, *, are_trials: bool = False) -> list[Job]:
-        """The jobs of these overrides, which are checked, and known from now on."""
-        jobs = check_jobs(
-            self._session,
-            combinations,
-            self.root,
-            self.existing,
-            self.at_once,
-            are_trials,
-            self._common,
-        )
-        self.jobs += jobs
-        return jobs
+        """Compose and check jobs, which are known from now on. Raises ConfigError for the first
+        that cannot run, or not in its folder.
+
+        A job whose configuration is that of an earlier one is left out, with a line, but no trial
+        is. A run of the same configuration in the sweep's folder is the job's, whatever its name:
+        that of an earlier command, in which other settings differed.
+        """
+        typed = [[text for text in job if not is_of_hydra(text)] for job in combinations]
+        names = folder_names(typed, self._common)
+        differences = labels(typed, self._common)
+        jobs: dict[tuple[str, int], Job] = {}
+        made: Made = []
+        saved = saved_runs(self.root)
+        workers: list[tuple[object, int]] = []
+        for number, whole in enumerate(hydra_compose.compose_jobs(self._session, combinations)):
+            config = hydra_compose.to_container(whole.node)
+            what = f"{identity(config)} {config.get('plugins')}", number if are_trials else 0
+            if what in jobs:
+                say(f"given twice, run once: {' '.join(typed[number])}")
+                continue
+            subdir = hydra_compose.setting(whole.node, "hydra.sweep.subdir")
+            same = None if subdir else saved.get(identity(config))
+            folder = same or Path(os.path.abspath(self.root / (subdir or names[number])))
+            _check_folder(folder, self.root, subdir, [job.folder for job in jobs.values()])
+            final, experiment = load_final(config)
+            network = check(experiment, made=made)
+            if begins(folder, self.existing):
+                check_start(experiment, final, network)
+            workers.append((config.get("workers"), experiment.worker_count))
+            jobs[what] = Job(
+                number=number,
+                overrides=_of_process(combinations[number], number, folder),
+                folder=folder,
+                label=differences[number] or f"seed={experiment.seed}",
+                action=find_action(folder, final, self.existing),
+                words=_of_job(whole, folder),
+            )
+        _say_workers(workers, self.at_once)
+        self.jobs += jobs.values()
+        return list(jobs.values())
 
     def __call__(self, node: DictConfig) -> float:
         """Train as one job, in this process; return its score.
@@ -223,68 +256,6 @@ class Sweep:
         return JobReturn(job.words, status=JobStatus.COMPLETED, _return_value=score)
 
 
-def check_jobs(
-    session: Session,
-    combinations: Jobs,
-    root: Path,
-    existing: str,
-    at_once: int,
-    are_trials: bool = False,
-    common: Collection[str] | None = None,
-) -> list[Job]:
-    """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its
-    folder.
-
-    are_trials: they are trials of a search. common: see `names.labels`.
-    A job whose configuration is that of an earlier one is left out, with a line, but no trial is.
-    A run of the same configuration in the sweep's folder is the job's, whatever its name: that of
-    an earlier command, in which other settings differed.
-    """
-    typed = [[text for text in job if not is_of_hydra(text)] for job in combinations]
-    names = folder_names(typed, common)
-    differences = labels(typed, common)
-    jobs: dict[tuple[str, int], Job] = {}
-    made: Made = []
-    saved = saved_runs(root)
-    most_workers = 0
-    alone = False
-    for number, whole in enumerate(hydra_compose.compose_jobs(session, combinations)):
-        config = hydra_compose.to_container(whole.node)
-        subdir = hydra_compose.setting(whole.node, "hydra.sweep.subdir")
-        what = f"{identity(config)} {config.get('plugins')}", number if are_trials else 0
-        if what in jobs:
-            say(f"given twice, run once: {' '.join(typed[number])}")
-            continue
-        same = None if subdir else saved.get(identity(config))
-        folder = same or Path(os.path.abspath(root / (subdir or names[number])))
-        _check_folder(folder, root, subdir, jobs.values())
-        final, experiment = load_final(config)
-        network = check(experiment, made=made)
-        if begins(folder, existing):
-            check_start(experiment, final, network)
-        most_workers = max(most_workers, experiment.worker_count)
-        alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
-        jobs[what] = Job(
-            number=number,
-            overrides=_of_process(combinations[number], number, folder),
-            folder=folder,
-            label=differences[number] or f"seed={experiment.seed}",
-            action=find_action(folder, final, existing),
-            words=_of_job(whole, folder),
-        )
-    if at_once > 1 and at_once * most_workers > usable_cores():
-        say(
-            f"warning: {at_once} runs at once, of up to {most_workers} workers each, "
-            f"share {usable_cores()} cores"
-        )
-    elif at_once > 1 and alone:
-        say(
-            f"warning: {at_once} runs at once on {usable_cores()} cores leave each run one "
-            "worker; jobs=1 does not"
-        )
-    return list(jobs.values())
-
-
 def _common_texts(node: DictConfig) -> set[str]:
     """The overrides that all jobs of a sweep have, as they were typed and as Hydra writes them."""
     texts = set(node.hydra.overrides.task)
@@ -293,10 +264,28 @@ def _common_texts(node: DictConfig) -> set[str]:
     return texts | {f"++{text.lstrip('+')}" for text in texts}
 
 
-def _check_folder(folder: Path, root: Path, subdir: str, others: Any) -> None:
+def _say_workers(workers: Sequence[tuple[object, int]], at_once: int) -> None:
+    """Warn if runs at once share cores, or are left with one each. workers: of each run as it was
+    typed, and as a number."""
+    most = max((number for _, number in workers), default=0)
+    if at_once == 1:
+        return
+    if at_once * most > usable_cores():
+        say(
+            f"warning: {at_once} runs at once, of up to {most} workers each, "
+            f"share {usable_cores()} cores"
+        )
+    elif ("auto", 1) in workers:
+        say(
+            f"warning: {at_once} runs at once on {usable_cores()} cores leave each run one "
+            "worker; jobs=1 does not"
+        )
+
+
+def _check_folder(folder: Path, root: Path, subdir: str, others: Sequence[Path]) -> None:
     """Raise ConfigError for a folder that a job cannot have."""
     key = "hydra.sweep.subdir"
-    if folder in [job.folder for job in others]:
+    if folder in others:
         problem = "is the folder of two runs: add ${hydra.job.num} to it"
         raise ConfigError(key, folder.name, problem)
     require(folder.parent == root, key, subdir, "the name of one folder, in the sweep's")
