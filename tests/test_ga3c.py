@@ -471,3 +471,13 @@ class TestSharedBuffers:
         assert buffers.busy_agents == 2
         assert network.acquire_slot() == 0
         assert agent.status[0] == WORKING
+
+
+def test_returns_that_do_not_correct_for_the_lag_are_warned_of() -> None:
+    def warnings(**settings: Any) -> list[str]:
+        return [line for line in load_experiment(ga3c(**settings)).warnings if "vtrace" in line]
+
+    assert warnings()
+    assert not warnings(backend__lag="accept")
+    assert not warnings(returns="a3c_exp.returns.VTrace")
+    assert not warnings(algorithm={"_target_": "a3c_exp.algorithms.PPO"})

@@ -15,7 +15,7 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs.info import EPISODE_COLUMNS
 from a3c_exp.errors import one_line, place_of
-from a3c_exp.run import checkpoint, files, run_folder
+from a3c_exp.run import checkpoint, files, outcome, run_folder
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.event_file import EventFile, header
 from a3c_exp.run.files import Appender, RunOutput, amount, log, set_aside
@@ -118,6 +118,24 @@ class StopRules(Own):
         )
         ((rule, _),) = self._run.statistics.left.most_common(1) or [(silent, 0)]
         return rule
+
+
+class CollapseWarning(Own):
+    """Says once that training returns have fallen far below what the run had reached."""
+
+    _is_said = False
+
+    def on_tick(self, run: RunView) -> None:
+        statistics = self._run.statistics
+        if self._is_said or not statistics.peak.has_collapsed(statistics.steps):
+            return
+
+        self._is_said = True
+        mean = statistics.mean_return
+        highest = statistics.peak.highest
+        assert mean is not None
+        assert highest is not None
+        log.warning("%s", outcome.collapse(run.folder, mean, highest))
 
 
 class Curves(Own):

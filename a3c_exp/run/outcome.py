@@ -17,7 +17,7 @@ from a3c_exp.core.experiment import Experiment, Stop
 from a3c_exp.errors import FAILED
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
-from a3c_exp.run.run_folder import best_checkpoint
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
 
 RULES = [rule.name for rule in fields(Stop)]
 
@@ -101,6 +101,23 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
         " | ".join(facts),
         *([f"{rejected:,} updates rejected"] if rejected else []),
     ]
+
+
+def collapse(folder: Path, mean: float, peak: float) -> str:
+    """Return a sentence about training returns that have fallen far below their peak.
+
+    folder: of the run. mean: over the last 100 episodes. peak: the highest of these means.
+    """
+    best = folder / CHECKPOINTS / BEST
+    remedy = (
+        f"{short(best)} has the policy of the best evaluation"
+        if best.exists()
+        else "no evaluation has kept a better policy (eval.every)"
+    )
+    return (
+        f"training returns have collapsed: {return_text(mean)} in the mean of the last 100 "
+        f"episodes, {return_text(peak)} before; {remedy}"
+    )
 
 
 def next_commands(

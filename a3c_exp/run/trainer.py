@@ -266,6 +266,7 @@ class Trainer:
         self._curves = callbacks.Curves(self)
         self._own: list[callbacks.Own] = [
             self._rules,
+            callbacks.CollapseWarning(self),
             self._evaluations,
             self._checkpoints,
             self._curves,
@@ -547,6 +548,8 @@ class Trainer:
         summary["unwritten"] = sorted(self.output.unwritten)
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
+        if (peak := summary["collapsed_from"]) is not None:
+            log.warning("%s", outcome.collapse(self.folder, summary["mean_return_100"], peak))
         if self.sweep is None:
             for line in outcome.next_commands(
                 summary["stop_reason"], self.folder, self.config, self.experiment
