@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -132,6 +133,8 @@ class Acting(Callback):
                 run.set_multipliers(learning_rate=0.0)
             case "raise":
                 raise ValueError("scripted to fail")
+            case "exit":
+                sys.exit(3)
 
 
 def act(folder: Path, deed: str, **settings: Any) -> Any:
@@ -187,6 +190,7 @@ def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Pat
     ("deed", "words"),
     [
         ("raise", "scripted to fail"),
+        ("exit", "SystemExit: 3"),
         ("mine\n", "is no name of a curve"),
         ("step", "is no name of a curve"),
         ("between steps", "'float' object cannot be interpreted as an integer"),

@@ -105,9 +105,9 @@ class EnvBatch(Protocol):
         """Take actions [K, ...], each already within the bounds of `action_space`. Only after
         `reset`."""
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """An image [height, width, 3] of the first environment; None if it draws in a window of its
-        own."""
+    def render(self) -> Any:
+        """An image of the first environment, uint8 [height, width, 3]; also one in gray or with
+        transparency, or of floats from 0 to 1. None if it draws in a window of its own."""
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
         """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even

@@ -11,7 +11,6 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
-from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, short
@@ -182,10 +181,9 @@ class SyncEnvBatch:
     def _error(self, error: BaseException, index: int) -> EnvError:
         return env_error(error, self._name, index=index, step=self._tick - self._began[index])
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """An image of the first environment; None if it draws in a window of its own."""
-        frame: Any = self._envs[0].render()
-        return None if frame is None else np.asarray(frame, np.uint8)
+    def render(self) -> Any:
+        """What the first environment draws: see `EnvBatch.render`."""
+        return self._envs[0].render()
 
     def close(self) -> None:
         """Close all, until time is up. Raises the first error of those that could not be closed."""

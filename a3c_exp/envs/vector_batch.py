@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import AnswerCheck, rewards_of
@@ -124,10 +123,10 @@ class VectorEnvBatch:
             final_info=final_infos(info, ended),
         )
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """An image of the first environment; None if it draws in a window of its own."""
+    def render(self) -> Any:
+        """What the first environment draws: see `EnvBatch.render`."""
         frames: Any = self._env.render()
-        return None if frames is None or frames[0] is None else np.asarray(frames[0], np.uint8)
+        return None if frames is None else frames[0]
 
     def close(self) -> None:
         self._env.close()

@@ -14,7 +14,7 @@ from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs.info import EPISODE_COLUMNS
-from a3c_exp.errors import one_line, place_of
+from a3c_exp.errors import FAILURES, one_line, place_of
 from a3c_exp.run import checkpoint, files, outcome, run_folder
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.event_file import EventFile, header
@@ -425,14 +425,16 @@ class CallbackList:
         """Call a moment's method of all callbacks that have one. One that logs a point while it is
         told of a point is not told of its own. What a callback whose `on_error` is raise has raised
         comes after all have been told."""
-        raised: list[Exception] = []
+        raised: list[BaseException] = []
         for callback, method in self._listeners[moment]:
             if method in self._telling:
                 continue
             self._telling.append(method)
             try:
                 method(self._run, *arguments)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit, and panics of packages in Rust
                 if callback.on_error == "raise":
                     raised.append(error)
                 else:
@@ -450,7 +452,7 @@ class CallbackList:
             try:
                 with_this = states | {name: callback.state_dict() or {}}
                 checkpoint.require_plain(with_this)
-            except Exception as error:
+            except FAILURES as error:
                 self._warn_once(f"checkpoints have no state of callback {name}", error)
             else:
                 states = with_this
@@ -461,12 +463,12 @@ class CallbackList:
         for name in states.keys() & self._users.keys():
             try:
                 self._users[name].load_state_dict(states[name])
-            except Exception as error:
+            except FAILURES as error:
                 self._warn_once(
                     f"callback {name} begins anew, since its state does not fit it", error
                 )
 
-    def _warn_once(self, what: str, error: Exception) -> None:
+    def _warn_once(self, what: str, error: BaseException) -> None:
         if what not in self._failed:
             self._failed.add(what)
             log.warning("%s: %s%s", what, one_line(error), place_of(error))

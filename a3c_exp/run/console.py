@@ -83,7 +83,7 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
                     return
                 self.stream.write(text[start : start + PIECE])
                 self.stream.flush()
-        except (OSError, ValueError):  # the terminal has gone, or the stream is closed
+        except Exception:  # the terminal has gone, or a program's own stream fails
             self.live = False
             self._line = ""
 
@@ -114,7 +114,7 @@ class _File(logging.FileHandler):
 
 def _polling(stream: TextIO) -> select.poll | None:
     """What tells whether a stream takes something; None if it is no file of the system's."""
-    with suppress(AttributeError, OSError, ValueError):
+    with suppress(Exception):
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
         return poll
@@ -122,13 +122,13 @@ def _polling(stream: TextIO) -> select.poll | None:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    with suppress(AttributeError, ValueError):  # a program's own stream, or a closed one
+    with suppress(Exception):  # a program's own stream, or a closed one
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     return False
 
 
 def _columns(stream: TextIO) -> int:
-    with suppress(AttributeError, OSError, ValueError):
+    with suppress(Exception):
         return os.get_terminal_size(stream.fileno()).columns or 80
     return 80
 

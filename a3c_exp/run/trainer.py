@@ -361,8 +361,8 @@ class Trainer:
         evaluation and no save."""
         try:
             self._callbacks.tell(moment, *arguments)
-        except Exception as error:
-            if not self._ending:
+        except BaseException as error:
+            if not self._ending or isinstance(error, KeyboardInterrupt):
                 raise
             self._fail(error)
 
