@@ -216,8 +216,8 @@ class Tracker(Callback):
 class Wandb(Tracker):
     """Sends a run to Weights & Biases. See `Tracker`.
 
-    project, entity, tags: W&B's own. mode: offline writes files for `wandb sync` and makes no
-        connection.
+    project, entity, tags: W&B's own. mode: offline, which it also is without a login, writes files
+        for `wandb sync` and makes no connection.
     folder: of W&B's own files; None: the run's folder, in which W&B makes wandb/.
     rows: that the run has there.
     """
@@ -234,6 +234,13 @@ class Wandb(Tracker):
     def on_start(self, run: RunView) -> None:
         import wandb
 
+        mode = self.mode
+        if mode == "online" and not wandb.login(prompt=False, verify=False):
+            mode = "offline"
+            log.warning(
+                "W&B is offline: it has no login (wandb login), or WANDB_MODE says so. "
+                "Later wandb sync sends its files"
+            )
         self.connection = wandb.init(
             project=self.project,
             entity=self.entity,
@@ -243,7 +250,7 @@ class Wandb(Tracker):
             dir=self.folder or str(run.folder),
             id=self.id,
             resume=None if self.id is None else "allow",
-            mode=self.mode,
+            mode=mode,
             config=dict(run.config),
             allow_val_change=True,  # a resumed run may have other total_steps
             reinit="create_new",
@@ -254,7 +261,7 @@ class Wandb(Tracker):
         self.connection.define_metric("*", step_metric=STEP)
         log.info(
             "W&B: %s",
-            self.connection.url if self.mode == "online" else Path(self.connection.dir).parent,
+            self.connection.url if mode == "online" else Path(self.connection.dir).parent,
         )
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, Any]) -> None:

@@ -225,7 +225,7 @@ COLOR = [[[10, 20, 30], [0, 128, 255]]]
 def test_images_of_any_form_are_filmed(drawn: Any, expected: Any) -> None:
     pytest.importorskip("moviepy")
     recorder = Recorder(Path("film.mp4"))
-    recorder(SimpleNamespace(render=lambda: drawn))  # type: ignore[arg-type]
+    recorder(SimpleNamespace(render=lambda: drawn))
     [frame] = recorder._frames
     assert frame.dtype == np.uint8 and frame.tolist() == expected
 

@@ -131,6 +131,18 @@ def test_wandb_has_every_point_once_also_of_a_resumed_run(backend: str, tmp_path
     assert told["stop_reason"] == '"total_steps"'
 
 
+def test_wandb_without_a_login_asks_nothing_and_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="W&B: pip install 'a3c-exp[wandb]'")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # where nobody listens
+    train_config(config(callbacks=[{"_target_": "a3c_exp.callbacks.Wandb"}]), tmp_path)
+    assert "W&B is offline" in (tmp_path / "train.log").read_text()
+    assert [each.project for each in of_kind(tmp_path, "run")] == ["a3c_exp"]
+
+
 def test_the_runs_of_a_sweep_share_a_group(tmp_path: Path, in_process: None) -> None:
     """Also one that is resumed outside of the sweep."""
     pytest.importorskip("wandb", reason="W&B: pip install 'a3c-exp[wandb]'")

@@ -187,7 +187,7 @@ class Recorder:
         if self._failed or len(self._frames) >= self.MAX_FRAMES:
             return
         try:
-            frame = _image(env.render())
+            frame = _rgb(env.render())
             if self._frames and frame.shape != self._frames[0].shape:
                 raise ValueError(f"the size of its images changes to {frame.shape[:2]}")
         except FAILURES as error:
@@ -225,7 +225,7 @@ class Recorder:
         return Video(self._path, self._frames[0])
 
 
-def _image(drawn: object) -> NDArray[np.uint8]:
+def _rgb(drawn: object) -> NDArray[np.uint8]:
     """A drawn image as uint8 [height, width, 3]: see `EnvBatch.render`. Raises ValueError for what
     is none."""
     pixels = np.asarray(drawn)

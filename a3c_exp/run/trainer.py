@@ -413,7 +413,9 @@ class Trainer:
         events = self.experiment.backend.run(context, self._store)
         with interruptions(self.interruption):
             try:
+                self.interruption.at_once = True  # a tracker may wait for its server
                 self.tell("on_start")
+                self.interruption.at_once = False
                 self._drain(events)
                 if self._stop_reason != "interrupted":
                     self._end_workers(events)  # those that were not waited for
@@ -437,7 +439,7 @@ class Trainer:
                     BaseException
                 ) as error:  # workers that cannot be ended do not keep the state from being saved
                     self._fail(error)
-                self.interruption.may_break_in = False
+                self.interruption.may_break_in = self.interruption.at_once = False
             return self._finish()
 
     def _end_workers(self, events: Generator[Event | None, None, None]) -> None:
@@ -557,6 +559,7 @@ class Trainer:
                 log.info("  %s", line)
         self._ending = False  # all is saved
         self.interruption.may_break_in = True
+        self.interruption.at_once = self.interruption.signal is None
         try:
             self.tell("on_end", summary)
         except Exception as error:
