@@ -33,6 +33,11 @@ evaluation does."""
 MOST_PARAMS = 100  # of a request of MLflow's
 
 
+def _warn_without_evaluations(run: RunView, consequence: str) -> None:
+    if (run.config.get("eval") or {}).get("every") is None:
+        log.warning("%s: with eval.every=null there are no evaluations", consequence)
+
+
 @dataclass(kw_only=True)
 class NoImprovement(Checked, Callback):
     """Ends a run after so many evaluations in a row without a better mean return."""
@@ -44,10 +49,7 @@ class NoImprovement(Checked, Callback):
     count: int = field(default=0, init=False)
 
     def on_start(self, run: RunView) -> None:
-        if (run.config.get("eval") or {}).get("every") is None:
-            log.warning(
-                "NoImprovement never ends this run: with eval.every=null there are no evaluations"
-            )
+        _warn_without_evaluations(run, "NoImprovement never ends this run")
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         self.count = 0 if result.mean_return > self.best else self.count + 1
@@ -89,7 +91,8 @@ class MetricTarget(Callback):
 @dataclass(kw_only=True)
 class Histograms(Checked, Callback):
     """Logs the distributions of the parameters and of a gradient, by part (actor, critic, encoder),
-    with one of so many points; and the share of gradients that are clipped, as train/clipped.
+    with the first point, every so many points and at the end; and the share of gradients that are
+    clipped, as train/clipped.
 
     A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a part.
     """
@@ -110,13 +113,20 @@ class Histograms(Checked, Callback):
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         if "train/n_updates" not in values:  # of an evaluation, or of a callback
             return
-        self.count += 1
         if self.count % self.points == 0:
-            for name, parameters in run.module().parameter_groups().items():
-                if parts := [each.detach().numpy().ravel() for each in parameters]:
-                    run.log_histogram(f"parameters/{name}", np.concatenate(parts))
-            for name, numbers in self.gradients.items():
-                run.log_histogram(f"gradients/{name}", numbers)
+            self._log(run)
+        self.count += 1
+
+    def on_trained(self, run: RunView) -> None:
+        if (self.count - 1) % self.points:  # the last point has none
+            self._log(run)
+
+    def _log(self, run: RunView) -> None:
+        for name, parameters in run.module().parameter_groups().items():
+            if parts := [each.detach().numpy().ravel() for each in parameters]:
+                run.log_histogram(f"parameters/{name}", np.concatenate(parts))
+        for name, numbers in self.gradients.items():
+            run.log_histogram(f"gradients/{name}", numbers)
 
 
 @dataclass(kw_only=True)
@@ -127,6 +137,7 @@ class Videos(Callback):
     stays_inside = True
 
     def on_start(self, run: RunView) -> None:
+        _warn_without_evaluations(run, "Videos films nothing in this run")
         run.record_evaluations()
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:

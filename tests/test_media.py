@@ -91,6 +91,17 @@ def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None
     assert final.min() - 1e-6 <= last[0, 0] and last[-1, 1] <= final.max() + 1e-6
 
 
+def test_a_run_of_few_points_has_histograms_of_its_first_and_its_end(tmp_path: Path) -> None:
+    histograms = {"_target_": "a3c_exp.callbacks.Histograms"}
+    done = train(tmp_path, callbacks=[histograms], log__every=40)
+    points = [
+        point for point in read_points(tmp_path / "metrics.csv") if "train/n_updates" in point
+    ]
+    assert 1 < len(points) < 10
+    first, last = (step for step, _ in tensors(tmp_path)["parameters/actor"])
+    assert first == points[0]["step"] and last == done.summary["steps"]
+
+
 def test_a_part_without_parameters_has_no_histogram(tmp_path: Path) -> None:
     histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
     train_config(
@@ -120,6 +131,12 @@ def test_a_video_of_each_evaluation(backend: str, tmp_path: Path) -> None:
         done.summary["best_eval_return"]
         == train(tmp_path / "none", SCRIPTED, **settings).summary["best_eval_return"]
     )
+
+
+def test_a_run_without_evaluations_says_that_it_films_none(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    train(tmp_path, SCRIPTED, callbacks=[VIDEOS], eval__every=None)
+    assert "eval.every=null" in (tmp_path / "train.log").read_text()
 
 
 def test_a_video_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
