@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -147,6 +149,27 @@ class TestErrors:
     ) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert f"a3c-exp[{extra}]" in refused(lambda: made(Gym(id=name)), "id", name)
+
+    def test_a_package_that_registers_lacks_another_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "shimmy.py").write_text("import imageio_that_is_missing\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "shimmy", raising=False)
+        name = "dm_control/cartpole-balance-v0"
+        assert "imageio_that_is_missing" in refused(lambda: made(Gym(id=name)), "id", name)
+
+    @pytest.mark.parametrize(("module", "key"), [("ale_py.vector_env", "game"), ("cv2", "crop")])
+    def test_atari_lacks_a_part(
+        self, module: str, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("ale_py")
+        pytest.importorskip("cv2")
+        spec = ModuleSpec(module, None, origin="there")
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+        monkeypatch.setitem(sys.modules, module, None)
+        pong = Atari(game="pong", crop=(0, 210, 0, 160))
+        assert module in refused(lambda: pong.make(1, [0]), key)
 
     def test_the_package_of_atari_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -221,6 +221,8 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
     for plugin in ("no_such_plugin", "", ".relative", "../broken_plugin", "a\0b", "broken_plugin"):
         problem = refused(partial(import_plugins, [plugin]), "plugins", plugin)
         assert "Error: " in problem
+    (tmp_path / "leaving_plugin.py").write_text("raise SystemExit(2)\n")
+    assert "SystemExit" in refused(partial(import_plugins, ["leaving_plugin"]), "plugins")
     node = {"_target_": "broken_plugin.X"}
     make = lambda: build(node, Shape, "it", plugins=["broken_plugin"])  # type: ignore[type-abstract]  # noqa: E731
     problem = refused(make, "it._target_", "broken_plugin.X")

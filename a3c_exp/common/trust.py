@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from a3c_exp.common.settings import flatten
-from a3c_exp.errors import ConfigError, one_line, place_of
+from a3c_exp.errors import FAILURES, ConfigError, one_line, place_of
 
 PACKAGE = "a3c_exp"
 
@@ -36,7 +36,7 @@ def import_plugins(plugins: Sequence[str]) -> None:
     for plugin in plugins:
         try:
             importlib.import_module(plugin)
-        except Exception as error:  # a user's module may raise anything
+        except FAILURES as error:  # a user's module may raise anything
             absent = isinstance(error, ModuleNotFoundError) and error.name == plugin
             place = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
             raise ConfigError(

@@ -81,11 +81,11 @@ HARMLESS_WRAPPERS = frozenset(
 def register(start: str, key: str, value: str) -> None:
     """Register the environments whose names begin with `start`, one of PACKAGES.
 
-    Raises ConfigError about a setting if their package is not installed.
+    Raises ConfigError about a setting if their package is not installed, or lacks another one.
     """
     package, extra = PACKAGES[start]
     require_package(key, value, extra, package)
-    gymnasium.register_envs(importlib.import_module(package))
+    imported(package, key, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ class Gym(Environment):
         if name not in gymnasium.registry and REGISTERED in self.__dict__:
             gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
         if module:
-            _import(module, "id", self.id)
+            imported(module, "id", self.id)
         elif start := next(filter(name.startswith, PACKAGES), None):
             register(start, "id", self.id)
         elif name not in gymnasium.registry and importlib.util.find_spec("ale_py"):
@@ -267,7 +267,7 @@ class Gym(Environment):
             require_package("engine", ENVPOOL, ENVPOOL)
         path = "envpool:make_gymnasium" if self.engine == ENVPOOL else self.engine
         module, _, name = path.rpartition(":")
-        make: Any = getattr(_import(module, "engine", self.engine), name, None)
+        make: Any = getattr(imported(module, "engine", self.engine), name, None)
         require(callable(make), "engine", self.engine, f"a function of {module}: it has no {name}")
         # A worker has a core of its own: more threads of EnvPool would share it.
         threads = {"num_threads": 1} if self.engine == ENVPOOL else {}
@@ -370,7 +370,8 @@ def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
         raise ConfigError(key, name, f"imports {module}: allow it with plugins=[{package}]")
 
 
-def _import(module: str, key: str, value: str) -> Any:
+def imported(module: str, key: str, value: object) -> Any:
+    """A module. Raises ConfigError about a setting if it cannot be imported."""
     with refused(key, value, f"the module {module} cannot be imported"):
         return importlib.import_module(module)
 
@@ -378,7 +379,7 @@ def _import(module: str, key: str, value: str) -> Any:
 def _wrapper(name: str) -> Callable[..., Env]:
     """The wrapper class of that name. Raises ConfigError where there is none."""
     module, _, attribute = name.rpartition(":")
-    source = _import(module, "wrappers", name) if module else gymnasium.wrappers
+    source = imported(module, "wrappers", name) if module else gymnasium.wrappers
     # gymnasium imports some when they are asked for
     with refused("wrappers", name, "cannot be imported"):
         found = getattr(source, attribute, None)
