@@ -21,7 +21,7 @@ from a3c_exp.core.normalization import NormalizedObservations
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment, close_within
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.inputs import PICTURE, observation_form
 from a3c_exp.optimizers import Optimizer, RMSProp, TorchOptimizer
@@ -215,14 +215,19 @@ class Experiment(Checked):
         )
         build_loss = loss_builder(self.algorithm)
         action_values = self.algorithm.target_every is not None
-        network = self.network.build(
-            space,
-            env.action_space,
-            rng,
-            seed=seed,
-            build_loss=build_loss,
-            action_values=action_values,
-        )
+        try:
+            network = self.network.build(
+                space,
+                env.action_space,
+                rng,
+                seed=seed,
+                build_loss=build_loss,
+                action_values=action_values,
+            )
+        except MemoryError as error:
+            name = self.network.module_class.__name__
+            problem = f"is too large for the memory, with observations {space.shape}"
+            raise ConfigError("network", name, f"{problem}: {one_line(error)}") from error
         normalized.prepare(network)
         return network
 

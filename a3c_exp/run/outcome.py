@@ -14,11 +14,14 @@ from typing import Any
 
 from a3c_exp.common.trust import PACKAGE, texts_to_trust
 from a3c_exp.core.experiment import Experiment, Stop
+from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.errors import FAILED
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
 
+LARGE_NETWORK = 20_000_000
+"""Parameters: ten times those of the largest preset."""
 RULES = [rule.name for rule in fields(Stop)]
 
 
@@ -44,6 +47,21 @@ def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
         f"{workers} worker{'s' * (workers > 1)} of {envs} environment{'s' * (envs > 1)} each, "
         f"backend {type(experiment.backend).__name__.lower()}, network {network.__name__}",
         f"folder: {short(folder)}",
+    ]
+
+
+def size_warning(spec: StoreSpec) -> list[str]:
+    """A line on the memory that a network takes which is larger than most are meant to be."""
+    if spec.size < LARGE_NETWORK:
+        return []
+    vector = 4 * spec.size  # float32
+    states = spec.workers if spec.optimizer_state_per_worker else 1
+    checkpoint = (1 + states * spec.optimizer.state_rows) * vector
+    return [
+        f"network: {spec.size:,} parameters take {amount(spec.nbytes())}B that workers share, "
+        f"{amount(2 * vector)}B more in each worker, and {amount(checkpoint)}B a checkpoint. "
+        "Smaller images need fewer: "
+        "'env.wrappers=[{ResizeObservation: {shape: [84, 84]}}]' (docs/images.md)"
     ]
 
 

@@ -128,7 +128,8 @@ def session(
             # a resumed run has not ended any more
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)
             log.info(network.runtime.description, extra=ONLY_FILE)
-            for warning in (*experiment.warnings, *network.warnings):
+            size = outcome.size_warning(store.spec)
+            for warning in (*experiment.warnings, *network.warnings, *size):
                 log.warning("%s", warning)
         except (OSError, UnreadableError) as error:
             raise FolderError(folder, f"cannot be written: {error}") from error
