@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from a3c_exp.common.reading import regular_only
 from a3c_exp.errors import printable, say
 from a3c_exp.run.files import log
 
@@ -101,6 +102,10 @@ class _File(logging.FileHandler):
     run."""
 
     _failed = False
+
+    def _open(self) -> io.TextIOWrapper:
+        path = self.baseFilename
+        return open(path, "a", encoding=self.encoding, errors=self.errors, opener=regular_only)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not self._failed:

@@ -18,7 +18,8 @@ class Interruption:
 
     signal: the first one that interrupted, but SIGUSR2 if that has come too; None before.
     count: how many have interrupted. may_break_in: whether a second Ctrl-C raises
-        KeyboardInterrupt. at_once: any signal does, the first one too.
+        KeyboardInterrupt. at_once: any signal does, the first one too. writing: whether a file is
+        being written, into which a third signal breaks instead.
     save_requested: whether SIGUSR1 has asked for a checkpoint that has not been written yet.
     """
 
@@ -26,6 +27,7 @@ class Interruption:
     count: int = 0
     may_break_in: bool = True
     at_once: bool = False
+    writing: bool = False
     save_requested: bool = False
 
 
@@ -45,7 +47,10 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
         if interruption.signal is None or signum == signal.SIGUSR2:
             interruption.signal = signum
         again = interruption.count > 1 and signum == signal.SIGINT
-        if interruption.may_break_in and (again or interruption.at_once):
+        if interruption.writing:
+            if interruption.count > 2:
+                raise KeyboardInterrupt
+        elif interruption.may_break_in and (again or interruption.at_once):
             interruption.may_break_in = False  # a third one would break off the end of the workers
             raise KeyboardInterrupt(signal_code(interruption.signal))
 
