@@ -17,6 +17,7 @@ import numpy as np
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.ranges import Checked, Count
+from a3c_exp.common.reading import regular_only
 from a3c_exp.common.settings import flatten
 from a3c_exp.core.callback import Callback as Callback
 from a3c_exp.core.callback import EvalResult as EvalResult
@@ -24,6 +25,7 @@ from a3c_exp.core.callback import Media
 from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import RECENT, Event
 from a3c_exp.errors import one_line, require_package
+from a3c_exp.run.run_folder import SUMMARY_FILE, TRACE_FILE
 
 log = logging.getLogger("a3c_exp")
 
@@ -179,8 +181,9 @@ class Profile(Callback):
         ]
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
         # else the disk is full, or another run's folder may be there
-        if "summary.json" not in summary["unwritten"]:
-            (run.folder / "trace.json").write_text(json.dumps({"traceEvents": self.spans}))
+        if SUMMARY_FILE not in summary["unwritten"]:
+            with open(run.folder / TRACE_FILE, "w", opener=regular_only) as file:
+                json.dump({"traceEvents": self.spans}, file)
 
 
 @dataclass(kw_only=True)

@@ -33,7 +33,7 @@ from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     VIDEOS,
     best_checkpoint,
-    check_links,
+    check_places,
     numbered_checkpoints,
 )
 
@@ -128,7 +128,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
         with named("video"):
-            check_links(folder, VIDEOS)
+            name = f"{VIDEOS}/{loaded.steps}"
+            check_places(folder, VIDEOS, f"{name}.mp4", f"{name}.part.mp4")
     seeds = seeding.environment_seeds(options.seed, seeding.Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
     loaded.policy.seed(options.seed)

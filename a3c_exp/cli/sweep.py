@@ -28,7 +28,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
-from a3c_exp.run.run_folder import check_links
+from a3c_exp.run.run_folder import check_places
 
 SWEEP_DIR = "hydra.sweep.dir"
 
@@ -130,7 +130,7 @@ def _check_jobs(
             subdir,
             "the name of one folder, in the sweep's",
         )
-        if not folder.resolve().is_relative_to(root.resolve()):
+        if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         final, experiment = load_final(config, made=made, begins=begins(folder, existing))
         action = find_action(folder, final, existing)
@@ -160,7 +160,7 @@ def _run_with_hydra(
     hydra: Any, overrides: Sequence[Override], jobs: Sequence[Job], root: Path, existing: str
 ) -> int:
     """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own."""
-    check_links(root, "multirun.yaml", ".submitit")
+    check_places(root, "multirun.yaml", ".submitit")
     # Hydra's numbers of jobs change with the values that are added to a sweep, so it is not to name
     # their folders.
     words = [

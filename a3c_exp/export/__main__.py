@@ -54,9 +54,9 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
     from a3c_exp.export.onnx_file import write_policy
-    from a3c_exp.run.run_folder import check_links
+    from a3c_exp.run.run_folder import check_places
 
-    check_links(folder, "policy.onnx")
+    check_places(folder, "policy.onnx")
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
         print(printable(f"{path}: {write_policy(path, folder, loaded, options.steps)}"))

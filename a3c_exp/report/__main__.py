@@ -26,7 +26,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.errors import exit_code, named, printable
 from a3c_exp.report.report import PAGE, Report
 from a3c_exp.report.runs import find_curve, find_runs
-from a3c_exp.run.run_folder import check_links
+from a3c_exp.run.run_folder import check_places
 
 FOLDER = "report"
 
@@ -51,7 +51,7 @@ def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
     target = expanded(to) if to else expanded(folders[0]) / FOLDER
     if not to:
         with named("to"):
-            check_links(folders[0], FOLDER)
+            check_places(folders[0], FOLDER)
     runs, left_out = find_runs(folders)
     report = Report(runs, left_out, None if curve is None else find_curve(runs, curve))
     print(printable(report.text()))

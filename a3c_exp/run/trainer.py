@@ -66,7 +66,7 @@ def session(
     resume: bool = False,
     overrides: Sequence[str] = (),
     label: str | None = None,
-    make_room: Callable[[], None] | None = None,
+    make_room: Callable[[], object] = lambda: None,
 ) -> Iterator[Trainer]:
     """Within: the trainer of a run in `folder`; with `resume`, from the latest checkpoint there.
 
@@ -76,8 +76,8 @@ def session(
     overrides: those of this run alone, for its summary. label: of a run of a sweep, whose runs lie
     in one folder. If it is not empty the terminal shows the run's warnings alone, with this in
     front. None: it is part of none.
-    make_room: deletes an earlier run's files in the folder. Called when all has been read and
-    nothing written.
+    make_room: deletes an earlier run's files in the folder. Called when all has been read, and the
+    configuration has been written but has not its name yet.
     Raises FolderError for a checkpoint that cannot be used, before anything is written, and for a
     folder that cannot be written to.
     """
@@ -101,13 +101,13 @@ def session(
                 state, latest, warning = load_latest(folder)
                 _restore(store, statistics, state, folder)
                 network.check_constants(state["store"], folder)
-            if make_room is not None:
-                make_room()
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             # else it is the last: a folder that cannot be written to keeps the run that it has
             if not resume:
-                files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
-            terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
+                files.write_text(
+                    folder / run_folder.CONFIG_FILE, run_folder.config_text(config), make_room
+                )
+            terminal = stack.enter_context(run_log(folder / run_folder.LOG_FILE, label=label or ""))
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
