@@ -7,6 +7,7 @@ import logging
 import math
 import re
 import textwrap
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,7 +24,7 @@ from a3c_exp.common.reading import UnreadableError
 from a3c_exp.core.events import Episodes
 from a3c_exp.run import files
 from a3c_exp.run.event_file import EventFile, header, hparams
-from a3c_exp.run.metrics import PointsTable, earlier_points, read_points
+from a3c_exp.run.metrics import PointsTable, read_points
 from a3c_exp.run.run_folder import config_text
 
 # metrics.csv.
@@ -34,13 +35,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.csv"
 
 
-def resume(path: Path, steps: int, seconds: float) -> PointsTable:
-    return PointsTable(path, earlier_points(path, steps, seconds))
-
-
 def test_each_point_is_a_row_at_once_and_a_new_name_a_column(path: Path) -> None:
     """With a gap in the rows before."""
-    table = PointsTable(path, [])
+    table = PointsTable(path, 0, 0.0)
     assert path.read_text() == "step,wall_seconds\n"
     table.log({"step": 100, "wall_seconds": 0.25, "rollout/ep_rew_mean": 1.5})
     table.log({"step": 150, "wall_seconds": 0.375, "eval, of 10": math.inf, "loss": math.nan})
@@ -60,13 +57,47 @@ def test_a_resumed_run_goes_on_without_what_came_after_its_checkpoint(path: Path
     path.write_text(
         "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n300,3.0,300,\n90,185.5,,7.0\n400,4.0,4"
     )
-    table = resume(path, 200, 2.12349)
+    table = PointsTable(path, 200, 2.12349)
+    assert (table.kept["n"], table.dropped["n"]) == (200, 300)
     table.log({"step": 250, "wall_seconds": 2.5, "n": 250})
     table.close()
     assert (
         path.read_text()
-        == "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n90,2.123,,7.0\n250,2.5,250,\n"
+        == "step,wall_seconds,n,eval\n90,2.123,,7.0\n100,1.0,100,\n200,2.0,200,\n250,2.5,250,\n"
     )
+
+
+def test_the_rows_of_a_run_that_has_ended_are_in_the_order_of_their_steps(path: Path) -> None:
+    """An evaluation's is late: it has the step of the parameters that were evaluated."""
+    table = PointsTable(path, 0, 0.0)
+    for step, name in ((10, "a"), (30, "a"), (20, "b"), (40, "a"), (30, "b"), (5, "b"), (50, "a")):
+        table.log({"step": step, "wall_seconds": step, name: step})
+    assert [point["step"] for point in read_points(path)] == [10, 30, 20, 40, 30, 5, 50]
+    table.close()
+    points = read_points(path)
+    assert [point["step"] for point in points] == [5, 10, 20, 30, 30, 40, 50]
+    assert [("a" in point, point.get("a"), point.get("b")) for point in points[3:5]] == [
+        (True, 30, None),
+        (False, None, 30),
+    ]
+
+
+def test_memory_does_not_grow_with_the_points(path: Path) -> None:
+    """Neither while they come, nor where a new name has the table written again, nor at the end."""
+    table = PointsTable(path, 0, 0.0)
+    point = {f"name{n}": n / 7 for n in range(20)}
+    tracemalloc.start()
+    try:
+        for step in range(5000):
+            table.log({"step": step, "wall_seconds": step, **point})
+        table.log({"step": 10, "wall_seconds": step, "new": 1.0})
+        table.close()
+        PointsTable(path, 4000, 4000.0).close()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size > 1_000_000
+    assert most < 200_000
 
 
 DAMAGE = ["1,0.5,2,3\n", "1\n", "2,x,1\n", "2,,1\n", f"2,1,{'9' * 200_000}\n"]
@@ -81,7 +112,7 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
     with pytest.raises(UnreadableError, match="is no point"):
         read_points(path)
     with caplog.at_level(logging.WARNING, "a3c_exp"):
-        resume(path, 1000, 9.0).close()
+        PointsTable(path, 1000, 9.0).close()
     assert read_points(path) == []
     assert path.with_name("metrics.csv.old").read_text() == content
     [record] = caplog.records
@@ -93,7 +124,7 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
 def test_what_a_full_disk_did_not_take_is_written_with_the_next_point_or_at_the_end(
     names: list[str], is_last: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = PointsTable(path, [])
+    table = PointsTable(path, 0, 0.0)
     full = Mock(side_effect=OSError("the disk is full"))
     points: list[dict[str, float]] = [{"step": 0, "wall_seconds": 0, "a": 0}]
     points += [

@@ -20,7 +20,7 @@ from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.event_file import EventFile, header
 from a3c_exp.run.files import Appender, RunOutput, amount, log, set_aside
 from a3c_exp.run.interruption import Interruption
-from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, earlier_points
+from a3c_exp.run.metrics import SECONDS, STEP, PointsTable
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
 from a3c_exp.run.statistics import RunStatistics
 
@@ -150,8 +150,7 @@ class Curves(Own):
         super().__init__(run)
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
-        path = run.folder / METRICS_FILE
-        self._table = PointsTable(path, earlier_points(path, run.steps, run.seconds))
+        self._table = PointsTable(run.folder / METRICS_FILE, run.steps, run.seconds)
         self._events = EventFile(run.folder, start=run.steps + 1)
         self._events.write(summary=header(run.config))
         self._by_time = every is None
