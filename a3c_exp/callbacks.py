@@ -30,8 +30,7 @@ from a3c_exp.run.run_folder import SUMMARY_FILE, TRACE_FILE
 log = logging.getLogger("a3c_exp")
 
 STEP = "global_step"
-"""The x axis of all curves in W&B, whose own step counts rows, and may not go back: a point of an
-evaluation does."""
+"""The x axis of all curves in W&B, whose own step may not go back: that of an evaluation does."""
 MOST_PARAMS = 100  # of a request of MLflow's
 
 
@@ -221,6 +220,11 @@ class Tracker(Callback):
         self.sweep = run.sweep or self.sweep
         return self.group or self.sweep
 
+    def takes(self, run: RunView, step: int) -> bool:
+        """Whether there is a connection, and what a run logs at a step is new: a tracker keeps what
+        came after the checkpoint from which the run goes on."""
+        return self.connection is not None and step > run.dropped
+
     def sends(self, checkpoint: Path) -> bool:
         """Whether a checkpoint is one that is asked for, and there is a connection."""
         return self.connection is not None and self.checkpoints in ("both", checkpoint.stem)
@@ -233,7 +237,7 @@ class Wandb(Tracker):
     project, entity, tags: W&B's own. mode: offline, which it also is without a login, writes files
         for `wandb sync` and makes no connection.
     folder: of W&B's own files; None: the run's folder, in which W&B makes wandb/.
-    rows: that the run has there.
+    rows: the least number of the run's next row there.
     """
 
     package: ClassVar[str] = "wandb"
@@ -279,9 +283,10 @@ class Wandb(Tracker):
         )
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, Any]) -> None:
-        if self.connection is not None:
-            # offline W&B does not know of the rows of earlier sessions
-            row = max(self.rows, self.connection.step)
+        if self.takes(run, step):
+            # Offline W&B does not know of the rows of earlier sessions, nor a checkpoint of the
+            # last ones before a kill: these have smaller steps.
+            row = max(self.rows, self.connection.step, run.steps)
             self.connection.log({STEP: step, **values}, step=row)
             self.rows = row + 1
 
@@ -368,7 +373,7 @@ class Mlflow(Tracker):
             return str(client.get_experiment_by_name(self.experiment).experiment_id)
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        if self.connection is not None:
+        if self.takes(run, step):
             from mlflow.entities import Metric
 
             now = round(time.time() * 1000)
@@ -379,7 +384,7 @@ class Mlflow(Tracker):
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
         """Log images, texts and videos. MLflow has no histograms."""
-        if self.connection is None:
+        if not self.takes(run, step):
             return
         match kind:
             case "image":

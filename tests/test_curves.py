@@ -58,7 +58,7 @@ def test_a_resumed_run_goes_on_without_what_came_after_its_checkpoint(path: Path
         "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n300,3.0,300,\n90,185.5,,7.0\n400,4.0,4"
     )
     table = PointsTable(path, 200, 2.12349)
-    assert (table.kept["n"], table.dropped["n"]) == (200, 300)
+    assert (table.kept["n"], table.dropped) == (200, 300)
     table.log({"step": 250, "wall_seconds": 2.5, "n": 250})
     table.close()
     assert (
@@ -289,6 +289,24 @@ class TestARun:
         assert after[: len(before)] == before
         assert len(after) > len(before)
         assert all(int(row["step"]) <= 324 for row in after)
+
+    def test_that_is_resumed_counts_the_episodes_that_a_kept_point_knows_of(
+        self, tmp_path: Path
+    ) -> None:
+        """A checkpoint has the steps of events that come after it, but not their episodes."""
+        whole = config(total_steps=160, **THREE_STEPS)
+        before = train_config(whole, tmp_path).summary["episodes"]
+        table = tmp_path / "metrics.csv"
+        header, *rows = table.read_text().splitlines()
+        place = header.split(",").index("rollout/episodes")
+        last = rows[-1].split(",")
+        last[place] = str(before + 5)
+        table.write_text("\n".join([header, *rows[:-1], ",".join(last), ""]))
+        after = train_config(whole | {"total_steps": 320}, tmp_path, resume=True).summary
+        points = read_points(table)
+        episodes = [point["rollout/episodes"] for point in points if "rollout/episodes" in point]
+        assert episodes == sorted(episodes)
+        assert after["episodes"] == episodes[-1] > before + 5
 
 
 class TestEpisodeLog:

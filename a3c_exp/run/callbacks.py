@@ -151,6 +151,8 @@ class Curves(Own):
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
         self._table = PointsTable(run.folder / METRICS_FILE, run.steps, run.seconds)
+        run.statistics.catch_up(self._table.kept)
+        self.dropped = self._table.dropped
         self._events = EventFile(run.folder, start=run.steps + 1)
         self._events.write(summary=header(run.config))
         self._by_time = every is None

@@ -37,23 +37,24 @@ class PointsTable(Appender):
     point may be younger than the checkpoint: that of an evaluation, or the last one before it. It
     gets the checkpoint's time, so that time never goes back.
 
-    kept: the last values in kept points. dropped: the last step of each name in dropped ones.
+    kept: the last values in kept points. dropped: the last step of those that are dropped; -1 if
+        there is none.
 
     A table that another program has changed is set aside.
     """
 
     def __init__(self, path: Path, steps: int, seconds: float) -> None:
         self.kept: Point = {}
-        self.dropped: dict[str, float] = {}
+        self.dropped = -1.0
         try:
             for point in iterate_points(path):
                 if point[STEP] <= steps:
                     self.kept |= point
                 else:
-                    self.dropped |= dict.fromkeys(point, point[STEP])
+                    self.dropped = max(self.dropped, point[STEP])
         except UnreadableError as error:
             set_aside(path, str(error))
-            self.kept, self.dropped = {}, {}
+            self.kept, self.dropped = {}, -1.0
         # in the order in which they came
         self._columns = dict.fromkeys((STEP, SECONDS, *self.kept))
         self._width = len(self._columns)  # of the table on disk

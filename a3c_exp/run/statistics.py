@@ -117,6 +117,13 @@ class RunStatistics:
             return False
         return sum(self._finished_envs.values()) >= self.environments
 
+    def catch_up(self, values: Mapping[str, float]) -> None:
+        """Take up totals of the curves that are ahead of a checkpoint's: it has those of the events
+        that had come, and the steps of later ones."""
+        self.episodes = max(self.episodes, int(values.get("rollout/episodes", 0)))
+        for name, (_, curve) in COUNTS.items():
+            self.counts[name] = max(self.counts[name], int(values.get(curve or "", 0)))
+
     def window(self, seconds: float) -> dict[str, float]:
         """Values since the last call, by their names in TensorBoard; starts a new window.
 

@@ -296,6 +296,10 @@ class Trainer:
     def stopping(self) -> bool:
         return self._stop_reason is not None
 
+    @property
+    def dropped(self) -> float:
+        return self._curves.dropped
+
     def stop(self, reason: str) -> None:
         if self._stop_reason is None:
             is_own = reason not in (*FAILED, "interrupted") or self.interruption.signal is not None
