@@ -14,9 +14,11 @@ import pytest
 from refusals import Refuses, refused
 from runs import QUICK, config, content, train_config
 
+from a3c_exp import evaluate
 from a3c_exp.__main__ import main
 from a3c_exp.cli.existing import find_action
 from a3c_exp.common.reading import UnreadableError
+from a3c_exp.report import __main__ as report
 from a3c_exp.run.files import Appender, write_text
 from a3c_exp.run.run_folder import own_files
 
@@ -186,3 +188,105 @@ def test_what_comes_while_a_run_goes_on_is_not_opened(
     else:
         with pytest.raises((OSError, UnreadableError)):
             Appender(tmp_path / "file", [] if name == "file.partial" else None)
+
+
+# Other commands.
+
+
+@pytest.mark.parametrize(
+    "name", ["index.html", "runs.csv", "curves.csv", "1_CartPole-v1_curves.png"]
+)
+@pytest.mark.parametrize("to", ["report", "site"])
+def test_a_report_replaces_no_file_of_another_program(
+    name: str, to: str, run: Path, refuses: Refuses
+) -> None:
+    words = [str(run), *([f"to={to}"] if to == "site" else [])]
+    folder = run / "report" if to == "report" else Path(to)
+    put(folder, name)
+    refuses(words, "to", str(folder), main=report.main)
+    assert content(folder) == {name: b"precious"}
+
+
+def test_a_report_replaces_an_earlier_one_and_leaves_all_else(run: Path) -> None:
+    """Its tables alone are one too: without matplotlib there is no page."""
+    pytest.importorskip("matplotlib")
+    folder = run / "report"
+    assert report.main([str(run)]) == 0
+    (folder / "curves.csv").write_text("of before")
+    others = [put(folder, name) for name in ("index.html.bak", "runs.mine.csv", "figure.png")]
+    assert report.main([str(run)]) == 0
+    assert (folder / "curves.csv").read_text() != "of before"
+    assert all(path.read_text() == "precious" for path in others)
+    (folder / "index.html").unlink()
+    assert report.main([str(run)]) == 0
+    assert (folder / "index.html").exists()
+
+
+def test_a_page_in_place_of_a_reports_own_is_not_replaced(run: Path, refuses: Refuses) -> None:
+    assert report.main([str(run)]) == 0
+    page = put(run / "report", "index.html")
+    refuses([str(run)], "to", main=report.main)
+    assert page.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "mine.onnx"])
+def test_an_export_replaces_earlier_ones_alone(name: str, run: Path, refuses: Refuses) -> None:
+    onnx = pytest.importorskip("onnx", reason="pip install 'a3c-exp[onnx]'")
+    pytest.importorskip("onnxruntime")
+    from a3c_exp.export import __main__ as export
+
+    path = run / name
+    words = [str(run), "steps=8", "plugins=[scripted]"]
+    words += [] if name == "policy.onnx" else [f"file={path}"]
+    for text in ("precious", ""):
+        path.write_text(text)
+        refuses(words, "file", str(path), main=export.main)
+        assert path.read_text() == text
+    path.unlink()
+    assert export.main(words) == 0
+    path.write_bytes(path.read_bytes())
+    assert export.main(words) == 0
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    onnx.save(model, path)  # as by another program
+    refuses(words, "file", str(path), main=export.main)
+
+
+def test_an_export_does_not_take_a_devices_place(run: Path, refuses: Refuses) -> None:
+    pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
+    from a3c_exp.export import __main__ as export
+
+    fifo = run / "pipe"
+    os.mkfifo(fifo)
+    refuses([str(run), "plugins=[scripted]", f"file={fifo}"], "file", str(fifo), main=export.main)
+    assert fifo.is_fifo()
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link to itself"])
+@pytest.mark.parametrize("place", ["report", "videos", "policy.onnx"])
+def test_what_is_no_regular_file_is_refused_by_every_command(
+    place: str, kind: str, run: Path, refuses: Refuses
+) -> None:
+    from a3c_exp.export import __main__ as export
+
+    KINDS[kind](run / place)
+    name, words = str(run), ["plugins=[scripted]"]
+    match place:
+        case "report":
+            refuses([name], "to", name, main=report.main)
+        case "videos":
+            refuses([name, "video=true", *words], "video", name, main=evaluate.main)
+        case _:
+            pytest.importorskip("onnxruntime", reason="pip install 'a3c-exp[onnx]'")
+            refuses([name, *words], "run", name, main=export.main)
+
+
+def test_a_list_of_a_sweep_that_is_not_hydras_is_not_replaced(here: Path, refuses: Refuses) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    sweep = ["-m", *QUICK, "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "sweep=mine"]
+    path = put(here / "mine", "multirun.yaml", "title: precious\n")
+    refuses(sweep, "sweep", main=main)
+    assert path.read_text() == "title: precious\n"
+    path.unlink()
+    assert main(sweep) == 0
+    assert main(sweep) == 0, "it is Hydra's now"

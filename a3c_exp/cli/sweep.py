@@ -28,7 +28,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
-from a3c_exp.run.run_folder import check_places
+from a3c_exp.run.run_folder import begins_with, check_places
 
 SWEEP_DIR = "hydra.sweep.dir"
 
@@ -161,6 +161,9 @@ def _run_with_hydra(
 ) -> int:
     """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own."""
     check_places(root, "multirun.yaml", ".submitit")
+    listed = root / "multirun.yaml"
+    if listed.exists() and not begins_with(listed, "hydra:"):
+        raise FolderError(root, f"has a file that Hydra would replace: {listed.name}")
     # Hydra's numbers of jobs change with the values that are added to a sweep, so it is not to name
     # their folders.
     words = [

@@ -11,7 +11,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
+from a3c_exp.common.reading import (
+    UnreadableError,
+    check_plain,
+    expanded,
+    open_regular,
+    read_text,
+)
 from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
@@ -96,6 +102,13 @@ def check_places(folder: Path, *names: str) -> None:
                     raise FolderError(folder, f"{name} is there, and is no {kind}")
     except (OSError, RuntimeError) as error:  # a link that leads to itself
         raise FolderError(folder, f"{name} cannot be used: {one_line(error)}") from error
+
+
+def begins_with(path: Path, mark: str) -> bool:
+    """Whether a file is a regular one that begins with a text, by which its writer is known."""
+    with suppress(OSError, UnreadableError), open_regular(path) as file:
+        return file.read(len(mark)) == mark.encode()
+    return False
 
 
 def config_text(config: Mapping[str, Any]) -> str:
