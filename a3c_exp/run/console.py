@@ -26,6 +26,16 @@ PIECE = 1024
 a pipe takes 4096 bytes then."""
 
 
+class _Log(logging.Logger):
+    """The package's log. `logging.config`, as an environment's own program may use it, disables the
+    logs that it does not name, and with them train.log."""
+
+    disabled = property(lambda self: False, lambda self, value: None)
+
+
+log.__class__ = _Log
+
+
 class LiveLineHandler(logging.StreamHandler[TextIO]):
     """Log handler for a stream. On a terminal, log lines scroll above one live line, which stays
     last.
