@@ -5,9 +5,43 @@ from __future__ import annotations
 import io
 import logging
 import logging.config
+from collections.abc import Iterator
 from pathlib import Path
 
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from runs import config
+from scripted import Bandit
+
+import a3c_exp
 from a3c_exp.run.console import run_log
+
+
+class Setting(Bandit):
+    """A bandit whose constructor changes how numpy and torch compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        np.seterr(all="raise")
+        torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture
+def setting() -> Iterator[str]:
+    """The id of `Setting`. Afterwards, numpy and torch are as before."""
+    gymnasium.register("Setting-v0", f"{__name__}:Setting")
+    with np.errstate():
+        yield "Setting-v0"
+    torch.set_default_dtype(torch.float32)
+    del gymnasium.registry["Setting-v0"]
+
+
+def test_a_network_is_of_float32_whatever_torchs_default_is(setting: str, tmp_path: Path) -> None:
+    run = a3c_exp.train(config(setting), tmp_path / "run")
+    assert run.summary["stop_reason"] == "total_steps"
+    assert torch.get_default_dtype() == torch.float64  # on which the environment may rely
 
 
 def test_the_log_goes_on_where_logging_is_configured_anew(tmp_path: Path) -> None:
