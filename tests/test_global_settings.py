@@ -16,6 +16,7 @@ from runs import config
 from scripted import Bandit
 
 import a3c_exp
+from a3c_exp.envs import Gym
 from a3c_exp.run.console import run_log
 
 
@@ -42,6 +43,13 @@ def test_a_network_is_of_float32_whatever_torchs_default_is(setting: str, tmp_pa
     run = a3c_exp.train(config(setting), tmp_path / "run")
     assert run.summary["stop_reason"] == "total_steps"
     assert torch.get_default_dtype() == torch.float64  # on which the environment may rely
+
+
+def test_a_small_gradient_is_no_error_where_numpy_is_to_raise(setting: str) -> None:
+    Gym(id=setting).make(1, [0]).close()
+    assert np.square(np.full(1, 1e-30, np.float32)) == 0
+    with pytest.raises(FloatingPointError):  # as the environment wants it
+        np.divide(np.ones(1), np.zeros(1))
 
 
 def test_the_log_goes_on_where_logging_is_configured_anew(tmp_path: Path) -> None:

@@ -304,6 +304,7 @@ class Gym(Environment):
         key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
         with refused(key, value, f"{self.id} cannot be made"):
             env = make(**arguments)
+        np.seterr(under="ignore")  # where an environment has it raise, a small gradient would fail
         offered = env.metadata.get("render_modes") or ["none"]
         if render_mode is not None and render_mode not in offered:  # gymnasium only warns of it
             close_within(env)
