@@ -190,7 +190,7 @@ def exit_code(program: Callable[[], int]) -> int:
     """
     try:
         code = program()
-        if sys.stdout is not None:
+        with suppress(AttributeError, ValueError):  # a program, or an environment, has closed it
             sys.stdout.flush()
         return code
     except ConfigError as error:

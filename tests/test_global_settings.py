@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import logging.config
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from scripted import Bandit
 
 import a3c_exp
 from a3c_exp.envs import Gym
+from a3c_exp.errors import exit_code
 from a3c_exp.run.console import run_log
 
 
@@ -61,3 +63,10 @@ def test_the_log_goes_on_where_logging_is_configured_anew(tmp_path: Path) -> Non
     for logger, disabled in before:
         logger.disabled = disabled
     assert "worker 1 failed" in (tmp_path / "train.log").read_text()
+
+
+def test_a_closed_standard_output_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert exit_code(lambda: 0) == 0
