@@ -7,6 +7,8 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -180,6 +182,25 @@ def signal_code(number: int) -> int:
     """The exit code of a program that a signal has ended: 128 + its number, but PREEMPTED after
     SIGUSR2."""
     return PREEMPTED if number == signal.SIGUSR2 else 128 + number
+
+
+LEAVING_SECONDS = 30.0
+"""How long the end of a program waits for threads that an environment has started."""
+
+
+def leave(code: int) -> int:
+    """Return the code for `sys.exit`, and end this process with it where that takes too long:
+    Python waits for threads and for what was registered with `atexit`, without end."""
+
+    def end() -> None:
+        time.sleep(LEAVING_SECONDS)
+        threads = [each.name for each in threading.enumerate() if not each.daemon]
+        say(f"a3c_exp: ended although code still runs, in threads {', '.join(threads)}")
+        os._exit(code)
+
+    with suppress(RuntimeError):  # no thread is to be had
+        threading.Thread(target=end, daemon=True).start()
+    return code
 
 
 def exit_code(program: Callable[[], int]) -> int:

@@ -23,7 +23,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs import close_within
-from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
+from a3c_exp.errors import ConfigError, RunError, leave, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
@@ -234,4 +234,4 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(leave(main(sys.argv[1:])))

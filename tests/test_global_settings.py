@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import logging.config
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +71,23 @@ def test_a_closed_standard_output_is_no_failure(monkeypatch: pytest.MonkeyPatch)
     stream.close()
     monkeypatch.setattr(sys, "stdout", stream)
     assert exit_code(lambda: 0) == 0
+
+
+@pytest.mark.parametrize("left", ["threading.Thread(target=hang).start()", "atexit.register(hang)"])
+def test_a_program_ends_although_a_thread_or_an_exit_handler_does_not(left: str) -> None:
+    program = f"""
+import atexit, sys, threading
+import a3c_exp.errors
+from a3c_exp.__main__ import main
+
+hang = threading.Event().wait
+{left}
+a3c_exp.errors.LEAVING_SECONDS = 0.1
+sys.argv[1:] = ["--version"]
+sys.exit(main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0
+    assert "still runs" in ended.stderr

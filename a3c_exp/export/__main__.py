@@ -16,7 +16,7 @@ from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import named, printable, require, require_package
+from a3c_exp.errors import leave, named, printable, require, require_package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,4 +67,4 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(leave(main(sys.argv[1:])))
