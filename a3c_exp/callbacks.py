@@ -125,9 +125,9 @@ class Histograms(Checked, Callback):
     def _log(self, run: RunView) -> None:
         for name, parameters in run.module().parameter_groups().items():
             if parts := [each.detach().numpy().ravel() for each in parameters]:
-                run.log_histogram(f"parameters/{name}", np.concatenate(parts))
+                run.log_histogram(f"train/parameters/{name}", np.concatenate(parts))
         for name, numbers in self.gradients.items():
-            run.log_histogram(f"gradients/{name}", numbers)
+            run.log_histogram(f"train/gradients/{name}", numbers)
 
 
 @dataclass(kw_only=True)

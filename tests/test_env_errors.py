@@ -297,7 +297,7 @@ def test_a_run_whose_environments_go_wrong_again_and_again_trains_to_its_end_and
         )
         assert stores[-1]["steps"] == summary["steps"] >= 1600
         assert "(Misbehaving-v0) r" in (folder / "train.log").read_text()
-        assert "async/env_errors" in (folder / "metrics.csv").read_text()
+        assert "workers/env_errors" in (folder / "metrics.csv").read_text()
     assert same(*stores)
 
 

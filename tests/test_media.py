@@ -40,7 +40,7 @@ def tensors(folder: Path) -> dict[str, list[tuple[int, NDArray[Any]]]]:
             for each in events.Tensors(name)
         ]
         for name in events.Tags()["tensors"]
-        if name.startswith(("mine/", "parameters/", "eval/first_frame"))
+        if name.startswith(("mine/", "train/parameters/", "eval/first_frame"))
     }
 
 
@@ -84,9 +84,9 @@ def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None
     found = tensors(tmp_path)
     network, _ = build_network(load_experiment(whole))
     for name, parameters in network.parameter_groups().items():
-        sizes = [histogram[:, 2].sum() for _, histogram in found[f"parameters/{name}"]]
+        sizes = [histogram[:, 2].sum() for _, histogram in found[f"train/parameters/{name}"]]
         assert sizes and set(sizes) == {sum(each.numel() for each in parameters)}
-    (_, last) = found["parameters/actor"][-1]
+    (_, last) = found["train/parameters/actor"][-1]
     final = latest(tmp_path)["store"]["parameters"]
     assert final.min() - 1e-6 <= last[0, 0] and last[-1, 1] <= final.max() + 1e-6
 
@@ -107,9 +107,9 @@ def test_a_part_without_parameters_has_no_histogram(tmp_path: Path) -> None:
     train_config(
         config(callbacks=[histograms], network__shared=True, network__hidden_sizes=[]), tmp_path
     )
-    assert {name for name in tensors(tmp_path) if name.startswith("parameters/")} == {
-        "parameters/actor",
-        "parameters/critic",
+    assert {name for name in tensors(tmp_path) if name.startswith("train/parameters/")} == {
+        "train/parameters/actor",
+        "train/parameters/critic",
     }
 
 

@@ -143,10 +143,13 @@ def test_wandb_has_every_point_once_also_of_a_resumed_run(
     found: Curves = defaultdict(list)
     for row in rows(tmp_path):
         for name, value in row.items():
-            if not name.startswith(("_", "gradients/", "parameters/")) and name != "global_step":
+            if (
+                not name.startswith(("_", "train/gradients/", "train/parameters/"))
+                and name != "global_step"
+            ):
                 found[name].append((row["global_step"], value))
     assert {name: sorted(points) for name, points in found.items()} == sent(first, tmp_path, is_cut)
-    shown = [row["global_step"] for row in rows(tmp_path) if "parameters/actor/_type" in row]
+    shown = [row["global_step"] for row in rows(tmp_path) if "train/parameters/actor/_type" in row]
     assert shown == [step for step, _ in sorted(found["train/n_updates"])]
     numbers = [row["_step"] for row in rows(tmp_path)]
     assert numbers == sorted(set(numbers))  # of one run, whose second part is appended

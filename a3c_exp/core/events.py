@@ -27,9 +27,9 @@ SUCCESSES = ("is_success", "success")
 
 COUNTS: dict[str, tuple[str, str | None]] = {
     "rejected": ("rejected_updates", "train/rejected_updates"),
-    "restarts": ("restarts", "async/restarts"),
-    "env_errors": ("env_errors", "async/env_errors"),
-    "late_gradients": ("late_gradients", "async/late_gradients"),
+    "restarts": ("restarts", "workers/restarts"),
+    "env_errors": ("env_errors", "workers/env_errors"),
+    "late_gradients": ("late_gradients", "workers/late_gradients"),
     "cut_eval_episodes": ("cut_eval_episodes", None),
 }
 """Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints:

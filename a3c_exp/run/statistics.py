@@ -135,8 +135,8 @@ class RunStatistics:
         slash keeps it. train/n_updates, rejected_updates, rollout/episodes, and the curves of
         COUNTS: totals of the run; the last are
             present once they are not 0.
-        async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the
-        window.
+        workers/staleness_mean, staleness_max: of the window's updates.
+        time/steps_per_second: of the window.
         """
         values: dict[str, float] = {}
         mean = self.mean_return
@@ -157,8 +157,8 @@ class RunStatistics:
                 values[curve] = self.counts[name]
         if window.staleness:
             total = sum(staleness * count for staleness, count in window.staleness.items())
-            values["async/staleness_mean"] = total / window.staleness.total()
-            values["async/staleness_max"] = max(window.staleness)
+            values["workers/staleness_mean"] = total / window.staleness.total()
+            values["workers/staleness_max"] = max(window.staleness)
         if seconds > self._window_started:
             values["time/steps_per_second"] = window.steps / (seconds - self._window_started)
         self._new_window(seconds)
