@@ -15,9 +15,17 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from runs import config, episode_table, told, train_config
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as custom_scalar_metadata
+from tensorboard.plugins.hparams import api_pb2, backend_context
 from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.plugins.hparams.list_session_groups import Handler
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from a3c_exp.common.reading import UnreadableError
@@ -171,6 +179,85 @@ def test_a_resumed_runs_curve_is_one_line(tmp_path: Path) -> None:
             events.scalars(step, {"train/entropy": step})
         events.close()
     assert [point.step for point in read(tmp_path).Scalars("train/entropy")] == [100, 200, 250, 350]
+
+
+def test_a_run_that_was_killed_and_resumed_has_one_curve_and_its_first_page(
+    tmp_path: Path,
+) -> None:
+    """What a killed session had logged after its last checkpoint is in its file only."""
+    whole = config(total_steps=160, log__every=16, **THREE_STEPS)
+    train_config(whole, tmp_path)
+    killed = EventFile(tmp_path, start=161)
+    killed.scalars(176, {"train/entropy": 1.0})
+    killed.scalars(1000, {"train/entropy": 1.0})
+    killed.close()
+    train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+
+    written = read(tmp_path)
+    steps = [point.step for point in written.Scalars("train/entropy")]
+    assert steps == sorted(set(steps)) and steps[-1] == 320
+    table = [point["step"] for point in read_points(tmp_path / "metrics.csv")]
+    assert steps == list(dict.fromkeys(table))
+
+
+def test_the_prepared_page_has_charts_of_curves_that_a_run_has(tmp_path: Path) -> None:
+    train_config(config(workers=2, eval__every=80, **THREE_STEPS), tmp_path)
+    written = read(tmp_path)
+    (event,) = written.Tensors(custom_scalar_metadata.CONFIG_SUMMARY_TAG)
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    charts = [chart for category in layout.category for chart in category.chart]
+    assert len({chart.title for chart in charts}) == len(charts) >= 4
+    curves = written.Tags()["scalars"]
+    for chart in charts:
+        for tag in chart.multiline.tag:
+            assert [name for name in curves if re.match(tag, name)] == [tag.rstrip("$")]
+    shown = {tag.rstrip("$") for chart in charts for tag in chart.multiline.tag}
+    assert shown >= {"rollout/ep_rew_mean", "eval/mean_reward", "train/rejected_updates"}
+
+
+def test_returns_come_first_where_curves_are_sorted_by_name(tmp_path: Path) -> None:
+    """TensorBoard's first page shows the curves of the first two prefixes, and hides the others."""
+    histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
+    profile = {"_target_": "a3c_exp.callbacks.Profile"}
+    whole = config(workers=2, eval__every=80, callbacks=[histograms, profile], **THREE_STEPS)
+    train_config(whole, tmp_path)
+    tags = read(tmp_path).Tags()
+    names = [*tags["scalars"], *(tag for tag in tags["tensors"] if tag.startswith("train/"))]
+    prefixes = {name.partition("/")[0] for name in names}
+    assert sorted(prefixes)[:2] == ["eval", "rollout"]
+
+
+def test_hyperparameters_that_differ_between_runs_are_known_with_their_last_numbers(
+    tmp_path: Path,
+) -> None:
+    for number, estimator in enumerate(("GAE", "NStep")):
+        folder = tmp_path / estimator
+        folder.mkdir()
+        events = EventFile(folder, start=0)
+        returns = {"_target_": f"a3c_exp.returns.{estimator}"}
+        events.write(summary=header({"seed": number, "gamma": 0.9, "returns": returns}))
+        events.scalars(10, {"eval/mean_reward": 100.0})
+        events.scalars(20, {"eval/mean_reward": 7.5 + number})
+        events.success()
+        events.close()
+
+    runs = EventMultiplexer()
+    runs.AddRunsFromDirectory(str(tmp_path))
+    runs.Reload()
+    provider = MultiplexerDataProvider(runs, str(tmp_path))
+    context = backend_context.Context(TBContext(data_provider=provider))
+    request = RequestContext()
+    records = context.hparams_metadata(request, "")
+    experiment = context.experiment_from_metadata(request, "", True, records, None)
+    differing = {info.name: info.differs for info in experiment.hparam_infos}
+    assert differing == {"seed": True, "returns": True, "gamma": False}
+
+    every = api_pb2.ListSessionGroupsRequest(
+        slice_size=10, allowed_statuses=[api_pb2.STATUS_SUCCESS]
+    )
+    rows = Handler(request, context, "", every).run().session_groups
+    values = {row.name: [metric.value for metric in row.metric_values] for row in rows}
+    assert values == {"GAE": [7.5], "NStep": [8.5]}
 
 
 def test_the_dashboards_show_the_configuration_and_its_hyperparameters(tmp_path: Path) -> None:
