@@ -143,17 +143,18 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     python = os.path.basename(sys.executable)
     assert next_commands("interrupted", folder) == [f"{python} -m a3c_exp resume='a run'"]
-    compare, watch = next_commands("total_steps", folder)
+    compare, watch, page = next_commands("total_steps", folder)
     assert compare.startswith(f"{python} -m a3c_exp.report "), (
         "without a checkpoint there is no policy to evaluate"
     )
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "latest.ckpt").touch()
-    evaluate, compare, watch = next_commands("total_steps", folder)
+    evaluate, compare, watch, page = next_commands("total_steps", folder)
     assert evaluate.startswith(f"{python} -m a3c_exp.evaluate ") and compare.startswith(
         f"{python} -m a3c_exp.report "
     )
     assert "--logdir 'a run'" in watch
+    assert "#custom_scalars" in page
 
     def allowed(reason: str, callback: Callback, **settings: Any) -> list[str]:
         """What the commands allow again: a folder cannot itself allow code, or what acts beyond
@@ -171,6 +172,7 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     assert allowed("total_steps", Callback(), **own) == [
         " 'plugins=[scripted,user_modules]'",
+        "",
         "",
         "",
     ]

@@ -189,12 +189,15 @@ def test_a_sweep_says_what_starts_ends_and_fails(
         for line in lines
         if re.match(r"2 of 2: algorithm=a3c seed=3: finished.* after \d+ steps", line)
     ]
-    assert re.match(r"1 of 2 runs have finished, in folder", lines[-3])
+    assert re.match(r"1 of 2 runs have finished, in folder", lines[-5])
     assert re.match(
         r"failed: folder/algorithm-FailingA3C\S*: failed.*: RuntimeError: scripted to fail",
-        lines[-2],
+        lines[-4],
     )
-    assert lines[-1].endswith("-m a3c_exp.report folder")
+    report, watch, page = lines[-3:]
+    assert report.endswith("-m a3c_exp.report folder")
+    assert watch.endswith("tensorboard --logdir folder")
+    assert "#custom_scalars" in page
     failed, ended = runs(here / "folder")
     assert ended == "algorithm-a3c_seed-3"
     assert summary(here / "folder" / ended)["overrides"] == [

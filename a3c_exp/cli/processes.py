@@ -236,7 +236,7 @@ class Runs:
 
 def say_comparison(jobs: Sequence[Job]) -> None:
     """Print how the first two configurations of each environment compare in finished runs, and the
-    report's command."""
+    commands that show them."""
     folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
@@ -250,7 +250,8 @@ def say_comparison(jobs: Sequence[Job]) -> None:
                         f"  {row['configuration']}: "
                         f"{', '.join(f'{text} {row[key]}' for key, text in shown.items())}"
                     )
-    say(f"  {next_commands('total_steps', jobs[0].folder.parent)[0]}")
+    for line in next_commands("total_steps", jobs[0].folder.parent):
+        say(f"  {line}")
 
 
 def _ending(folder: Path) -> str:

@@ -23,6 +23,8 @@ from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
 LARGE_NETWORK = 20_000_000
 """Parameters: ten times those of the largest preset."""
 RULES = [rule.name for rule in fields(Stop)]
+CHARTS_PAGE = "and open http://localhost:6006/#custom_scalars: the curves by topic"
+"""What follows TensorBoard's command, which serves there by default."""
 
 
 def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
@@ -144,10 +146,14 @@ def next_commands(
     config: Mapping[str, Any] | None = None,
     experiment: Experiment | None = None,
 ) -> list[str]:
-    """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what
-    a finished one has learned, its policy too if it has kept a checkpoint. config, experiment: the
-    run's; what they have of a user's own, and what may act beyond the folder, a command allows
-    again."""
+    """Return the commands that come after a run that has ended by `reason`.
+
+    A run that was cut is continued. What a finished one has learned is evaluated, if it has kept a
+    checkpoint, reported, and shown by TensorBoard, whose page of charts the last line names.
+
+    config, experiment: the run's. What they have of a user's own, and what may act beyond the
+        folder, a command allows again.
+    """
     python = _program(Path(sys.executable).name)
     place = shlex.quote(short(folder))
     cut = reason in ("interrupted", *FAILED)
@@ -177,6 +183,7 @@ def next_commands(
         *evaluation,
         f"{python} -m a3c_exp.report {place}",
         f"{_program('tensorboard')} --logdir {place}",
+        CHARTS_PAGE,
     ]
 
 
