@@ -6,6 +6,7 @@ import csv
 import logging
 import math
 import re
+import resource
 import textwrap
 import tracemalloc
 from pathlib import Path
@@ -179,6 +180,24 @@ def test_a_resumed_runs_curve_is_one_line(tmp_path: Path) -> None:
             events.scalars(step, {"train/entropy": step})
         events.close()
     assert [point.step for point in read(tmp_path).Scalars("train/entropy")] == [100, 200, 250, 350]
+
+
+def test_points_that_a_full_disk_did_not_take_are_read_once_there_is_room(tmp_path: Path) -> None:
+    """A limit of a file's size stands for the disk, which takes a part of the last record."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    events = EventFile(tmp_path, start=0)
+    events.scalars(1, {"train/entropy": 1.0})
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (events.path.stat().st_size + 10, before[1]))
+        for step in (2, 3):
+            with pytest.raises(OSError, match="too large"):
+                events.scalars(step, {"train/entropy": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [point.step for point in read(tmp_path).Scalars("train/entropy")] == [1]
+    events.scalars(4, {"train/entropy": 1.0})
+    events.close()
+    assert [point.step for point in read(tmp_path).Scalars("train/entropy")] == [1, 2, 3, 4]
 
 
 def test_a_run_that_was_killed_and_resumed_has_one_curve_and_its_first_page(
