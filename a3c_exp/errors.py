@@ -117,10 +117,16 @@ def require_package(key: str, value: object, extra: str, *packages: str) -> None
         raise ConfigError(key, value, f"needs {missing}: pip install 'a3c-exp[{extra}]'")
 
 
-FAILED = ("failed", "max_restarts", "stalled", "env_errors", "server_died")
+NO_EPISODES = "no_episodes"
+FAILED = ("failed", "max_restarts", "stalled", "env_errors", NO_EPISODES, "server_died")
 """Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a
-worker that hangs and cannot be ended; after too many errors of an environment; because the fork
-server died, which is no fault of the run."""
+worker that hangs and cannot be ended; after too many errors of an environment; after MANY_FAILURES
+of workers without a single ended episode; because the fork server died, which is no fault of the
+run."""
+
+MANY_FAILURES = 10
+"""Failures of workers after which a run without an ended episode has failed, and one whose episodes
+mostly end in failures says so."""
 
 
 class RunError(RuntimeError):

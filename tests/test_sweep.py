@@ -255,6 +255,24 @@ def test_a_finished_sweep_stays_byte_for_byte(
     assert {name: now[name] for name in before} == before
 
 
+def test_a_run_whose_environments_ended_no_episode_stays_and_has_failed(
+    again: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = again / "two" / "seed-1"
+    hopeless = {"stop_reason": "no_episodes", "error": "no episode has ended"}
+    text = json.dumps(summary(folder) | hopeless)
+    (folder / "summary.json").write_text(text)
+    before = content(again / "two")
+    assert program.main([*TWO[:-1], "seed=1", "--cfg", "job"]) == 0
+    assert capfd.readouterr().out.rstrip().endswith("seed=1: has failed")
+    assert program.main(TWO) == 1
+    lines = capfd.readouterr().err
+    assert re.search(r"failed: .*seed-1: has failed before: .*no episode has ended", lines)
+    assert content(again / "two") == before
+    assert program.main([*QUICK, "seed=1", f"hydra.run.dir={folder}", "existing=resume"]) == 1
+    assert "has failed before" in capfd.readouterr().err
+
+
 def test_the_runs_of_a_sweep_are_listed_without_starting_one(
     again: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

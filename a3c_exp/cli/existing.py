@@ -3,8 +3,8 @@ are, or refused.
 
 `existing` is one of
     refuse: a folder that has a run is refused;
-    resume: a finished run stays as it is, one that was cut continues from its checkpoint, the
-        others begin anew;
+    resume: a finished run stays as it is, and so does one without an ended episode, since another
+        would be no better; one that was cut continues from its checkpoint, the others begin anew;
     restart: every run begins anew.
 `resume=<folder>` is CONTINUE: there is a run, and it continues from its checkpoint even if it has
 finished.
@@ -22,7 +22,7 @@ from typing import Any, Literal
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import as_typed, read_config
-from a3c_exp.errors import FAILED, ConfigError, FolderError
+from a3c_exp.errors import FAILED, NO_EPISODES, ConfigError, FolderError
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     LOG_FILE,
@@ -84,7 +84,8 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     how = how_ended(folder)
     if how == "cut" and latest_checkpoints(folder):
         return "resume"
-    return "leave" if how == "finished" else "begin"
+    is_hopeless = (read_summary(folder) or {}).get("stop_reason") == NO_EPISODES
+    return "leave" if how == "finished" or is_hopeless else "begin"
 
 
 def begins(folder: Path, existing: str) -> bool:

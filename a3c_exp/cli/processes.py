@@ -45,7 +45,7 @@ COLUMNS = {
 differ."""
 
 Status = Literal["ended", "failed", "interrupted"]
-DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "has finished"}
+DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "stays as it is"}
 """What a run does, in lines."""
 
 
@@ -153,7 +153,10 @@ class Runs:
     def _start(self, job: Job) -> None:
         """Start the process of a job, unless its run has finished before."""
         if job.action == "leave":
-            self._end(job, "ended", f"has {how_ended(job.folder)} before")
+            if how_ended(job.folder) == "failed":
+                self._end(job, "failed", f"has failed before: {_ending(job.folder)}")
+            else:
+                self._end(job, "ended", "has finished before")
             return
         # else its kill came before it had begun anew
         goes_on = job.killed and how_ended(job.folder) == "cut"

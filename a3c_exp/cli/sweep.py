@@ -53,7 +53,8 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
         if line.cfg is not None:
             for job in _check_jobs(hydra, combinations, root, existing, 1):
-                print(printable(f"{job.folder}: {job.label}: {DOES[job.action]}"))
+                ending = f"has {how_ended(job.folder)}" if job.action == "leave" else ""
+                print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
             return 0
         if not str(OmegaConf.select(common, "hydra.launcher._target_")).endswith(".BasicLauncher"):
             if line.jobs or line.search:
@@ -195,3 +196,5 @@ def hydra_job(existing: str, folders: Mapping[int, Path], node: DictConfig) -> N
         raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
     if finished is not None and finished.exit_code:
         raise RunError(f"{plan.folder}: {finished.summary['stop_reason']}")
+    if finished is None and how_ended(folder) == "failed":
+        raise RunError(f"{plan.folder}: has failed before")

@@ -149,7 +149,7 @@ class Event:
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
     staleness: how many updates had which staleness: updates that landed between a pull and the push
         based on it.
-    contributions: gradients that it has pushed; rollouts of a GA3C agent.
+    contributions: rollouts whose first gradient it has pushed; rollouts of a GA3C agent.
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a rejected gradient, a line for the log; of the first if there are several.

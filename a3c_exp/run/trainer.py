@@ -24,7 +24,17 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import FAILED, ConfigError, FolderError, RunError, named, one_line, signal_code
+from a3c_exp.errors import (
+    FAILED,
+    MANY_FAILURES,
+    NO_EPISODES,
+    ConfigError,
+    FolderError,
+    RunError,
+    named,
+    one_line,
+    signal_code,
+)
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, checkpoint, files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
@@ -498,6 +508,13 @@ class Trainer:
                 "all gradients were refused, so nothing has been learned: "
                 "a warning in train.log says more"
             )
+        failures = self.statistics.counts["restarts"]
+        if failures >= MANY_FAILURES and not self.statistics.episodes:
+            raise RunError(
+                f"no episode has ended, and workers have failed {failures:,} times, "
+                "so no return is known: the warnings in train.log say why",
+                NO_EPISODES,
+            )
         if self._stop_reason is None:
             is_whole = self._store.steps >= self.experiment.total_steps
             self._stop_reason = "total_steps" if is_whole else self._rules.leaving_rule()
@@ -509,6 +526,8 @@ class Trainer:
         for warning in event.warnings:
             log.warning("%s", warning)
         statistics.add(event)
+        if "restarts" in event.counts:
+            self._check_failures()
         if len(event.episodes):
             guard = self.experiment.env.max_steps_guard
             if guard is not None and event.episodes.lengths.max() >= guard:
@@ -523,6 +542,18 @@ class Trainer:
         self.tell("on_event", event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self.seconds
+
+    def _check_failures(self) -> None:
+        """Warn if most episodes end in a failure: that of a worker is one of all its
+        environments'."""
+        failures, episodes = self.statistics.counts["restarts"], self.statistics.episodes
+        envs = self.experiment.envs_per_worker
+        if failures >= MANY_FAILURES and failures * envs > episodes:
+            text = (
+                f"most episodes end in a failure: {failures:,} failures of workers, each with "
+                f"{envs} episode{'s' * (envs > 1)} under way, and {episodes:,} ended episodes"
+            )
+            self._warn_once("failures", text)
 
     def _warn_once(self, what: str, text: str) -> None:
         if what not in self._warned:

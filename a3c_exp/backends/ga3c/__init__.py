@@ -137,7 +137,9 @@ class Ga3c(RestartSettings, Backend):
             spec = BufferSpec.of(context.experiment, self.rollouts, network, env)
             buffers = SharedBuffers(spec, context.experiment.worker_count)
             workers = self._workers(context, store, buffers, network.distribution, env)
-            yield from PipeSupervisor(workers, self, store).run(partial(_end, buffers))
+            environments = context.experiment.envs_per_worker
+            supervisor = PipeSupervisor(workers, self, store, environments)
+            yield from supervisor.run(partial(_end, buffers))
 
     def _workers(
         self,
