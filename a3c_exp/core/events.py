@@ -75,8 +75,7 @@ class Episodes:
         the run began.
     numbers: the environment's own by name, float64 [E] each, NaN where an episode has none; see
         `info_keys` of `Environment`.
-    left_out: a line for the log on what the worker has left out of them, with the first episode
-        where it did.
+    warnings: lines for the log about the environment's own numbers, see `InfoNumbers`.
     """
 
     returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
@@ -84,7 +83,7 @@ class Episodes:
     end_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     envs_with_finished_episode: int = 0
     numbers: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    left_out: str = ""
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -102,7 +101,7 @@ class Episodes:
             np.concatenate([self.end_steps, later.end_steps]),
             later.envs_with_finished_episode,
             {name: np.concatenate([self.column(name), later.column(name)]) for name in names},
-            self.left_out or later.left_out,
+            self.warnings + later.warnings,
         )
 
     def column(self, name: str) -> NDArray[np.float64]:

@@ -536,8 +536,9 @@ class Trainer:
                     "of env.max_steps_guard"
                 )
                 self._warn_once("guard", text)
-            if event.episodes.left_out:
-                self._warn_once("info", f"worker {event.worker}: {event.episodes.left_out}")
+            for warning in event.episodes.warnings:
+                kind = warning.partition(":")[0]  # what it tells of another worker is no news
+                self._warn_once(kind, f"worker {event.worker}: {warning}")
             self.tell("on_episodes", event.worker, event.episodes)
         self.tell("on_event", event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
