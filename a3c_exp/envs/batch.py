@@ -147,8 +147,7 @@ class Environment(Checked, ABC):
         one deviation for all numbers, as for the pixels of images; or false. For images of bytes
         also a mean and a deviation, or 'background': the most
         frequent byte of a short random play, and 64. 'auto': 'background' for images of bytes whose
-        pixels the
-        network scales, and false for all else.
+        pixels the network scales, true for vectors of bytes, and false for all else.
     normalize_rewards: true: training divides rewards by the standard deviation of the discounted
         return, running too; 'centered': it subtracts the running mean of the rewards, and divides
         by their own deviation; or false.
