@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import pytest
 from refusals import refused
 
-from a3c_exp.common.trust import import_plugins
+from a3c_exp.common.trust import import_plugins, is_allowed_module
 from a3c_exp.config.schema import build
 from a3c_exp.errors import require
 from a3c_exp.optimizers import Optimizer
@@ -211,6 +212,22 @@ def test_only_components_of_this_package_and_of_plugins_are_built(
 def test_a_plugin_covers_its_modules_and_no_namesakes() -> None:
     assert build(square(1), Shape, "shape", plugins=[__name__]) == Square(side=1.0)  # type: ignore[type-abstract]
     refused(lambda: build(square(1), Shape, "shape", plugins=[__name__[:-1]]), "shape._target_")  # type: ignore[type-abstract]
+
+
+def test_a_plugin_may_be_a_function_that_registers_which_is_called_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It covers its module as well."""
+    text = "calls = []\nclass X: pass\ndef register(): calls.append(1)\ndef fail(): 1 / 0\n"
+    (tmp_path / "registering_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        import_plugins(["registering_plugin:register"])
+    assert sys.modules["registering_plugin"].calls == [1]
+    assert is_allowed_module("registering_plugin.inner", ["registering_plugin:register"])
+    assert not is_allowed_module("registering", ["registering_plugin:register"])
+    for plugin in ("registering_plugin:absent", "registering_plugin:fail", "no_plugin:register"):
+        refused(partial(import_plugins, [plugin]), "plugins", plugin)
 
 
 def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
