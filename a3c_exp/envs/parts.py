@@ -142,7 +142,8 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds the mask of actions that an environment gives as info["action_mask"] to its
     observations, as a part.
 
-    An observation that is no Dict becomes the part `observation`.
+    An observation that is no Dict becomes the part `observation`. The last step of an episode needs
+    no mask: without one all actions count as allowed.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -152,10 +153,10 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise TypeError(
                 f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}"
             )
-        size = int(actions.n if isinstance(actions, Discrete) else actions.nvec.sum())
+        self._size = int(actions.n if isinstance(actions, Discrete) else actions.nvec.sum())
         space = env.observation_space
         inner = dict(space.items()) if isinstance(space, Dict) else {"observation": space}
-        self.observation_space = Dict(inner | {ACTION_MASK: MultiBinary(size)})
+        self.observation_space = Dict(inner | {ACTION_MASK: MultiBinary(self._size)})
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**arguments)
@@ -163,6 +164,10 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        mask = info.get(ACTION_MASK)
+        is_over = bool(terminated or truncated)
+        if is_over and (mask is None or not len(mask)):
+            info = {**info, ACTION_MASK: np.ones(self._size, np.int8)}
         return self._with_mask(observation, info), reward, terminated, truncated, info
 
     def _with_mask(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
