@@ -13,13 +13,16 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, short
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, flag_of, listed_rewards, short
 from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step, report_progress
 from a3c_exp.envs.errors import CloseTimeoutError, EnvError, env_error
 from a3c_exp.envs.spaces import decoder
 from a3c_exp.errors import FAILURES
 
 Env = gymnasium.Env[Any, Any]
+
+_FALSE: Any = np.False_
+"""There is one of it, as of False: to compare with it costs no more than to ask for its truth."""
 
 
 class _QuickDiscrete(Discrete):
@@ -117,13 +120,16 @@ class SyncEnvBatch:
                 raise self._error(error, index) from error
             try:
                 observation, reward, terminated, truncated, info = answer
-                if terminated or truncated or due:
-                    ended.append((index, terminated, truncated, info))
             except (TypeError, ValueError):
                 fault = f"{short(answer)}, not (observation, reward, terminated, truncated, info),"
                 raise self._error(WrongAnswerError(fault), index) from None
             observations.append(observation)
             rewards.append(reward)
+            if due or not (
+                (terminated is False or terminated is _FALSE)
+                and (truncated is False or truncated is _FALSE)
+            ):
+                ended.append((index, terminated, truncated, info))
         try:
             obs = self._check.batch(observations, range(self.count))
             result = Step(obs, listed_rewards(rewards), self._none, self._none, obs, self._all)
@@ -135,22 +141,23 @@ class SyncEnvBatch:
         return result
 
     def _restart(
-        self, obs: Array, reward: Floats, answers: list[tuple[int, bool, bool, Any]]
+        self, obs: Array, reward: Floats, answers: list[tuple[int, Any, Any, Any]]
     ) -> Step:
         """Apply the time limit, and restart ended episodes, whose last observations go to
         `final_obs`.
 
-        answers: index, terminated, truncated and info of each episode that ended, or that the limit
-        may have ended.
+        answers: index, terminated, truncated and info, as its environment returned them, of each
+            episode that may have ended. Raises WrongAnswerError for a flag that is none.
         """
         terminated = self._none.copy()
         truncated = self._none.copy()
         for index, dead, cut, _ in answers:
-            terminated[index], truncated[index] = dead, cut
+            terminated[index] = flag_of("terminated", dead, index)
+            truncated[index] = flag_of("truncated", cut, index)
         if self._tick >= self._due:
             truncated |= self._tick - np.array(self._began) >= self._limit
-            over = terminated | truncated
-            answers = [each for each in answers if over[each[0]]]
+        over = terminated | truncated
+        answers = [answer for answer in answers if over[answer[0]]]
         final_obs, obs = obs, obs.copy()
         # Copies: an environment may write its next episode into the same mapping.
         infos = {

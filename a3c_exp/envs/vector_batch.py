@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs.answers import AnswerCheck, rewards_of
+from a3c_exp.envs.answers import AnswerCheck, flags_of, rewards_of
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import env_error
 from a3c_exp.envs.info import final_infos
@@ -83,8 +83,8 @@ class VectorEnvBatch:
         observations, rewards, terminations, truncations, info = self._env.step(
             self.decode(actions)
         )
-        terminated = np.array(terminations, np.bool_)
-        truncated = np.array(truncations, np.bool_)
+        terminated = flags_of("terminated", terminations, self.count)
+        truncated = flags_of("truncated", truncations, self.count)
         ended = terminated | truncated
         valid = self._valid
         obs = self._check.batch(observations, range(self.count))
