@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -27,19 +26,6 @@ MAX_STEPS_GUARD = 1_000_000
 Normalization = bool | Literal["auto", "shared", "background"] | tuple[float, float]
 RewardNormalization = bool | Literal["centered"]
 """Values of `normalize_observations` and `normalize_rewards`, see `Environment`."""
-
-_progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambda: None)
-
-
-def on_progress(call: Callable[[], None]) -> None:
-    """Have this called from now on, in this thread, whenever one of several environments has been
-    made or reset."""
-    _progress.set(call)
-
-
-def report_progress() -> None:
-    """Say that one of several environments has been made or reset, which may take long for each."""
-    _progress.get()()
 
 
 class Step(NamedTuple):

@@ -21,8 +21,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from a3c_exp.common.ranges import Count
 from a3c_exp.common.trust import is_allowed_module, is_plain
-from a3c_exp.envs.batch import MAX_STEPS_GUARD, EnvBatch, Environment, report_progress
+from a3c_exp.envs.batch import MAX_STEPS_GUARD, EnvBatch, Environment
 from a3c_exp.envs.errors import close_within
+from a3c_exp.envs.progress import report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_package

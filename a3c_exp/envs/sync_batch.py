@@ -14,8 +14,9 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, flag_of, listed_rewards, short
-from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step, report_progress
+from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step
 from a3c_exp.envs.errors import CloseTimeoutError, EnvError, env_error
+from a3c_exp.envs.progress import progress_call, report_progress
 from a3c_exp.envs.spaces import decoder
 from a3c_exp.errors import FAILURES
 
@@ -91,6 +92,7 @@ class SyncEnvBatch:
         self._limit = min(
             unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard)
         )
+        self._report_step = progress_call()
         self._tick = 0
         self._all = np.ones(self.count, np.bool_)
         self._none = np.zeros(self.count, np.bool_)
@@ -111,6 +113,7 @@ class SyncEnvBatch:
         observations = []
         rewards = []
         ended = []
+        report_step = self._report_step
         self._tick += 1
         due = self._tick >= self._due
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
@@ -118,6 +121,7 @@ class SyncEnvBatch:
                 answer = step(action)
             except FAILURES as error:
                 raise self._error(error, index) from error
+            report_step()
             try:
                 observation, reward, terminated, truncated, info = answer
             except (TypeError, ValueError):
@@ -193,11 +197,13 @@ class SyncEnvBatch:
         return self._envs[0].render()
 
     def close(self) -> None:
-        """Close all, until time is up. Raises the first error of those that could not be closed."""
+        """Close all, until time is up for one of them. Raises the first error of those that could
+        not be closed."""
         errors = []
         for env in self._envs:
             try:
                 env.close()
+                report_progress()
             except CloseTimeoutError:
                 raise
             except Exception as error:
