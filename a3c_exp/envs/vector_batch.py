@@ -133,11 +133,15 @@ class VectorEnvBatch:
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The mode that `env` declares. Raises TypeError if it declares none: a guess would invent
-    transitions."""
-    mode = env.metadata.get("autoreset_mode")
-    if not isinstance(mode, AutoresetMode):
-        raise TypeError(
-            f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is {mode!r}"
-        )
-    return mode
+    """The mode that `env` declares, also as a text in any case. Raises TypeError if it declares
+    none: a guess would invent transitions."""
+    declared = env.metadata.get("autoreset_mode")
+    text = str(getattr(declared, "value", declared)).replace("_", "").lower()
+    for mode in AutoresetMode:
+        if mode.value.lower() == text:
+            return mode
+    known = ", ".join(mode.value for mode in AutoresetMode)
+    raise TypeError(
+        f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is "
+        f"{declared!r}, none of {known}"
+    )
