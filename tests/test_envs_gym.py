@@ -19,6 +19,27 @@ from a3c_exp.envs import Atari, EnvBatch, Gym, SyncEnvBatch
 
 
 class TestGym:
+    def test_options_are_those_of_each_reset(self, register: Any) -> None:
+        """A copy each: an environment may change them."""
+        resets: list[Any] = []
+
+        class Optional(Echo):
+            def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+                resets.append(dict(options))
+                options.clear()
+                return self.observation, {}
+
+        name = register("Optional-v0", lambda: Optional(Box(-1, 1, (1,)), Discrete(2), np.zeros(1)))
+        options = {"difficulty": 3}
+        batch = Gym(id=name, reset_options=options, max_steps_guard=1).make(2, [0, 1])
+        batch.reset()
+        batch.step(np.zeros(2, np.int64))
+        assert resets == [options] * 4
+
+    @pytest.mark.parametrize("settings", [{"vectorized": True}, {"engine": "envpool"}])
+    def test_environments_that_reset_themselves_have_no_options(self, settings: Any) -> None:
+        refused(lambda: Gym(id="CartPole-v1", reset_options={"a": 1}, **settings), "reset_options")
+
     def test_wrappers_go_on_by_name_the_innermost_first(self) -> None:
         wrappers = (
             {"TimeAwareObservation": {"normalize_time": True}},
@@ -198,7 +219,7 @@ class TestErrors:
             (Dict({"a": Discrete(2), "b": Text(3)}), Discrete(2), "Text"),
             (Text(3), Discrete(2), "Text"),
             (Discrete(2), Dict({"a": Discrete(2)}), "Dict"),
-            (Discrete(2), Tuple([Discrete(2), Discrete(2)]), "one agent"),
+            (Discrete(2), Tuple([Discrete(2), Box(0, 1)]), "one agent"),
             (Discrete(2), Box(0, 5, (2,), np.int32), "int32"),
         ],
     )

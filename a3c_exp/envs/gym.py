@@ -98,6 +98,8 @@ class Gym(Environment):
     kwargs: arguments of the environment itself ({gravity: -5.0}). In a text '{port}' is a free TCP
         port of this machine, and '{copy}' a name, both others for each environment of any worker,
         evaluation and run.
+    reset_options: the `options` of each reset: {difficulty: 3}. Not of a native vector, and not of
+        another engine, which reset themselves.
     wrappers: by name, the innermost first: classes of gymnasium.wrappers, or 'module:Class' of a
         package in `plugins`. With arguments as {name: {argument: value}}, or as {wrapper: name,
         argument: value}.
@@ -114,6 +116,7 @@ class Gym(Environment):
 
     id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+    reset_options: dict[str, Any] = field(default_factory=dict)
     wrappers: tuple[str | dict[str, Any], ...] = ()
     max_episode_steps: Count | None = None
     vectorized: bool = False
@@ -128,6 +131,9 @@ class Gym(Environment):
             "false where wrappers are used",
         )
         own = self.engine == GYMNASIUM
+        allowed = f"empty unless engine={GYMNASIUM} and vectorized=false: others reset themselves"
+        resets_here = own and not self.vectorized
+        require(resets_here or not self.reset_options, "reset_options", self.reset_options, allowed)
         plain = not (self.wrappers or self.vectorized)
         require(
             own or plain,
@@ -218,7 +224,7 @@ class Gym(Environment):
                 return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
             with ExitStack() as failing:
                 envs = [self._one(spec, render_mode, failing) for _ in range(count)]
-                batch = SyncEnvBatch(envs, seeds, self.max_steps_guard)
+                batch = SyncEnvBatch(envs, seeds, self.max_steps_guard, self.reset_options)
                 failing.pop_all()
                 return batch
         except (AttributeError, MemoryError, TypeError) as error:  # what no batch can use

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatdim
 
 from a3c_exp.common.arrays import Array, Floats
 
@@ -148,12 +148,13 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        actions = env.action_space
-        if not isinstance(actions, (Discrete, MultiDiscrete)):
+        actions: Any = env.action_space
+        choices = actions if isinstance(actions, Tuple) else [actions]
+        if not all(isinstance(choice, (Discrete, MultiDiscrete)) for choice in choices):
             raise TypeError(
                 f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}"
             )
-        self._size = int(actions.n if isinstance(actions, Discrete) else actions.nvec.sum())
+        self._size = flatdim(actions)
         space = env.observation_space
         inner = dict(space.items()) if isinstance(space, Dict) else {"observation": space}
         self.observation_space = Dict(inner | {ACTION_MASK: MultiBinary(self._size)})

@@ -48,6 +48,7 @@ class SyncEnvBatch:
     envs: K environments with the same spaces, and with the same time limit where they have one.
     seeds: K numbers, each used in its environment's first reset.
     max_steps_guard: see `Environment`.
+    reset_options: of each reset, see `Gym`.
 
     Raises EnvError where an environment goes wrong. `reset` begins all episodes again.
 
@@ -62,12 +63,14 @@ class SyncEnvBatch:
         envs: Sequence[Env],
         seeds: Sequence[int],
         max_steps_guard: int | None = MAX_STEPS_GUARD,
+        reset_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.count = len(envs)
-        self._check = AnswerCheck(envs[0].observation_space, envs[0].action_space)
+        observations = envs[0].observation_space
+        self.action_space, self.decode = decoder(envs[0].action_space)
+        self._check = AnswerCheck(observations, self.action_space)
         self.observation_space = self._check.box
         self.encode = self._check.batch
-        self.action_space, self.decode = decoder(envs[0].action_space)
         # A row of an array is what the space's own `sample` returns, but for a Box of a single
         # number. gymnasium's own environments take Python's integers as well, with which
         # LunarLander's step is a tenth faster.
@@ -92,6 +95,7 @@ class SyncEnvBatch:
         self._limit = min(
             unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard)
         )
+        self._reset_options = reset_options
         self._report_step = progress_call()
         self._tick = 0
         self._all = np.ones(self.count, np.bool_)
@@ -179,7 +183,9 @@ class SyncEnvBatch:
         """Start an episode and return its first observation [1, ...]."""
         seed, self._seeds[index] = self._seeds[index], None
         try:
-            answer = self._envs[index].reset(seed=seed)
+            # an environment that takes no options is asked for none
+            options = {"options": dict(self._reset_options)} if self._reset_options else {}
+            answer = self._envs[index].reset(seed=seed, **options)
             report_progress()
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 raise WrongAnswerError(f"{short(answer)}, not (observation, info),")

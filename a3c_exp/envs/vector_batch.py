@@ -7,6 +7,7 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from a3c_exp.common.arrays import Array
@@ -39,10 +40,11 @@ class VectorEnvBatch:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int] | None) -> None:
         self.count = int(env.num_envs)
-        self._check = AnswerCheck(env.single_observation_space, env.single_action_space)
+        self.action_space, self.decode = decoder(env.single_action_space)
+        self._check = AnswerCheck(env.single_observation_space, self.action_space)
         self.observation_space = self._check.box
         self.encode = self._check.batch
-        self.action_space, self.decode = decoder(env.single_action_space)
+        self._is_tuple = isinstance(env.single_action_space, Tuple)
         self._env = env
         # EnvPool's specification has none
         self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__
@@ -80,9 +82,10 @@ class VectorEnvBatch:
 
     def _advance(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
-        observations, rewards, terminations, truncations, info = self._env.step(
-            self.decode(actions)
-        )
+        taken: Any = self.decode(actions)
+        if self._is_tuple:
+            taken = tuple(np.array(taken).T)  # gymnasium's form for K of them
+        observations, rewards, terminations, truncations, info = self._env.step(taken)
         terminated = flags_of("terminated", terminations, self.count)
         truncated = flags_of("truncated", truncations, self.count)
         ended = terminated | truncated

@@ -148,6 +148,8 @@ class Policy:
             raise ValueError(f"observation: finite numbers of shape {shape} are needed")
         actions, self._state = self.predict(observations, self._state, greedy)
         action = self._env.decode(actions)[0]
+        if isinstance(action, tuple):
+            return action
         return (
             int(action)
             if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer)
