@@ -354,10 +354,15 @@ class TestAnswers:
         with pytest.raises(EnvError, match=r"action_mask|int"):
             batch.step(np.array([2]))
 
-    def test_a_mask_of_several_choices_is_a_tuple_in_info_and_draws_keep_to_it(self) -> None:
+    @pytest.mark.parametrize(
+        "choices", [MultiDiscrete([2, 3]), Tuple([Discrete(2), Discrete(3, start=7)])]
+    )
+    def test_a_mask_of_several_choices_is_a_tuple_in_info_and_draws_keep_to_it(
+        self, choices: Any
+    ) -> None:
         class Masked(gymnasium.Env[Any, Any]):
             observation_space = Box(-1, 1, (2,))
-            action_space = MultiDiscrete([2, 3])
+            action_space = choices
 
             def reset(self, **arguments: Any) -> Any:
                 mask = np.array([1, 0], np.int8), np.array([0, 0, 1], np.int8)
