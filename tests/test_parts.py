@@ -225,6 +225,15 @@ class TestSpaces:
         with pytest.raises(TypeError, match=word):
             encoder(space)
 
+    @pytest.mark.parametrize("shape", [(0,), (3, 0)])
+    def test_an_empty_observation_is_refused_and_an_empty_part_is_none(
+        self, shape: tuple[int, ...]
+    ) -> None:
+        empty = Box(-1, 1, shape)
+        with pytest.raises(TypeError, match="no numbers"):
+            AnswerCheck(empty, Discrete(2))
+        assert AnswerCheck(Dict(a=empty, b=Box(-1, 1, (2,))), Discrete(2)).box.shape == (2,)
+
     def test_running_statistics_scale_vectors_alone(self) -> None:
         check = AnswerCheck(SPACE)
         space = check.box

@@ -46,6 +46,8 @@ class AnswerCheck:
 
     def __init__(self, space: Space[Any], actions: Space[Any] | None = None) -> None:
         self.space, (self.box, self._encode) = space, encoder(space)
+        if not np.prod(self.box.shape) and actions is not None:
+            raise TypeError(f"its observations have no numbers: {space}")
         self._shape = space.shape
         self._picture = self.box.dtype == np.uint8
         self._kinds = (
