@@ -55,6 +55,8 @@ BAD = [
     ("callbacks=[{}]", "callbacks[0]._target_", None),
     ("hydra.verbose=true", "hydra.verbose", "true"),
     ("sweep=x search=2 gamma=0.9,0.99 --cfg job", "--cfg", "job"),
+    ("plugins=[mine.py]", "plugins", "mine.py"),
+    ("plugins=[./mine]", "plugins", "./mine"),
     ("hydra.run.dir=läufe", "hydra.run.dir", "läufe"),
     ("+experiment=ppo", "+experiment", "ppo"),
     ("~env=lunar", "~env", "lunar"),

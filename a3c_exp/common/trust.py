@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from a3c_exp.common.settings import flatten
-from a3c_exp.errors import FAILURES, ConfigError, one_line, place_of
+from a3c_exp.errors import FAILURES, ConfigError, one_line, place_of, require
 
 PACKAGE = "a3c_exp"
 
@@ -35,6 +35,8 @@ def import_plugins(plugins: Sequence[str]) -> None:
     """Import the user's packages, which may register environments; of 'module:function' call the
     function, once in a process. Raises ConfigError."""
     for plugin in plugins:
+        is_file = "/" in plugin or plugin.endswith(".py")
+        require(not is_file, "plugins", plugin, "a module's name, as after `import`, not its file")
         module, _, function = plugin.partition(":")
         try:
             imported = importlib.import_module(module)
