@@ -123,6 +123,14 @@ def test_what_a_saved_run_cannot_change_is_refused(
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize("word", ["resume", "from", "init_from"])
+@pytest.mark.parametrize("inside", ["checkpoints/latest.ckpt", "checkpoints", "metrics.csv"])
+def test_a_path_inside_a_run_is_answered_with_its_folder(
+    word: str, inside: str, here: Path, finished: Path, refuses: Refuses
+) -> None:
+    assert f"did you mean '{finished}'?" in refuses([f"{word}={finished / inside}"], word)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "option"),
     [
