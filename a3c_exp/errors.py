@@ -231,6 +231,8 @@ def exit_code(program: Callable[[], int]) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         name = "" if error.filename is None else f"{shown(str(error.filename))}: "
+        if not name and isinstance(error, FileNotFoundError):  # of os.getcwd alone
+            name = "the current folder: "
         print(
             f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}", file=sys.stderr
         )

@@ -123,6 +123,17 @@ def test_what_a_saved_run_cannot_change_is_refused(
     assert list(here.iterdir()) == []
 
 
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert program.main([*QUICK]) == 2
+    assert capfd.readouterr().err.startswith("a3c_exp: the current folder: ")
+
+
 @pytest.mark.parametrize("word", ["resume", "from", "init_from"])
 @pytest.mark.parametrize("inside", ["checkpoints/latest.ckpt", "checkpoints", "metrics.csv"])
 def test_a_path_inside_a_run_is_answered_with_its_folder(
