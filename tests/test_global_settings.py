@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import logging.config
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,6 +65,32 @@ def test_the_log_goes_on_where_logging_is_configured_anew(tmp_path: Path) -> Non
     for logger, disabled in before:
         logger.disabled = disabled
     assert "worker 1 failed" in (tmp_path / "train.log").read_text()
+
+
+class Handling(Bandit):
+    """A bandit whose constructor lets SIGTERM end the process at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def test_a_run_is_saved_although_an_environment_has_set_a_handler(tmp_path: Path) -> None:
+    program = """
+import gymnasium, os, signal, sys
+from runs import config
+import a3c_exp
+from a3c_exp.callbacks import Callback
+
+class Sending(Callback):
+    def on_tick(self, run):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+gymnasium.register("Handling-v0", "test_global_settings:Handling")
+run = a3c_exp.train(config("Handling-v0"), sys.argv[1], callbacks=[Sending()])
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path / "run"], cwd=Path(__file__).parent)
+    assert (tmp_path / "run" / "checkpoints" / "latest.ckpt").exists()
 
 
 def test_a_closed_standard_output_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
