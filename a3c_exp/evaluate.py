@@ -6,6 +6,7 @@ python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
             name = f"{VIDEOS}/{loaded.steps}"
             check_places(folder, VIDEOS, f"{name}.mp4", f"{name}.part.mp4")
     seeds = seeding.environment_seeds(options.seed, seeding.Role.EVALUATION, REPLAY, count)
-    recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
+    recorder = Recorder(_free(folder / VIDEOS, str(loaded.steps))) if options.video else None
     loaded.policy.seed(options.seed)
     seeding.seed_globals(options.seed, 0)  # from which an environment may draw
     with under("env"):
@@ -160,6 +161,13 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     if recorder is not None and (video := recorder.write()) is not None:
         print(printable(f"video: {video.path}"))
     return episodes
+
+
+def _free(folder: Path, name: str) -> Path:
+    """The first video of name, name_2, name_3 and so on that is not there: training, or another
+    evaluation, may have filmed the same policy."""
+    names = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
+    return next(path for each in names if not (path := folder / f"{each}.mp4").is_file())
 
 
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:

@@ -276,6 +276,10 @@ class TestTheCommandLine:
         with VideoFileClip(str(film)) as clip:
             assert clip.n_frames in (11, 12)  # its own arithmetic of times may miss the last
             assert clip.size == [6, 4]
+        before = film.read_bytes()
+        assert evaluate.main([*arguments, "seed=2"]) == 0  # the same policy, another film
+        assert film.read_bytes() == before
+        (film.parent / "32_2.mp4").unlink()
         film.unlink()
         film.mkdir()  # so that there is no place for another film
         assert evaluate.main(arguments) == 2
