@@ -25,7 +25,6 @@ from a3c_exp.core.callback import Media
 from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import RECENT, Event
 from a3c_exp.errors import one_line, require_package
-from a3c_exp.run.run_folder import SUMMARY_FILE, TRACE_FILE
 
 log = logging.getLogger("a3c_exp")
 
@@ -180,8 +179,8 @@ class Profile(Callback):
         ]
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
         # else the disk is full, or another run's folder may be there
-        if SUMMARY_FILE not in summary["unwritten"]:
-            with open(run.folder / TRACE_FILE, "w", opener=regular_only) as file:
+        if "summary.json" not in summary["unwritten"]:
+            with open(run.folder / "trace.json", "w", opener=regular_only) as file:
                 json.dump({"traceEvents": self.spans}, file)
 
 

@@ -98,7 +98,7 @@ def test_a_run_of_few_points_has_histograms_of_its_first_and_its_end(tmp_path: P
         point for point in read_points(tmp_path / "metrics.csv") if "train/n_updates" in point
     ]
     assert 1 < len(points) < 10
-    first, last = (step for step, _ in tensors(tmp_path)["parameters/actor"])
+    first, last = (step for step, _ in tensors(tmp_path)["train/parameters/actor"])
     assert first == points[0]["step"] and last == done.summary["steps"]
 
 
