@@ -6,6 +6,7 @@ python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs import close_within
-from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
+from a3c_exp.errors import ConfigError, RunError, leave, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
@@ -33,7 +34,7 @@ from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     VIDEOS,
     best_checkpoint,
-    check_links,
+    check_places,
     numbered_checkpoints,
 )
 
@@ -128,9 +129,10 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
         with named("video"):
-            check_links(folder, VIDEOS)
+            name = f"{VIDEOS}/{loaded.steps}"
+            check_places(folder, VIDEOS, f"{name}.mp4", f"{name}.part.mp4")
     seeds = seeding.environment_seeds(options.seed, seeding.Role.EVALUATION, REPLAY, count)
-    recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
+    recorder = Recorder(_free(folder / VIDEOS, str(loaded.steps))) if options.video else None
     loaded.policy.seed(options.seed)
     seeding.seed_globals(options.seed, 0)  # from which an environment may draw
     with under("env"):
@@ -159,6 +161,13 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     if recorder is not None and (video := recorder.write()) is not None:
         print(printable(f"video: {video.path}"))
     return episodes
+
+
+def _free(folder: Path, name: str) -> Path:
+    """The first video of name, name_2, name_3 and so on that is not there: training, or another
+    evaluation, may have filmed the same policy."""
+    names = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
+    return next(path for each in names if not (path := folder / f"{each}.mp4").is_file())
 
 
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
@@ -233,4 +242,4 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(leave(main(sys.argv[1:])))

@@ -59,6 +59,8 @@ BAD = [
     ("callback=histograms", "callback", "histograms"),
     ("callbacks=[{}]", "callbacks[0]._target_", None),
     ("sweep=x search=2 gamma=0.9,0.99 --cfg job", "--cfg", "job"),
+    ("plugins=[mine.py]", "plugins", "mine.py"),
+    ("plugins=[./mine]", "plugins", "./mine"),
     ("hydra.run.dir=läufe", "hydra.run.dir", "läufe"),
     ("+experiment=ppo", "+experiment", "ppo"),
     ("~env=lunar", "~env", "lunar"),
@@ -123,6 +125,25 @@ def test_what_a_saved_run_cannot_change_is_refused(
     refuses(words.replace("RUN", str(finished)).split(), key, value)
     assert content(finished) == before
     assert list(here.iterdir()) == []
+
+
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert program.main([*QUICK]) == 2
+    assert capfd.readouterr().err.startswith("a3c_exp: the current folder: ")
+
+
+@pytest.mark.parametrize("word", ["resume", "from", "init_from"])
+@pytest.mark.parametrize("inside", ["checkpoints/latest.ckpt", "checkpoints", "metrics.csv"])
+def test_a_path_inside_a_run_is_answered_with_its_folder(
+    word: str, inside: str, here: Path, finished: Path, refuses: Refuses
+) -> None:
+    assert f"did you mean '{finished}'?" in refuses([f"{word}={finished / inside}"], word)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_a_network_too_large_for_the_memory_is_refused(default: dict[str, Any]) 
     [
         ("returns=n_step_zero rollout_length=8", "returns.n=5", "returns.n=8", "returns: n = 8 "),
         (
-            "backend=ga3c workers=2 envs_per_worker=1 rollout_length=5",
+            "backend=ga3c backend.lag=accept workers=2 envs_per_worker=1 rollout_length=5",
             "backend.training_batch=20",
             "backend.training_batch=21",
             "backend: training_batch=21 ",

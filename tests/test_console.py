@@ -8,6 +8,7 @@ import logging
 import os
 import pty
 import re
+import resource
 import struct
 import termios
 import warnings
@@ -156,10 +157,13 @@ def test_the_live_line_is_cut_to_the_terminals_width() -> None:
     os.close(ours)
 
 
-def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("its own")])
+def test_a_stream_that_fails_does_not_end_the_run(error: Exception) -> None:
+    """A terminal that goes away, and a program's own stream."""
+
     class Gone(Screen):
         def write(self, text: str) -> int:
-            raise OSError(5, "Input/output error")
+            raise error
 
     shown = Shown(Gone())
     shown.pass_by(1, 0)
@@ -229,10 +233,14 @@ def test_nothing_is_left_set_when_the_log_ends_however_it_ends(tmp_path: Path) -
 def test_a_log_that_cannot_be_written_is_reported_once_and_ends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "train.log").symlink_to("/dev/full")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with run_log(tmp_path / "train.log", io.StringIO()):
-        for _ in range(3):
-            log.info("line")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # stands for a full disk
+        try:
+            for _ in range(3):
+                log.info("line")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert capsys.readouterr().err.count("train.log cannot be written") == 1
 
 

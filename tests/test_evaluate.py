@@ -276,9 +276,17 @@ class TestTheCommandLine:
         with VideoFileClip(str(film)) as clip:
             assert clip.n_frames in (11, 12)  # its own arithmetic of times may miss the last
             assert clip.size == [6, 4]
+        before = film.read_bytes()
+        assert evaluate.main([*arguments, "seed=2"]) == 0  # the same policy, another film
+        assert film.read_bytes() == before
+        (film.parent / "32_2.mp4").unlink()
         film.unlink()
         film.mkdir()  # so that there is no place for another film
-        assert evaluate.main(arguments) == 0
+        assert evaluate.main(arguments) == 2
+        assert "videos/32.mp4" in capsys.readouterr().err
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(evaluate, "check_places", lambda *_: None)  # it has come since
+            assert evaluate.main(arguments) == 0
         assert "returns: " in capsys.readouterr().out
         assert "video 32.mp4" in caplog.text
         assert [path.name for path in film.parent.iterdir()] == [film.name]

@@ -20,7 +20,7 @@ from a3c_exp.common.reading import check_plain, expanded
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, refused
 from a3c_exp.run.files import exclusive_folder, log
-from a3c_exp.run.run_folder import CONFIG_FILE, config_text
+from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
@@ -106,9 +106,7 @@ def _train(
     from a3c_exp.run.trainer import session
 
     resumes = action == "resume"
-    make_room = None
-    if not resumes and (folder / CONFIG_FILE).exists():
-        make_room = partial(clear, folder, keep_log=plan.existing == "resume")
+    make_room = partial(clear, folder, keep_log=plan.existing == "resume")
     if resumes and plan.existing == "resume":  # with what its settings stood for when it began
         config, experiment = load_final(read_config(folder, config["plugins"]))
     with (

@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from a3c_exp import __version__
 from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, quoted, read_arguments
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
-from a3c_exp.cli.existing import CONTINUE
+from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import (
     Composed,
     Session,
@@ -31,6 +31,7 @@ from a3c_exp.cli.hydra_compose import (
 from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
+from a3c_exp.common.reading import expanded
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import RunError, printable, require, say
 from a3c_exp.run.run_folder import config_text
@@ -109,8 +110,10 @@ def _run(plan: Plan, line: CommandLine, run: RunBy = directly) -> int:
         if plan.existing == CONTINUE
         else " before"
     )
-    say(f"{plan.folder}: has finished{more}")
-    return 0
+    assert plan.folder is not None
+    ending = how_ended(expanded(plan.folder))
+    say(f"{plan.folder}: has {ending}{more}")
+    return int(ending == "failed")
 
 
 def _by_hydra(

@@ -29,7 +29,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, check, check_start, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
-from a3c_exp.run.run_folder import check_links
+from a3c_exp.run.run_folder import begins_with, check_places
 
 OWN_LAUNCHER = "hydra_plugins.a3c_exp_sweeps.ProcessesLauncher"
 OWN_SWEEPER = "hydra_plugins.a3c_exp_sweeps.GridSweeper"
@@ -52,9 +52,13 @@ def run_sweep(session: Session, line: CommandLine) -> int:
         task = Sweep(session, line, node, overrides, root)
         if line.flags.cfg is not None:
             for job in task.jobs:
-                print(printable(f"{job.folder}: {job.label}: {DOES[job.action]}"))
+                ending = f"has {how_ended(job.folder)}" if job.action == "leave" else ""
+                print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
             return 0
-        check_links(root, "multirun.yaml", ".submitit")
+        check_places(root, "multirun.yaml", ".submitit")
+        listed = root / "multirun.yaml"
+        if listed.exists() and not begins_with(listed, "hydra:"):
+            raise FolderError(root, f"has a file that Hydra would replace: {listed.name}")
         words = [*common.words, *_for_sweepers(session, node), f"{SWEEP_DIR}={quoted(str(root))}"]
         words += [
             hydra_compose.sweep_word(session, node, each)
@@ -202,6 +206,8 @@ class Sweep:
             raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
         if finished is not None and finished.exit_code:
             raise RunError(f"{plan.folder}: {finished.summary['stop_reason']}")
+        if finished is None and how_ended(folder) == "failed":
+            raise RunError(f"{plan.folder}: has failed before")
         return score_of(folder, self.objective)
 
     def sweep(self, launch: Launch, node: DictConfig, most: int | None) -> list[JobReturn]:
@@ -289,7 +295,7 @@ def _check_folder(folder: Path, root: Path, subdir: str, others: Sequence[Path])
         problem = "is the folder of two runs: add ${hydra.job.num} to it"
         raise ConfigError(key, folder.name, problem)
     require(folder.parent == root, key, subdir, "the name of one folder, in the sweep's")
-    if not folder.resolve().is_relative_to(root.resolve()):
+    if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
         raise FolderError(folder, "is a link that leads out of the sweep's folder")
 
 

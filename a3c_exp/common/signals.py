@@ -95,6 +95,18 @@ def ignore() -> None:
     unblock()
 
 
+@contextmanager
+def kept() -> Iterator[None]:
+    """Within: code of an environment's own, which may set handlers of SIGNALS. They do not stay."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
 def take_back() -> None:
     """Install this program's handlers of SIGNALS again, where a library has replaced them in C from
     another thread."""

@@ -42,6 +42,8 @@ def read_config(
     from omegaconf.errors import OmegaConfBaseException
 
     folder = expanded(folder)
+    around = next((each for each in folder.parents if (each / CONFIG_FILE).is_file()), None)
+    hint = "" if around is None else f"; did you mean {str(around)!r}?"
     try:
         config = parse_yaml(
             read_text(folder if or_file and folder.is_file() else folder / CONFIG_FILE)
@@ -50,14 +52,14 @@ def read_config(
         OmegaConf.create(config if isinstance(config, dict) else {})
     except OSError:
         raise FolderError(
-            folder, f"must be the folder of a run: it has no readable {CONFIG_FILE}"
+            folder, f"must be the folder of a run: it has no readable {CONFIG_FILE}{hint}"
         ) from None
     except (UnreadableError, OmegaConfBaseException) as error:
         raise FolderError(
-            folder, f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}"
+            folder, f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}{hint}"
         ) from error
     if not isinstance(config, dict) or not config:
-        raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it holds no settings")
+        raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it holds no settings{hint}")
     config = without_removed({str(name): value for name, value in config.items()})
     typed = config.pop(TYPED, None)
     if isinstance(typed, dict):

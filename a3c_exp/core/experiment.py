@@ -17,11 +17,11 @@ from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count, Positive, Share,
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import NormalizedObservations
+from a3c_exp.core.normalization import NormalizedObservations, has_byte_vectors
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment, close_within
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.inputs import PICTURE, observation_form
 from a3c_exp.optimizers import Optimizer, RMSProp, TorchOptimizer
@@ -31,6 +31,9 @@ from a3c_exp.schedules import Schedule, value
 RMSPROP_WARNING = (
     "RMSProp from a mean square of 0 may kill convolutions in its first steps: "
     "take rmsprop_tf or adam"
+)
+BYTES_WARNING = (
+    "env.normalize_observations: bytes of 0 to 255 reach the network as they are: true scales them"
 )
 TORCH_WARNING = (
     "has no guard against workers that write over one another, which may cost the run: "
@@ -217,15 +220,22 @@ class Experiment(Checked):
         )
         build_loss = loss_builder(self.algorithm)
         action_values = self.algorithm.target_every is not None
-        network = self.network.build(
-            space,
-            env.action_space,
-            rng,
-            seed=seed,
-            build_loss=build_loss,
-            action_values=action_values,
-        )
+        try:
+            network = self.network.build(
+                space,
+                env.action_space,
+                rng,
+                seed=seed,
+                build_loss=build_loss,
+                action_values=action_values,
+            )
+        except MemoryError as error:
+            name = self.network.module_class.__name__
+            problem = f"is too large for the memory, with observations {space.shape}"
+            raise ConfigError("network", name, f"{problem}: {one_line(error)}") from error
         normalized.prepare(network)
+        if has_byte_vectors(env.observation_space) and not normalized.measured:
+            network.warnings += (BYTES_WARNING,)
         return network
 
     def acting_settings(self, to_train: bool) -> Iterator[tuple[str, object]]:

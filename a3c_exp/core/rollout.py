@@ -235,8 +235,11 @@ class Actor:
         if steps[0].life_lost is not None:
             episode_over = ended & ~_stack([step.life_lost for step in steps])
         episodes = self._episodes.finish(rewards, valid, episode_over, snapshot.steps)
-        if len(episodes) and (self._info_numbers.keys or any(step.final_info for step in steps)):
-            self._add_numbers(episodes, steps, episode_over)
+        if len(episodes):
+            if self._info_numbers.chosen or any(step.final_info for step in steps):
+                self._add_numbers(episodes, steps, episode_over)
+            else:
+                self._info_numbers.episodes += len(episodes)
         learned_rewards = shaped_rewards(self.settings, rewards, terminated, valid, progress)
         stats = None
         if normalizer is not None:
@@ -266,7 +269,7 @@ class Actor:
             (steps[time].final_info or {}).get(env, {}) for time, env in np.argwhere(over).tolist()
         ]
         episodes.numbers = number_columns([self._info_numbers.of(info) for info in infos])
-        episodes.left_out = self._info_numbers.warning()
+        episodes.warnings = self._info_numbers.warnings()
 
     def _interact(self, snapshot: Snapshot, epsilon: float) -> list[_Row]:
         """Act and step until the rollout is full."""

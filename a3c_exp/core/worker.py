@@ -10,6 +10,7 @@ import numpy as np
 
 from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm
 from a3c_exp.algorithms.batch import count_of, explained_variance, total
+from a3c_exp.common import signals
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import TOO_LARGE, explain_divergence
@@ -300,7 +301,8 @@ class Learner:
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
         gradient = network.gradient if is_usable and weight else None
-        event.contributions = int(gradient is not None)
+        # the first push of a rollout alone has its steps
+        event.contributions = int(gradient is not None and event.steps > 0)
         return Push(
             gradient=gradient,
             snapshot=snapshot,
@@ -359,19 +361,20 @@ def make_actor(
         seeding.seed_globals(experiment.seed, worker, resumed)
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
-    env = env_settings.make(count, seeds)
-    try:
-        return Actor(
-            env,
-            make_network(env),
-            rng,
-            env_settings,
-            experiment.rollout_length,
-            experiment.gamma,
-            experiment.epsilon,
-            heartbeat,
-            experiment.algorithm.value_of_action,
-        )
-    except BaseException:  # a reset may raise
-        close_within(env)
-        raise
+    with signals.kept():
+        env = env_settings.make(count, seeds)
+        try:
+            return Actor(
+                env,
+                make_network(env),
+                rng,
+                env_settings,
+                experiment.rollout_length,
+                experiment.gamma,
+                experiment.epsilon,
+                heartbeat,
+                experiment.algorithm.value_of_action,
+            )
+        except BaseException:  # a reset may raise
+            close_within(env)
+            raise
