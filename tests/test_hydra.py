@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -298,6 +299,16 @@ def test_its_plugins_refuse_another_program(here: Path) -> None:
     with pytest.raises(SystemExit):
         plain("-m", "seed=0,1", "hydra.sweep.dir=plain")
     assert not list(here.glob("plain/*/"))
+
+
+def test_its_plugins_and_a_wrong_key_import_nothing_large() -> None:
+    """Every program of Hydra's imports the plugins."""
+    plugins = "import hydra_plugins.a3c_exp_sweeps; names = {'torch', 'a3c_exp'}"
+    refusal = "from a3c_exp.__main__ import main; assert main(['gamm=3']) == 2; names = {'torch'}"
+    for code in (plugins, refusal):
+        script = f"import sys; {code}; sys.exit(str(names & sys.modules.keys()))"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stderr.splitlines()[-1] == "set()"
 
 
 # Flags that print.

@@ -72,6 +72,7 @@ OTHERS = {
     "--cfg job": "print what a command is composed to, or a sweep's runs; run nothing",
     "-m": "run each combination of values that are given with commas",
     "--config-dir": "a folder of your own options, beside those above",
+    "--hydra-help": "the other flags, and Hydra's own choices (docs/hydra.md)",
     "hydra.run.dir=": "the folder of the run",
 }
 
