@@ -50,7 +50,7 @@ def scaled(images: Array, each: bool) -> Array:
 
 
 def test_a_normalization_that_is_yet_to_be_measured_is_none() -> None:
-    with pytest.raises(ValueError, match="load_final"):
+    with pytest.raises(ValueError, match="resolve"):
         NormalizedObservations.of("background", SPACE)
 
 
