@@ -17,7 +17,7 @@ from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count, Positive, Share,
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import NormalizedObservations, has_byte_vectors
+from a3c_exp.core.normalization import NormalizedObservations, has_large_numbers
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch, Environment, close_within
@@ -32,8 +32,9 @@ RMSPROP_WARNING = (
     "RMSProp from a mean square of 0 may kill convolutions in its first steps: "
     "take rmsprop_tf or adam"
 )
-BYTES_WARNING = (
-    "env.normalize_observations: bytes of 0 to 255 reach the network as they are: true scales them"
+LARGE_WARNING = (
+    "env.normalize_observations: numbers of up to 255 or more reach the network as they are: "
+    "true scales them"
 )
 TORCH_WARNING = (
     "has no guard against workers that write over one another, which may cost the run: "
@@ -232,8 +233,8 @@ class Experiment(Checked):
             problem = f"is too large for the memory, with observations {space.shape}"
             raise ConfigError("network", name, f"{problem}: {one_line(error)}") from error
         normalized.prepare(network)
-        if has_byte_vectors(env.observation_space) and not normalized.measured:
-            network.warnings += (BYTES_WARNING,)
+        if has_large_numbers(env.observation_space) and not normalized.measured:
+            network.warnings += (LARGE_WARNING,)
         return network
 
     def acting_settings(self, to_train: bool) -> Iterator[tuple[str, object]]:

@@ -127,7 +127,8 @@ class CollapseWarning(Own):
 
     def on_tick(self, run: RunView) -> None:
         statistics = self._run.statistics
-        if self._is_said or not statistics.peak.has_collapsed(statistics.steps):
+        total_steps = self._run.experiment.total_steps
+        if self._is_said or not statistics.peak.has_collapsed(statistics.steps, total_steps):
             return
 
         self._is_said = True
