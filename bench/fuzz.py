@@ -102,7 +102,7 @@ OTHERS += ["'\x1b[31mred'", "\u202eback", "a b", '"', "\\", "\u00e9\u4e2d"]
 
 
 def option_names(hydra: Any) -> dict[str, list[str]]:
-    return {group: hydra.config_loader.get_group_options(group) for group in GROUPS}
+    return {group: hydra.options(group) for group in GROUPS}
 
 
 def setting_names() -> list[str]:

@@ -110,7 +110,7 @@ def train(folder: Path, env: str = BANDIT, backend: str = "serial", **settings: 
 
 def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> Run:
     """Run a whole configuration in a folder, or resume its run there."""
-    whole, experiment = load_final(whole, check=False)
+    whole, experiment = load_final(whole)
     with session(experiment, whole, folder, resume) as trainer:
         return trainer.run()
 

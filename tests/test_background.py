@@ -18,7 +18,7 @@ from a3c_exp.__main__ import main
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.config.background import count_bytes, measure
-from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.experiment import build_network
 from a3c_exp.envs import Gym
@@ -31,7 +31,8 @@ PICTURES: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations":
 
 def normalization(env: str, check: bool = True, **settings: Any) -> Normalization:
     """What the setting of an experiment stands for."""
-    return load_experiment(config(env, **settings), check).env.normalize_observations
+    load = load_experiment if check else lambda config: load_final(config)[1]
+    return load(config(env, **settings)).env.normalize_observations
 
 
 def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
@@ -46,7 +47,7 @@ def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
 
 def test_of_a_game_it_is_what_its_environments_begin_with() -> None:
     pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    experiment = load_experiment(compose(["env=atari", "env.game=pong"]), check=False)
+    experiment = load_final(compose(["env=atari", "env.game=pong"]))[1]
     assert experiment.env.normalize_observations == (87, 64)
 
 

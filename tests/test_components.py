@@ -138,8 +138,8 @@ def test_a_sweep_over_components(command: str, group: str, expected: list[str]) 
     """By name and written out, over all options of a name, and in place of a preset's."""
     with hydra_session() as hydra:
         jobs = [
-            to_container(node)
-            for node in compose_jobs(hydra, sweep(parse([*QUICK, *command.split()], hydra)))
+            to_container(whole.node)
+            for whole in compose_jobs(hydra, sweep(parse([*QUICK, *command.split()], hydra)))
         ]
     assert [job[group]["_target_"].rpartition(".")[2] for job in jobs] == expected
 

@@ -16,7 +16,7 @@ import a3c_exp
 import a3c_exp.__main__ as program
 from a3c_exp import compose
 from a3c_exp.config import removed
-from a3c_exp.config.builder import Made, load_experiment, load_final
+from a3c_exp.config.builder import Made, check, load_experiment, load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.evaluate import main as evaluate
 from a3c_exp.report.__main__ import main as report
@@ -95,7 +95,7 @@ def test_without_ray_its_backend_says_what_to_install(monkeypatch: pytest.Monkey
     config = compose(["backend=ray"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "a3c-exp[ray]" in refused(lambda: load_experiment(config), "backend.address", "local")
-    load_experiment(config, check=False)  # not needed to evaluate such a run
+    load_experiment(config, to_train=False)  # not needed to evaluate such a run
 
 
 def test_epsilon_needs_discrete_actions(default: dict[str, Any]) -> None:
@@ -109,9 +109,10 @@ def test_each_configuration_of_a_sweep_has_its_evaluations_environment_checked(
     default: dict[str, Any],
 ) -> None:
     made: Made = []
-    load_final(changed(default, **{"eval.env": {"max_episode_steps": 100}}), made=made)
-    other = changed(default, **{"eval.env": {"id": "Acrobot-v1"}})
-    refused(lambda: load_final(other, made=made), "eval.env")
+    _, experiment = load_final(changed(default, **{"eval.env": {"max_episode_steps": 100}}))
+    check(experiment, made=made)
+    _, other = load_final(changed(default, **{"eval.env": {"id": "Acrobot-v1"}}))
+    refused(lambda: check(other, made=made), "eval.env")
 
 
 def test_a_start_from_a_run_of_another_network_is_refused(
@@ -190,8 +191,8 @@ def test_what_runs_but_is_probably_not_meant_is_warned_about(
 ) -> None:
     if "env=pong" in words:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
-    assert load_experiment(compose([*words.split(), harmless]), check=False).warnings == []
-    [warning] = load_experiment(compose([*words.split(), warned]), check=False).warnings
+    assert load_final(compose([*words.split(), harmless]))[1].warnings == []
+    [warning] = load_final(compose([*words.split(), warned]))[1].warnings
     assert warning.startswith(start)
 
 

@@ -33,7 +33,7 @@ from a3c_exp import evaluate
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
-from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.config.schema import settings_of
 from a3c_exp.envs.gym import PACKAGES
 from a3c_exp.errors import FAILED
@@ -134,7 +134,7 @@ def train(arguments: list[str], here: Path) -> None:
         if any("callbacks" in argument and name in argument.lower() for argument in arguments):
             pytest.importorskip({"video": "moviepy"}.get(name, name))
     keys = {argument.partition("=")[0] for argument in arguments}
-    informs = bool({"--help", "--cfg"} & keys)
+    informs = bool({"--help", "--cfg", "--info"} & keys)
     if informs or {"resume", "from", "init_from", "existing"} & keys:
         assert main(arguments if informs else small(arguments)) == 0
         new = [
@@ -204,9 +204,7 @@ def makes(arguments: list[str], here: Path) -> None:
     settings = [shlex.split(word.partition("=")[2]) for word in arguments if "=" in word]
     assert [word for words in settings for word in words if word not in done.stdout] == []
     if arguments[0] == "train":
-        load_experiment(
-            a3c_exp.compose([word for words in settings for word in words]), check=False
-        )
+        load_final(a3c_exp.compose([word for words in settings for word in words]))
 
 
 def installs(arguments: list[str], here: Path) -> None:
@@ -290,8 +288,8 @@ def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
     ]
     jobs = [[*first_run(["-m", *words[3:]]), "seed=1"] for words in shown]
     with hydra_session() as hydra:
-        for node in compose_jobs(hydra, jobs):
-            load_experiment(to_container(node), check=False)
+        for whole in compose_jobs(hydra, jobs):
+            load_final(to_container(whole.node))
     assert len(jobs) >= 8
 
 
@@ -322,7 +320,7 @@ def test_what_is_shown_for_clusters_can_be_read_and_made() -> None:
     for arguments in re.findall(r"python -m a3c_exp ([^'\n#]+)", text):
         words = shlex.split(re.sub(r"\$\(\(.*\)\)", "2", arguments))
         composed = a3c_exp.compose([word for word in words if not word.startswith("hydra.")])
-        assert isinstance(load_experiment(composed, check=False).backend, Ray)
+        assert isinstance(load_final(composed)[1].backend, Ray)
     [job] = map(yaml.safe_load, blocks(text, "yaml"))
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}

@@ -24,7 +24,7 @@ from runs import config, latest, same, train
 from scripted import Changed, Echo
 
 from a3c_exp.cli.existing import find_action
-from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.builder import load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import Heartbeat
@@ -277,7 +277,7 @@ def test_environments_of_a_worker_whose_first_reset_fails_are_closed(
     closed: list[object] = []
     monkeypatch.setattr(SyncEnvBatch, "close", lambda batch: closed.append(batch))
     whole = config(NAME, plugins=["faulty"], env__kwargs={"fault": "reset", "at": [1]})
-    context = RunContext(experiment=load_experiment(whole, check=False))
+    context = RunContext(experiment=load_final(whole)[1])
     with pytest.raises(EnvError):
         make_actor(context, 0, lambda _: FixedPolicy(lambda step: 0), Heartbeat())
     assert len(closed) == 1

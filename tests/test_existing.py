@@ -90,9 +90,7 @@ class TestWhatSettingsStoodFor:
 class TestFinal:
     def test_leaves_nothing_to_find_out(self, here: Path, cores: Any) -> None:
         cores(3)
-        final, _ = load_final(
-            compose(["env=gym", "env.id=CartPole-v1", "init_from=first"]), check=False
-        )
+        final, _ = load_final(compose(["env=gym", "env.id=CartPole-v1", "init_from=first"]))
         assert final["workers"] == 3
         assert final["env"]["normalize_observations"] is False
         assert final["init_from"] == str(here / "first")
@@ -101,11 +99,11 @@ class TestFinal:
             ("workers", "env.normalize_observations", "log.every"), "auto"
         )
         cores(1)
-        assert load_final(final, check=False)[0] == final
+        assert load_final(final)[0] == final
 
     def test_changes_nothing_that_is_plain(self) -> None:
         plain = config(log__every=None)
-        assert load_final(plain, check=False)[0] == plain
+        assert load_final(plain)[0] == plain
 
 
 def test_the_folder_of_a_run_is_the_one_that_was_meant_when_it_began(here: Path) -> None:

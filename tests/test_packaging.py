@@ -96,8 +96,12 @@ def test_a_wheel_carries_every_configuration_file_inside_the_package(wheel: Path
         f"a3c_exp/{file}" for file in files
     }
     assert "a3c_exp/py.typed" in names
+    assert [name for name in names if name.startswith("hydra_plugins/")] == [
+        "hydra_plugins/a3c_exp_sweeps.py"
+    ], "other packages have theirs in the same namespace"
     assert {name.partition("/")[0] for name in names} == {
         "a3c_exp",
+        "hydra_plugins",
         wheel.name.rsplit("-", 3)[0] + ".dist-info",
     }
 
@@ -115,5 +119,6 @@ def test_it_runs_from_a_wheel_and_from_an_editable_install(
     conf = CHECKOUT / "conf" if editable else packages[0] / "conf"
     where = "from a3c_exp.cli.startup import conf_folder; print(conf_folder())"
     assert Path(run(python, "-c", where, cwd=tmp_path).strip()) == conf.resolve()
+    assert "processes" in run(python, "-m", "a3c_exp", "--hydra-help", cwd=tmp_path)
     run(python, "-m", "a3c_exp", *TRAIN, cwd=tmp_path)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] >= 64

@@ -183,7 +183,7 @@ def test_whole_numbers_are_searched_and_a_trial_that_failed_is_not_run_again(
         for path in (here / "searched").glob("*/config.yaml")
     ]
     assert len(lengths) == 2 and all(8 <= each <= 64 for each in lengths)
-    assert program.main(command) == 0
+    assert program.main(command) == 1, "it counts as failed"
     assert content(here / "searched") == before
 
 

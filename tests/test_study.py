@@ -16,7 +16,7 @@ import pytest
 import a3c_exp
 from a3c_exp.__main__ import main
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
-from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.builder import load_final
 from a3c_exp.run import files
 
 # study is not installed: it belongs to the checkout
@@ -129,10 +129,10 @@ def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
     ]
     first = [row[-1] for row in rows]
     with hydra_session() as hydra:
-        for node in compose_jobs(
+        for whole in compose_jobs(
             hydra, [shlex.split(point.entry.recipe.command)[3:] for point in first]
         ):
-            load_experiment(to_container(node), check=False)
+            load_final(to_container(whole.node))
     assert {point.entry.env for point in first} == {"cartpole", "lunar", "pong"}
     names = [point.entry.name for row in rows for point in row]
     assert len(set(names)) == len(names), "each has a folder"

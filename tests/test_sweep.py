@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 from refusals import Refuses
 from runs import LINUX, QUICK, content, latest, same, summary, wait_until
@@ -25,12 +24,13 @@ from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 import a3c_exp.__main__ as program
 from a3c_exp.cli.existing import find_action
 from a3c_exp.cli.hydra_compose import (
+    Session,
     compose_jobs,
     compose_node,
-    for_hydra,
     hydra_session,
     parse,
     sweep,
+    sweep_word,
 )
 from a3c_exp.cli.names import folder_names
 from a3c_exp.cli.processes import TOGETHER_SECONDS, Job, Runs
@@ -109,7 +109,7 @@ def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
     ]
     with hydra_session() as hydra:
         jobs = sweep(parse(words))
-        shared = [OmegaConf.to_container(node) for node in compose_jobs(hydra, jobs)]
+        shared = [OmegaConf.to_container(each.node) for each in compose_jobs(hydra, jobs)]
         for number in (1, 6):
             single: Any = OmegaConf.to_container(compose_node(hydra, jobs[number]))
             single["hydra"]["job"] |= {"num": number, "id": str(number)}
@@ -124,8 +124,9 @@ def drawn(text: str) -> list[float]:
     with hydra_session() as hydra:
         jobs = sweep(parse([f"optimizer.learning_rate={text}", "seed=0"]))
         rates = [rate.partition("=")[2] for rate, _ in jobs]
-        sent = for_hydra(hydra, parse([f"optimizer.learning_rate={text}"]))
-        assert sent == [f"++optimizer.learning_rate={','.join(rates)}"]
+        [override] = parse([f"optimizer.learning_rate={text}"])
+        sent = sweep_word(hydra, compose_node(hydra, []), override)
+        assert sent == f"optimizer.learning_rate={','.join(rates)}"
     return list(map(float, rates))
 
 
@@ -429,7 +430,11 @@ def test_a_locked_run_is_looked_at_again_at_the_end(
 def test_launchers_need_an_extra(
     here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
-    monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", lambda *_: ["basic"])
+    load = Session.load
+    monkeypatch.setattr(Session, "options", lambda *_: ["basic"])
+    monkeypatch.setattr(
+        Session, "load", lambda self, path: None if "submitit" in path else load(self, path)
+    )
     line = refuses(
         ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm"
     )

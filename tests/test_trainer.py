@@ -141,11 +141,9 @@ class TestPointsBySteps:
         assert points(tmp_path)["train/n_updates"] == [16, 160]
 
     def test_auto_is_by_time_on_other_backends(self) -> None:
-        every = {
-            name: load_final(config(backend=name), check=False)[1].log.every for name in BACKENDS
-        }
+        every = {name: load_final(config(backend=name))[1].log.every for name in BACKENDS}
         assert every == {"serial": 1, "threads": None, "processes": None}
-        assert load_final(config(total_steps=10**7), check=False)[1].log.every == 20_000
+        assert load_final(config(total_steps=10**7))[1].log.every == 20_000
 
 
 ENDS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""A command line: its flags, its words, and its overrides of settings.
+"""A command line: Hydra's flags, the words of this program, and overrides.
 
 Words say how runs are made and change none of their settings: sweep, jobs, search and existing;
 resume and from, the folder of a run whose settings are taken.
@@ -7,48 +7,34 @@ resume and from, the folder of a run whose settings are taken.
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from hydra._internal.utils import get_args_parser  # the flags are those of any program of Hydra's
+
+from a3c_exp.cli.help import EXISTING, NUMBERS, WORDS
 from a3c_exp.errors import ConfigError, require
 
-EXISTING = ("refuse", "resume", "restart")
-WORDS = {
-    "sweep": (
-        "the folder of a sweep: finished runs in it stay, runs that were cut go on, "
-        "the others begin"
-    ),
-    "jobs": "a whole number from 1 to 99999: runs of a sweep at once",
-    "search": (
-        "a whole number from 1 to 99999: trials, whose settings are chosen by the "
-        "scores of earlier ones"
-    ),
-    "objective": "best, last or a curve: the score in a search",
-    "existing": f"one of {', '.join(EXISTING)}: what becomes of runs that are there already",
-    "resume": "one run's folder: it goes on",
-    "from": "one run's folder: a new run takes its settings",
-}
-"""The words, what each may be, and what it does."""
-OF_HYDRA = ("hydra.run.dir", "hydra.sweep.", "hydra.launcher.", "hydra/launcher")
-"""How the settings of Hydra begin that have an effect here."""
+OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra.launcher", "hydra/sweeper", "hydra/launcher")
+"""How the settings of Hydra begin that only sweeps read."""
+RUN_DIR = "hydra.run.dir"
+SWEEP_DIR = "hydra.sweep.dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
     """What a command line says; None: not given.
 
-    config_dir: a folder of the user's own YAML files. cfg: what is printed in place of running.
-    sweep: the folder of a sweep. jobs: runs at once. search, objective: trials, and what they
-    maximize. existing: one of EXISTING, see a3c_exp.cli.existing. saved: `resume` or `from`, and
-    the folder of the run.
+    flags: those of Hydra. sweep: the folder of a sweep. jobs: runs at once. search, objective:
+    trials, and what they maximize. existing: one of EXISTING, see a3c_exp.cli.existing. saved:
+    `resume` or `from`, and the folder of the run.
     """
 
     overrides: Sequence[str]
-    cfg: str | None
+    flags: Namespace
     is_sweep: bool
-    config_dir: str | None
     sweep: str | None
     jobs: int | None
     search: int | None
@@ -60,84 +46,111 @@ class CommandLine:
 def read_arguments(arguments: Sequence[str]) -> CommandLine:
     """What the arguments of a command say; of a word that is repeated, the last one counts. Raises
     ConfigError."""
-
-    def refuse(message: str) -> NoReturn:
-        raise ConfigError("command line", " ".join(arguments), message)
-
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.error = refuse  # type: ignore[method-assign]
-    parser.add_argument("--cfg", "-c", choices=["job"])
-    parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("words", nargs="*")
-    flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
-
+    flags = _read_flags(arguments)
     words: dict[str, Any] = dict.fromkeys(WORDS)
     overrides = []
-    run_dir = None
-    for argument in flags.words:
+    for argument in flags.overrides:
         key, equals, value = argument.lstrip("+").partition("=")
-        if key == "hydra.run.dir":
-            run_dir = value
-        if re.match(r"~?hydra\b", key) and not key.startswith((*OF_HYDRA, "hydra.job.num")):
-            raise ConfigError(
-                key,
-                value,
-                f"has no effect here; of Hydra's settings these have: {', '.join(OF_HYDRA)}",
-            )
-        if not equals or key not in WORDS:
+        if equals and key in WORDS:
+            words[key] = _word(key, value.strip("'\""))  # a folder needs no quotes around commas
+        else:
             overrides.append(argument)
-            continue
-        value = value.strip("'\"")  # a folder needs no quotes around commas and equal signs
-        is_number = key in ("jobs", "search")
-        fits = (
-            re.fullmatch("[1-9][0-9]{0,4}", value)
-            if is_number
-            else value in EXISTING or key != "existing"
-        )
-        require(bool(value and fits), key, value, WORDS[key])
-        words[key] = int(value) if is_number else value
-
-    is_sweep = flags.multirun or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
     saved = [(word, folder) for word in ("from", "resume") if (folder := words.pop(word))]
-    for word, value in (("hydra.run.dir", run_dir), *saved):
-        if value is not None and is_sweep:
-            raise ConfigError(
-                word, value, "is of one run: it cannot go with -m, sweep, jobs or search"
-            )
-    if not is_sweep and not saved and run_dir in (None, "", "auto"):
-        for argument in overrides:
-            key, _, value = argument.lstrip("+").partition("=")
-            require(
-                not key.startswith(OF_HYDRA[1:]),
-                key,
-                value,
-                "given with -m, sweep=<folder> or jobs=N",
-            )
-        require(
-            words["existing"] in (None, "refuse"),
-            "existing",
-            words["existing"],
-            "given with hydra.run.dir",
-        )
-    fits = not words["sweep"] or not any(text.startswith("hydra.sweep.dir=") for text in overrides)
-    require(fits, "sweep", words["sweep"], "given without hydra.sweep.dir, which is the same")
-    require(
-        not (flags.cfg and words["search"]),
-        "--cfg",
-        flags.cfg,
-        "without search, whose runs are unknown",
+    is_sweep = (
+        flags.multirun
+        or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
+        or given(overrides, "hydra.mode") == "MULTIRUN"
     )
-    if len(saved) > 1 or (saved and words["existing"]):
-        raise ConfigError(*saved[0], "goes with no other run, and not with existing")
-    return CommandLine(
+    line = CommandLine(
         overrides=overrides,
-        cfg=flags.cfg,
+        flags=flags,
         is_sweep=is_sweep,
-        config_dir=flags.config_dir,
         saved=saved[0] if saved else None,
         **words,
     )
+    if len(saved) > 1 or (saved and line.existing):
+        raise ConfigError(*saved[0], "goes with no other run, and not with existing")
+    (_check_sweep if is_sweep else _check_run)(line)
+    return line
+
+
+def given(overrides: Sequence[str], key: str) -> str | None:
+    """The value that overrides give a key, as it was typed; None if they do not."""
+    values = [text.partition("=")[2] for text in overrides if _key(text) == key]
+    return values[-1] if values else None
+
+
+def is_of_hydra(override: str) -> bool:
+    """Return whether an override is one of Hydra's own settings or groups."""
+    return re.match(r"[+~]*hydra\b", override) is not None
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
+
+
+def _read_flags(arguments: Sequence[str]) -> Namespace:
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError("command line", " ".join(arguments), message)
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
+    if flags.experimental_rerun is not None:
+        refuse("--experimental-rerun would unpickle a file; resume= and from= run again")
+    return flags
+
+
+def _word(key: str, value: str) -> object:
+    """The value of a word. Raises ConfigError."""
+    if key in NUMBERS:
+        require(bool(re.fullmatch("[1-9][0-9]{0,4}", value)), key, value, WORDS[key])
+        return int(value)
+    fits = value in EXISTING if key == "existing" else bool(value)
+    require(fits, key, value, WORDS[key])
+    return value
+
+
+def _check_sweep(line: CommandLine) -> None:
+    """Raise ConfigError for what does not go with a sweep."""
+    run_dir = given(line.overrides, RUN_DIR)
+    for key, value in ((RUN_DIR, run_dir), line.saved or (RUN_DIR, None)):
+        if value is not None:
+            raise ConfigError(
+                key, value, "is of one run: it cannot go with -m, sweep, jobs or search"
+            )
+    named_twice = line.sweep is not None and given(line.overrides, SWEEP_DIR) is not None
+    require(not named_twice, "sweep", line.sweep, f"given without {SWEEP_DIR}, which is the same")
+    launcher = given(line.overrides, "hydra/launcher")
+    for word, number in (("jobs", line.jobs), ("search", line.search)):
+        if number and launcher not in (None, "processes"):
+            raise ConfigError(word, number, "goes with hydra/launcher=processes alone")
+    if line.search and given(line.overrides, "hydra/sweeper") not in (None, "grid"):
+        raise ConfigError("search", line.search, "goes with hydra/sweeper=grid alone")
+    if line.flags.cfg == "job" and line.search:
+        raise ConfigError("--cfg", "job", "must be without search, whose runs are unknown")
+    has_sweeper = line.search is not None or given(line.overrides, "hydra/sweeper") is not None
+    if line.objective is not None and not has_sweeper:
+        raise ConfigError("objective", line.objective, "goes with search=<trials>")
+    if line.search is not None and line.sweep is None:
+        raise ConfigError(
+            "search", line.search, "needs sweep=<folder>, where the same command goes on"
+        )
+
+
+def _check_run(line: CommandLine) -> None:
+    """Raise ConfigError for what does not go with a single run."""
+    # A run of a sweep has a folder, and its sweep's settings. A file may set hydra.mode.
+    has_folder = given(line.overrides, RUN_DIR) not in (None, "", "auto")
+    if line.saved or has_folder or line.flags.config_name or line.flags.config_path:
+        return
+    for override in line.overrides:
+        if override.lstrip("+~").startswith(OF_SWEEPS):
+            _, _, value = override.partition("=")
+            problem = "must be given with -m, sweep=<folder> or jobs=N"
+            raise ConfigError(_key(override), value, problem)
+    if line.existing not in (None, "refuse"):
+        raise ConfigError("existing", line.existing, f"must be given with {RUN_DIR}")
 
 
 def quoted(text: str) -> str:

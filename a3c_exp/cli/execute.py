@@ -6,15 +6,15 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.backends import forkserver
-from a3c_exp.cli.existing import begins, clear, find_action
+from a3c_exp.cli.existing import Action, begins, clear, find_action
 from a3c_exp.cli.names import run_name
 from a3c_exp.common.reading import check_plain, expanded
 from a3c_exp.config.saved import read_config
@@ -24,6 +24,7 @@ from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
+    from a3c_exp.core.experiment import Experiment
     from a3c_exp.run.trainer import Run
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
@@ -43,6 +44,8 @@ class Plan:
         is the user's own.
     callbacks: of a program, besides those of the configuration.
     overrides: those of this run alone. label: see `trainer.session`.
+    variables: environment variables that Hydra sets for it. changes_folder: it trains in another
+        current folder.
     """
 
     config: Mapping[str, Any]
@@ -53,60 +56,105 @@ class Plan:
     callbacks: Sequence[Callback] = ()
     overrides: Sequence[str] = ()
     label: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    changes_folder: bool = False
 
 
-def execute(plan: Plan) -> Run | None:
+RunBy = Callable[[Path, Callable[[], "Run"]], "Run"]
+"""Calls what trains in a folder, which is locked, and returns its run."""
+
+
+def directly(folder: Path, train: Callable[[], Run]) -> Run:
+    """Train without anybody between."""
+    return train()
+
+
+def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     """Train as planned; return the run, or None if the folder holds a finished one, which stays as
     it is.
 
+    run: calls what trains, as Hydra does for a command.
     Raises ConfigError, and FolderLockedError if another process trains in the folder. Then nothing
     has been written.
     """
-    prestart(plan.config.get("backend"))
-    from a3c_exp.config.builder import load_final
-    from a3c_exp.run.trainer import session
+    prestart(plan)
+    from a3c_exp.config.builder import build_experiment, check, check_start, resolve
 
     # An absolute path: a program, or an environment, may change the current folder later.
     place = expanded("outputs" if plan.folder is None else plan.folder).absolute()
-    new = plan.folder is None or begins(place, plan.existing)
-    config, experiment = load_final(plan.config, begins=new, trusted=plan.trusted)
-    known: list[dict[str, Any]] = []
-    if plan.callbacks:
-        with refused(
-            "callbacks",
-            ", ".join(type(each).__name__ for each in plan.callbacks),
-            "a run copies them",
-        ):
-            copies = copy.deepcopy(tuple(plan.callbacks))  # together: they may share an object
-        experiment = replace(experiment, callbacks=(*experiment.callbacks, *copies))
-        # not of a script
-        known = [recorded(each) for each in copies if type(each).__module__ != "__main__"]
-        config["callbacks"] = [*config.get("callbacks", ()), *known]
+    is_new = plan.folder is None or begins(place, plan.existing)
+    experiment = build_experiment(plan.config, trusted=plan.trusted)
+    config, experiment = resolve(plan.config, experiment)
+    network = check(experiment)
+    if is_new:
+        check_start(experiment, config, network)
+    config, experiment = _with_callbacks(plan.callbacks, config, experiment)
     config_text(config)  # which it is saved as
-    with ExitStack() as stack, named(plan.key):
-        folder = make_new(place / run_name(config)) if plan.folder is None else place
-        make(folder)
-        stack.enter_context(exclusive_folder(folder))
-        action = find_action(folder, config, plan.existing)
+    with _claimed(plan, place, config) as (folder, action):
         if action == "leave":
             return None
-        resumes = action == "resume"
-        make_room = partial(clear, folder, keep_log=plan.existing == "resume")
-        if resumes and plan.existing == "resume":  # with what its settings stood for when it began
-            config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
+        if action == "begin" and not is_new:
+            check_start(experiment, config, network)
+        return run(folder, partial(_train, plan, folder, action, config, experiment))
+
+
+def _train(
+    plan: Plan, folder: Path, action: Action, config: Mapping[str, Any], experiment: Experiment
+) -> Run:
+    """Begin or continue a run in a folder that is locked. Raises FolderError."""
+    from a3c_exp.config.builder import load_final
+    from a3c_exp.run.trainer import session
+
+    resumes = action == "resume"
+    make_room = partial(clear, folder, keep_log=plan.existing == "resume")
+    if resumes and plan.existing == "resume":  # with what its settings stood for when it began
+        config, experiment = load_final(read_config(folder, config["plugins"]))
+    with (
+        named(plan.key),
+        session(
+            experiment, config, folder, resumes, plan.overrides, plan.label, make_room
+        ) as trainer,
+    ):
+        if any(type(each).__module__ == "__main__" for each in plan.callbacks):
+            log.warning(
+                "callbacks of a script are not in config.yaml: a resumed run is given them again"
+            )
+        return trainer.run()
+
+
+@contextmanager
+def _claimed(plan: Plan, place: Path, config: Mapping[str, Any]) -> Iterator[tuple[Path, Action]]:
+    """Within: the folder of a run, which no other process trains in, and what is to be done there.
+
+    Afterwards it is gone if nothing is in it. Raises FolderError.
+    """
+    with ExitStack() as stack:
+        with named(plan.key):
+            folder = make_new(place / run_name(config)) if plan.folder is None else place
+            make(folder)
+            stack.enter_context(exclusive_folder(folder))
+            action = find_action(folder, config, plan.existing)
         try:
-            with session(
-                experiment, config, folder, resumes, plan.overrides, plan.label, make_room
-            ) as trainer:
-                if len(known) < len(plan.callbacks):
-                    log.warning(
-                        "callbacks of a script are not in config.yaml: "
-                        "a resumed run is given them again"
-                    )
-                return trainer.run()
+            yield folder, action
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
                 folder.rmdir()
+
+
+def _with_callbacks(
+    callbacks: Sequence[Callback], config: dict[str, Any], experiment: Experiment
+) -> tuple[dict[str, Any], Experiment]:
+    """The configuration and the experiment with a program's own callbacks, of which they have
+    copies."""
+    if not callbacks:
+        return config, experiment
+    names = ", ".join(type(each).__name__ for each in callbacks)
+    with refused("callbacks", names, "a run copies them"):
+        copies = copy.deepcopy(tuple(callbacks))  # together: they may share an object
+    experiment = replace(experiment, callbacks=(*experiment.callbacks, *copies))
+    # not of a script
+    known = [recorded(each) for each in copies if type(each).__module__ != "__main__"]
+    return {**config, "callbacks": [*config.get("callbacks", ()), *known]}, experiment
 
 
 _training = threading.Lock()
@@ -124,9 +172,15 @@ def alone() -> Iterator[None]:
         _training.release()
 
 
-def prestart(backend: object) -> None:
-    """Start the fork server if a backend's settings are those of one that uses it: it imports torch
-    while this process does. Errors are left to the checks."""
+def prestart(plan: Plan) -> None:
+    """Start the fork server if a run's backend is one that uses it: it imports torch while this
+    process does. Errors are left to the checks.
+
+    The server would not see that the run changes its current folder.
+    """
+    backend = plan.config.get("backend")
+    if plan.changes_folder:
+        return
     if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
         with suppress(ConfigError):
             forkserver.ensure_running()

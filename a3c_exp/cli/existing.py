@@ -43,6 +43,7 @@ MAY_CHANGE = (
     "plugins",
     "stop",
     "total_steps",
+    "vars",
     "workers",
 )
 """Settings and components that may change when a run goes on."""

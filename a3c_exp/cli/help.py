@@ -38,14 +38,32 @@ Settings of the whole run, with their defaults (some environments set theirs):
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-from a3c_exp.cli.arguments import WORDS, read_arguments
 from a3c_exp.cli.startup import conf_folder
 
+EXISTING = ("refuse", "resume", "restart")
+NUMBERS = ("jobs", "search")
+WORDS = {
+    "sweep": (
+        "the folder of a sweep: finished runs in it stay, runs that were cut go on, "
+        "the others begin"
+    ),
+    "jobs": "a whole number from 1 to 99999: runs of a sweep at once",
+    "search": (
+        "a whole number from 1 to 99999: trials, whose settings are chosen by the "
+        "scores of earlier ones"
+    ),
+    "objective": "best, last or a curve: the score in a search",
+    "existing": f"one of {', '.join(EXISTING)}: what becomes of runs that are there already",
+    "resume": "one run's folder: it goes on",
+    "from": "one run's folder: a new run takes its settings",
+}
+"""The words, what each may be, and what it does."""
 FLAGS = {"--help", "-h"}
 WIDTH = 79
 COLUMN = 26
@@ -54,6 +72,7 @@ OTHERS = {
     "--cfg job": "print what a command is composed to, or a sweep's runs; run nothing",
     "-m": "run each combination of values that are given with commas",
     "--config-dir": "a folder of your own options, beside those above",
+    "--hydra-help": "the other flags, and Hydra's own choices (docs/hydra.md)",
     "hydra.run.dir=": "the folder of the run",
 }
 
@@ -69,8 +88,10 @@ def _explained(word: str, text: str, column: int = COLUMN) -> str:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Print the options of each group and the settings of conf/config.yaml. Raises ConfigError."""
-    config_dir = read_arguments([text for text in arguments if text not in FLAGS]).config_dir
+    """Print the options of each group and the settings of conf/config.yaml."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument("--config-dir", "-cd")
+    config_dir = parser.parse_known_args(arguments)[0].config_dir
     options = defaultdict[str, set[str]](set)
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
         for path in folder.glob("*/*.yaml"):

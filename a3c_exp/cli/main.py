@@ -6,18 +6,42 @@ A command that cannot run in full writes nothing, and its error is one line.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.types import RunMode
 
 from a3c_exp import __version__
-from a3c_exp.cli.arguments import read_arguments
-from a3c_exp.cli.execute import Plan, execute, prestart
+from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, quoted, read_arguments
+from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
-from a3c_exp.cli.hydra_compose import compose_node, hydra_session, setting, to_container
+from a3c_exp.cli.hydra_compose import (
+    Composed,
+    Session,
+    composed,
+    hydra_session,
+    isolated,
+    search_path,
+    setting,
+    to_container,
+)
+from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import printable, require, say
+from a3c_exp.core.cpu import environment
+from a3c_exp.errors import RunError, printable, require, say
 from a3c_exp.run.run_folder import config_text
+
+if TYPE_CHECKING:  # importing it takes seconds: it imports torch
+    from a3c_exp.run.trainer import Run
+
+
+class FailedRunError(RunError):
+    """A run has failed or was interrupted, and has said so: Hydra counts its job as failed."""
 
 
 def command(arguments: Sequence[str]) -> int:
@@ -27,41 +51,58 @@ def command(arguments: Sequence[str]) -> int:
         print(f"a3c_exp {__version__}")
         return 0
     line = read_arguments(arguments)
-    if line.is_sweep:
-        import_training()  # every run of it is checked here
-        from a3c_exp.cli.sweep import run_sweep
-
-        with hydra_session(line.config_dir) as hydra:
-            return run_sweep(hydra, line)
     if line.saved is not None:
-        plan = saved_plan(*line.saved, line)
-    else:
-        with hydra_session(line.config_dir) as hydra:
-            node = compose_node(hydra, line.overrides)
-            config = to_container(node)
-            folder = setting(node, "hydra.run.dir")
-        require(bool(folder), "hydra.run.dir", folder, "the name of a folder; . for this one")
-        plan = Plan(
-            config=config,
-            folder=None if folder == "auto" else folder,
-            existing=line.existing or "refuse",
-            key="hydra.run.dir",
-            overrides=[
-                text
-                for text in line.overrides
-                if not text.lstrip("+").startswith(("hydra.", "hydra/"))
-            ],
-            label=os.environ.pop(LABEL, None),  # only a sweep gives one
-        )
-    if line.cfg is not None:
+        return _run(saved_plan(*line.saved, line), line)
+    flags = line.flags
+    with hydra_session(
+        flags.config_dir, flags.config_path, flags.config_name, search_path(line.overrides)
+    ) as session:
+        if prints(flags):
+            return print_by_hydra(session, line)
+        if line.is_sweep:
+            return _sweep(session, line)
+        whole = composed(session, line.overrides)
+        if whole.node.hydra.mode == RunMode.MULTIRUN:  # by a file
+            return _sweep(session, line)
+        plan = _plan(whole, line)
+        with environment(plan.variables):
+            return _run(plan, line, partial(_by_hydra, line, whole.words))
+
+
+def _sweep(session: Session, line: CommandLine) -> int:
+    import_training()  # every run of it is checked here
+    from a3c_exp.cli.sweep import run_sweep
+
+    return run_sweep(session, line)
+
+
+def _plan(whole: Composed, line: CommandLine) -> Plan:
+    """The run that a command describes. Raises ConfigError."""
+    folder = setting(whole.node, RUN_DIR)
+    require(bool(folder), RUN_DIR, folder, "the name of a folder; . for this one")
+    return Plan(
+        config=to_container(whole.node),
+        folder=None if folder == "auto" else folder,
+        existing=line.existing or "refuse",
+        key=RUN_DIR,
+        overrides=[text for text in line.overrides if not is_of_hydra(text)],
+        label=os.environ.pop(LABEL, None),  # only a sweep gives one
+        variables=setting(whole.node, "hydra.job.env_set"),
+        changes_folder=bool(setting(whole.node, "hydra.job.chdir")),
+    )
+
+
+def _run(plan: Plan, line: CommandLine, run: RunBy = directly) -> int:
+    """Train as planned, or print the configuration; return the exit code. Raises ConfigError."""
+    if line.flags.cfg is not None:
         from a3c_exp.config.builder import build_experiment
 
         build_experiment(plan.config)
         print(printable(config_text(plan.config)), end="")
         return 0
-    prestart(plan.config.get("backend"))  # the fork server imports torch while this process does
+    prestart(plan)  # the fork server imports torch while this process does
     import_training()
-    finished = execute(plan)
+    finished = execute(plan, run)
     if finished is not None:
         return finished.exit_code
     more = (
@@ -73,3 +114,23 @@ def command(arguments: Sequence[str]) -> int:
     ending = how_ended(expanded(plan.folder))
     say(f"{plan.folder}: has {ending}{more}")
     return int(ending == "failed")
+
+
+def _by_hydra(
+    line: CommandLine, words: Sequence[str], folder: Path, train: Callable[[], Run]
+) -> Run:
+    """Have Hydra call `train`, in a folder that has its final name."""
+    runs: list[Run] = []
+
+    def task(node: object) -> None:
+        with isolated():  # an environment may compose by itself
+            runs.append(train())
+        if runs[0].exit_code:
+            raise FailedRunError(str(folder))
+
+    others = [word for word in words if not word.lstrip("+").startswith(f"{RUN_DIR}=")]
+    with suppress(FailedRunError):
+        run_hydra(line.flags, [*others, f"{RUN_DIR}={quoted(str(folder))}"], task)
+    if not runs:
+        raise RunError(f"{folder}: Hydra has ended before its job has begun")
+    return runs[0]

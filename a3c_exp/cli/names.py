@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -23,24 +23,27 @@ def run_name(config: Mapping[str, Any]) -> str:
     return "_".join(map(_plain, words)).lower()
 
 
-def labels(jobs: Sequence[Sequence[str]]) -> list[str]:
+def labels(jobs: Sequence[Sequence[str]], common: Collection[str] | None = None) -> list[str]:
     """What differs between jobs, and their seed, as it was typed, one text each: "returns=gae
     seed=2".
 
-    jobs: the overrides of each, in the same order. Empty for a single job without a seed.
+    jobs: the overrides of each, in the same order. common: overrides that all jobs have, also those
+    that are not known yet. Empty for a single job without a seed, where nobody says what is common.
     """
-    return [" ".join(job[place].lstrip("+") for place in _differing(jobs)) for job in jobs]
+    places = _differing(jobs, common)
+    return [" ".join(job[place].lstrip("+") for place in places) for job in jobs]
 
 
-def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
+def folder_names(jobs: Sequence[Sequence[str]], common: Collection[str] | None = None) -> list[str]:
     """Names for the jobs' folders: "returns-gae_seed-2", of letters, digits and `-_.+`, each
     different, not long.
 
     A seed that is given is part of them, since other commands on the same sweep may have other
     seeds. Keys are cut to their last part where that is clear. A name that is cut, or that an
     earlier job has, ends with a hash of the job's values. Where nothing differs the name is `run`.
+    common: see `labels`.
     """
-    places = _differing(jobs)
+    places = _differing(jobs, common)
     keys = [jobs[0][place].lstrip("+~").partition("=")[0] for place in places]
     last_parts = Counter(map(_last_part, keys))
     shorter = [_last_part(key) if last_parts[_last_part(key)] == 1 else key for key in keys]
@@ -61,10 +64,14 @@ def folder_names(jobs: Sequence[Sequence[str]]) -> list[str]:
     return names
 
 
-def _differing(jobs: Sequence[Sequence[str]]) -> list[int]:
+def _differing(jobs: Sequence[Sequence[str]], common: Collection[str] | None) -> list[int]:
     """The places of overrides that are not the same in all jobs, and of seeds."""
-    places = enumerate(zip(*jobs, strict=True))
-    return [place for place, texts in places if len(set(texts)) > 1 or texts[0].startswith("seed=")]
+    differing = []
+    for place, texts in enumerate(zip(*jobs, strict=True)):
+        is_other = common is not None and texts[0] not in common
+        if len(set(texts)) > 1 or texts[0].startswith("seed=") or is_other:
+            differing.append(place)
+    return differing
 
 
 def _last_part(key: str) -> str:

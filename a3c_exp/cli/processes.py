@@ -19,6 +19,7 @@ from subprocess import Popen
 from typing import Literal
 
 from a3c_exp.cli.existing import Action, how_ended
+from a3c_exp.cli.launch import FULL_ERROR
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.common.signals import ENDING
 from a3c_exp.errors import PREEMPTED, ConfigError, say, signal_code
@@ -58,6 +59,7 @@ class Job:
     started: when its latest process was started. tries: processes that it has had. killed: the
         latest was, from outside.
     look_at: when its folder's lock is looked at again. status, text: how it has ended; None before.
+    words: its overrides for Hydra.
     """
 
     number: int
@@ -71,6 +73,7 @@ class Job:
     look_at: float = 0.0
     status: Status | None = None
     text: str = ""
+    words: Sequence[str] = ()
 
 
 @dataclass(eq=False)
@@ -166,6 +169,7 @@ class Runs:
         say(f"{job.label}: {DOES[job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
+        variables.pop(FULL_ERROR, None)
         try:
             process = Popen([*self.command, *job.overrides, f"existing={existing}"], env=variables)
         except OSError as error:

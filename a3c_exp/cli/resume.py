@@ -7,13 +7,13 @@ any configuration is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from a3c_exp.cli.arguments import CommandLine
+from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
@@ -22,7 +22,6 @@ from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, as_typed, read_config
 from a3c_exp.config.schema import build
 from a3c_exp.errors import ConfigError, named, require
 
-RUN_DIR = "hydra.run.dir"
 TRUST = "trust"
 
 
@@ -31,78 +30,93 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     by overrides.
 
     Of a run that goes on any of MAY_CHANGE may be changed; of a new one any settings, and
-    hydra.run.dir. A component that is given by name is taken alone, without other settings that its
-    file has. `plugins` must be given again, since a folder may come from anyone and cannot itself
-    allow code. `trust` is no setting. Raises ConfigError.
+    hydra.run.dir. `plugins` must be given again, since a folder may come from anyone and cannot
+    itself allow code. `trust` is no setting. Raises ConfigError.
     """
     changes = parse(line.overrides)
     for change in changes:
         _check(change, word)
     with named(word):
         config = read_config(folder, or_file=word == "from")
-    place = folder if word == "resume" else None
-    trusted = list[str]()
-    stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
-    if word == "from":
-        stale["total_steps"] = LOG_EVERY
-    changed = {_place(change).partition(".")[0] for change in changes}
-    # they are chosen again
-    config = as_typed(config, {stale[name] for name in stale.keys() & changed})
+    settings = [change for change in changes if _place(change) not in (RUN_DIR, TRUST)]
+    config = _chosen_again(config, word, settings)
+    trusted: list[str] = []
 
-    def order(change: Override) -> tuple[bool, bool, bool]:
+    def order(change: Override) -> tuple[bool, bool]:
         # Components by name come first, as in a new command: a setting that is typed before one
         # belongs to it.
-        return (
-            _place(change) == RUN_DIR,
-            not _names_component(change, config),
-            change.package is not None,
-        )
+        return not _names_component(change, config), change.package is not None
 
-    for change in sorted(changes, key=order):
-        key = _place(change)
-        # The folder's may name the seed, for example. Texts of a saved configuration are not to be
-        # resolved again.
-        known = (
-            {name: each for name, each in config.items() if isinstance(each, int | float)}
-            if key == RUN_DIR
-            else {}
-        )
-        # its interpolations resolved
-        value: Any = to_container(OmegaConf.create(known | {key: change.value()}))[key]
-        if key == TRUST:
-            trusted += build(value, tuple[str, ...], TRUST)
-            continue
-        if key == RUN_DIR:
-            fits = bool(value) and not isinstance(value, dict | list)
-            require(fits, key, value, "the name of a folder; . for this one")
-            place = None if value == "auto" else str(value)
-            continue
-        config = without_typed(config, key)
-        if key == "callbacks" or _names_component(change, config):
-            # the default environment has settings for components
-            alone = [] if key == "env" else ["env=gym"]
-            typed = (
-                str(change.input_line)
-                if change.package is None
-                else f"{change.key_or_group}={value}"
-            )
-            value = compose([*alone, typed], line.config_dir)[change.key_or_group]
-        node = OmegaConf.create(config)
-        set_value(node, key, value)
+    for change in sorted(settings, key=order):
+        value = _value(change, config, line.flags.config_dir)
+        node = OmegaConf.create(without_typed(config, _place(change)))
+        set_value(node, _place(change), value)
         config = dict(OmegaConf.to_container(node, resolve=False))  # type: ignore[arg-type]
-        if isinstance(value, dict) and TARGET not in value:
-            # It is merged: what it does not name, or has no value for, is the folder's.
-            trusted += [name for name, each in flatten(value, f"{key}.") if each not in ({}, "???")]
-        else:
-            trusted.append(key)
+        trusted += _trusted(_place(change), value)
+    run_dir = folder if word == "resume" else None
+    for change in changes:
+        if _place(change) == TRUST:
+            trusted += build(_resolved(change), tuple[str, ...], TRUST)
+        elif _place(change) == RUN_DIR:
+            run_dir = _run_dir(change, config)
     return Plan(
         config=config,
-        folder=place,
+        folder=run_dir,
         existing=CONTINUE if word == "resume" else "refuse",
         key=word if word == "resume" else RUN_DIR,
         trusted=trusted,
         overrides=line.overrides,
     )
+
+
+def _chosen_again(
+    config: Mapping[str, Any], word: str, settings: Sequence[Override]
+) -> dict[str, Any]:
+    """The configuration with `auto` where what it stood for depends on a setting that changes."""
+    stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
+    if word == "from":
+        stale["total_steps"] = LOG_EVERY
+    changed = {_place(change).partition(".")[0] for change in settings}
+    return as_typed(config, {stale[name] for name in stale.keys() & changed})
+
+
+def _value(change: Override, config: Mapping[str, Any], config_dir: str | None) -> Any:
+    """The value that an override sets: of a component by name that of its file alone. Raises
+    ConfigError."""
+    value = _resolved(change)
+    if change.key_or_group != "callbacks" and not _names_component(change, config):
+        return value
+    # The default environment has settings for components.
+    alone = [] if change.key_or_group == "env" else ["env=gym"]
+    typed = str(change.input_line)
+    if change.package is not None:
+        typed = f"{change.key_or_group}={value}"
+    return compose([*alone, typed], config_dir)[change.key_or_group]
+
+
+def _resolved(change: Override, known: Mapping[str, Any] | None = None) -> Any:
+    """The value of an override with its interpolations resolved. Raises ConfigError."""
+    key = _place(change)
+    return to_container(OmegaConf.create({**(known or {}), key: change.value()}))[key]
+
+
+def _run_dir(change: Override, config: Mapping[str, Any]) -> str | None:
+    """The folder that an override names, which may name the seed, for example. Raises
+    ConfigError."""
+    # Texts of a saved configuration are not to be resolved again.
+    numbers = {name: each for name, each in config.items() if isinstance(each, int | float)}
+    value = _resolved(change, numbers)
+    fits = bool(value) and not isinstance(value, dict | list)
+    require(fits, RUN_DIR, value, "the name of a folder; . for this one")
+    return None if value == "auto" else str(value)
+
+
+def _trusted(key: str, value: object) -> list[str]:
+    """The keys of settings that an override names, and that count therefore."""
+    if not isinstance(value, dict) or TARGET in value:
+        return [key]
+    # It is merged: what it does not name, or has no value for, is the folder's.
+    return [name for name, each in flatten(value, f"{key}.") if each not in ({}, "???")]
 
 
 def _place(change: Override) -> str:
@@ -123,6 +137,9 @@ def _check(change: Override, word: str) -> None:
     if change.is_sweep_override() or change.is_delete():
         value = None if change.is_delete() else change.get_value_string()
         raise ConfigError(key, value, f"cannot go with {word}, which takes single values")
+    if key != RUN_DIR and is_of_hydra(key):
+        problem = f"has no effect with {word}, which composes nothing; {RUN_DIR} has"
+        raise ConfigError(key, change.value(), problem)
     if word == "resume" and key.partition(".")[0] not in (*MAY_CHANGE, TRUST):
         problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
         raise ConfigError(key, change.value(), problem)

@@ -8,7 +8,6 @@ folders. So a search that was cut goes on.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from a3c_exp.cli.existing import how_ended
-from a3c_exp.cli.hydra_compose import compose_jobs, sweep, to_container
+from a3c_exp.cli.hydra_compose import Session, compose_jobs, sweep, to_container
 from a3c_exp.cli.processes import Job
-from a3c_exp.config.builder import load_final
+from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, require, require_package, say
 from a3c_exp.report.runs import EVALUATION, read_run
 
@@ -96,77 +95,100 @@ class Space:
         ]
 
 
-def search(
-    hydra: Any,
-    overrides: Sequence[Override],
-    trials: int,
-    at_once: int,
-    objective: str,
-    run: RunJobs,
-) -> int:
-    """Run `trials` trials, print the best, and return the exit code. Raises ConfigError.
+class Search:
+    """A search for the settings with the highest score.
 
     overrides: ranges and choices in them are searched; those of `seed` are the runs of each trial.
-    at_once: runs at the same time. objective: see `score_of`. run: makes runs, and gives an exit
-        code.
+    at_once: runs at the same time. objective: see `score_of`. Raises ConfigError for what cannot be
+    searched.
     """
-    require_package("search", trials, "search", "optuna")
-    import optuna
 
-    fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
-    searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
-    seeds = dict.fromkeys(map(tuple, sweep([searched.pop("seed")]))) if "seed" in searched else [()]
-    if not searched:
-        raise ConfigError(
-            "search", trials, "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c"
+    def __init__(
+        self,
+        session: Session,
+        overrides: Sequence[Override],
+        trials: int,
+        at_once: int,
+        objective: str,
+    ) -> None:
+        require_package("search", trials, "search", "optuna")
+        searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
+        seeds = sweep([searched.pop("seed")]) if "seed" in searched else [[]]
+        if not searched:
+            problem = "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c"
+            raise ConfigError("search", trials, problem)
+        self._fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
+        self._seeds = list(dict.fromkeys(map(tuple, seeds)))
+        self._trials = trials
+        self._together = max(1, at_once // len(self._seeds))
+        self._objective = objective
+        self._space = Space.of(searched)
+        self._chosen: dict[int, Settings] = {}
+        self._scores: dict[Settings, float] = {}
+        self._check(session)
+
+    def _check(self, session: Session) -> None:
+        """Raise ConfigError if a run cannot have a value that may be chosen."""
+        import optuna
+
+        probes = [
+            self._space.settings(optuna.trial.FixedTrial(each)) for each in self._space.probes()
+        ]
+        for whole in compose_jobs(session, [[*self._fixed, *each] for each in probes]):
+            load_experiment(to_container(whole.node))
+
+    def run(self, run: RunJobs) -> int:
+        """Make the trials, print the best, and return the exit code.
+
+        run: makes runs, and gives an exit code. Raises ConfigError for an objective that no run
+        has.
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(seed=0, constant_liar=True)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        worst = 0
+        for done in range(0, self._trials, self._together):
+            asked = [study.ask() for _ in range(min(self._together, self._trials - done))]
+            self._chosen |= {trial.number: self._space.settings(trial) for trial in asked}
+            worst = max(worst, self._score(asked, run))
+            for trial in asked:
+                study.tell(trial, self._scores[self._chosen[trial.number]])
+        best = study.best_trial
+        winner = " ".join(self._chosen[best.number])
+        say(
+            f"the best of {self._trials} trials is {best.number + 1}: {winner}: "
+            f"{self._objective} {best.value:.5g}"
         )
-    space = Space.of(searched)
-    probes = [space.settings(optuna.trial.FixedTrial(each)) for each in space.probes()]
-    for node in compose_jobs(hydra, [[*fixed, *each] for each in probes]):
-        load_final(to_container(node))  # raises ConfigError before the first trial
+        return worst
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        direction="maximize", sampler=optuna.samplers.TPESampler(seed=0, constant_liar=True)
-    )
-    chosen: dict[int, Settings] = {}
-    scores: dict[Settings, float] = {}
-    worst = 0
-    together = max(1, at_once // len(seeds))
-    for done in range(0, trials, together):
-        asked = [study.ask() for _ in range(min(together, trials - done))]
-        chosen |= {trial.number: space.settings(trial) for trial in asked}
+    def _score(self, asked: Sequence[Any], run: RunJobs) -> int:
+        """Make the runs of trials whose settings have no score yet; return the exit code."""
         # of equal ones
-        first = {chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}
-        new = {texts: number for texts, number in reversed(first.items()) if texts not in scores}
-        jobs = []
-        for texts, number in new.items():
-            say(f"trial {number} of {trials}: {' '.join(texts)}")
-            for seed in seeds:
-                name = "_".join([f"trial-{number:03d}", *seed]).replace("=", "-")
-                jobs.append([*fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
-        runs, code = run(jobs) if jobs else ([], 0)
-        if code > 1:  # it was interrupted
-            return code
-        worst = max(worst, code)
-        found = iter(
-            [
-                -math.inf if job.status == "failed" else score_of(job.folder, objective)
-                for job in runs
-            ]
-        )
-        scores |= {texts: fmean(itertools.islice(found, len(seeds))) for texts in new}
-        has_finished = any(how_ended(job.folder) == "finished" for job in runs)
-        if has_finished and objective not in ("best", "last") and max(scores.values()) == -math.inf:
-            raise ConfigError(
-                "objective", objective, "must be best, last or a curve that the runs have"
+        first = {self._chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}
+        new = [texts for texts in reversed(first) if texts not in self._scores]
+        overrides = []
+        for texts in new:
+            say(f"trial {first[texts]} of {self._trials}: {' '.join(texts)}")
+            for seed in self._seeds:
+                name = "_".join([f"trial-{first[texts]:03d}", *seed]).replace("=", "-")
+                overrides.append([*self._fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
+        if not overrides:
+            return 0
+        jobs, code = run(overrides)
+        for number, texts in enumerate(new):
+            start = number * len(self._seeds)
+            self._scores[texts] = fmean(
+                -math.inf if job.status == "failed" else score_of(job.folder, self._objective)
+                for job in jobs[start : start + len(self._seeds)]
             )
-        for trial in asked:
-            study.tell(trial, scores[chosen[trial.number]])
-    best = study.best_trial
-    winner = " ".join(chosen[best.number])
-    say(f"the best of {trials} trials is {best.number + 1}: {winner}: {objective} {best.value:.5g}")
-    return worst
+        is_curve = self._objective not in ("best", "last")
+        has_finished = any(how_ended(job.folder) == "finished" for job in jobs)
+        if is_curve and has_finished and max(self._scores.values()) == -math.inf:
+            problem = "must be best, last or a curve that the runs have"
+            raise ConfigError("objective", self._objective, problem)
+        return code
 
 
 def score_of(folder: Path, objective: str) -> float:

@@ -1,200 +1,314 @@
-"""Sweeps: every run is composed and checked first; then each one is a process of this program
-(`cli.processes`).
-
-With a launcher other than Hydra's own basic one, Hydra runs the sweep as it does for any program.
+"""Sweeps: every run is composed and checked first. Then Hydra runs the sweep: by its sweepers and
+launchers, or by the plugins of this program (`hydra_plugins.a3c_exp_sweeps`), which call back here.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
+from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli import hydra_compose
-from a3c_exp.cli.arguments import CommandLine, quoted
+from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, is_of_hydra, quoted
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import begins, find_action, how_ended, identity, saved_runs
+from a3c_exp.cli.hydra_compose import Composed, Session
+from a3c_exp.cli.launch import places, run_hydra
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
-from a3c_exp.cli.search import Jobs, search
+from a3c_exp.cli.search import Jobs, Search, score_of
 from a3c_exp.common.reading import expanded
-from a3c_exp.config.builder import Made, load_final
+from a3c_exp.config.builder import Made, check, check_start, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
 from a3c_exp.run.run_folder import begins_with, check_places
 
-SWEEP_DIR = "hydra.sweep.dir"
+OWN_LAUNCHER = "hydra_plugins.a3c_exp_sweeps.ProcessesLauncher"
+OWN_SWEEPER = "hydra_plugins.a3c_exp_sweeps.GridSweeper"
+Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
+"""Runs jobs of these overrides, the first of which has this number."""
 
 
-def run_sweep(hydra: Any, line: CommandLine) -> int:
+def run_sweep(session: Session, line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or
     written."""
-    given = [] if line.sweep is None else [f"{SWEEP_DIR}={quoted(str(expanded(line.sweep)))}"]
-    overrides = hydra_compose.parse([*line.overrides, *given], hydra)
-    common = hydra_compose.compose_node(
-        hydra, [str(o.input_line) for o in overrides if not o.is_sweep_override()]
-    )
-    existing = line.existing or "resume"
-    if line.objective is not None and line.search is None:
-        raise ConfigError("objective", line.objective, "goes with search=<trials>")
-    if line.search is not None and line.sweep is None:
-        raise ConfigError(
-            "search", line.search, "needs sweep=<folder>, where the same command goes on"
-        )
-    root = Path(os.path.abspath(expanded(hydra_compose.setting(common, SWEEP_DIR))))
-    combinations = [] if line.search else hydra_compose.sweep(overrides)
-    with named(SWEEP_DIR if line.sweep is None else "sweep"):
-        if line.cfg is not None:
-            for job in _check_jobs(hydra, combinations, root, existing, 1):
+    overrides = hydra_compose.parse([*line.overrides, *_meant(line)], session)
+    single = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
+    common = hydra_compose.composed(session, single)
+    node = common.node
+    root = Path(os.path.abspath(expanded(hydra_compose.setting(node, SWEEP_DIR))))
+    params = OmegaConf.select(node, "hydra.sweeper.params") or {}
+    overrides[:0] = hydra_compose.parse([f"{key}={each}" for key, each in params.items()], session)
+    variables = hydra_compose.setting(node, "hydra.job.env_set")
+    with named(SWEEP_DIR if line.sweep is None else "sweep"), environment(variables):
+        task = Sweep(session, line, node, overrides, root)
+        if line.flags.cfg is not None:
+            for job in task.jobs:
                 ending = f"has {how_ended(job.folder)}" if job.action == "leave" else ""
                 print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
             return 0
-        if not str(OmegaConf.select(common, "hydra.launcher._target_")).endswith(".BasicLauncher"):
-            if line.jobs or line.search:
-                word = "jobs" if line.jobs else "search"
-                raise ConfigError(
-                    word, line.jobs or line.search, "goes with Hydra's basic launcher alone"
-                )
-            jobs = _check_jobs(hydra, combinations, root, existing, 1)
-            return _run_with_hydra(hydra, overrides, jobs, root, existing)
-        at_once = min(line.jobs or 1, len(set(map(tuple, combinations))) or hydra_compose.MOST_JOBS)
-        files = [] if line.config_dir is None else ["--config-dir", line.config_dir]
-
-        def run(combinations: Jobs) -> tuple[list[Job], int]:
-            jobs = _check_jobs(
-                hydra, combinations, root, existing, at_once, are_trials=line.search is not None
-            )
-            for job in jobs:
-                # Another score would lead to other trials.
-                if line.search and existing != "restart" and how_ended(job.folder) == "failed":
-                    job.action = "leave"
-            make(root)
-            return jobs, Runs(
-                jobs, [sys.executable, "-m", "a3c_exp", *files], existing, at_once
-            ).run()
-
-        with environment({RUNS_AT_ONCE: str(at_once)}):
-            if line.search is None:
-                jobs, code = run(combinations)
-                say_comparison(jobs)
-                return code
-            return search(hydra, overrides, line.search, at_once, line.objective or "best", run)
-
-
-def _check_jobs(
-    hydra: Any,
-    combinations: Jobs,
-    root: Path,
-    existing: str,
-    at_once: int,
-    are_trials: bool = False,
-) -> list[Job]:
-    """Compose and check every job. Raises ConfigError for the first that cannot run, or not in its
-    folder.
-
-    A job whose configuration is that of an earlier one is left out, with a line, but no trial of a
-    search is. A run of the same configuration in the sweep's folder is the job's, whatever its
-    name: that of an earlier command, in which other settings differed.
-    """
-    typed = [
-        [text for text in job if not text.startswith(("hydra.", "hydra/"))] for job in combinations
-    ]
-    names = folder_names(typed)
-    differences = labels(typed)
-    jobs: dict[tuple[str, str], Job] = {}
-    made: Made = []
-    saved = saved_runs(root)
-    most_workers = 0
-    alone = False
-    for number, node in enumerate(hydra_compose.compose_jobs(hydra, combinations)):
-        config = hydra_compose.to_container(node)
-        subdir = hydra_compose.setting(node, "hydra.sweep.subdir")
-        what = f"{identity(config)} {config.get('plugins')}", subdir if are_trials else ""
-        if what in jobs:
-            say(f"given twice, run once: {' '.join(typed[number])}")
-            continue
-        found = None if subdir else saved.get(identity(config))
-        folder = found or Path(os.path.abspath(root / (subdir or names[number])))
-        if folder in [job.folder for job in jobs.values()]:
-            problem = "is the folder of two runs: add ${hydra.job.num} to it"
-            raise ConfigError("hydra.sweep.subdir", folder.name, problem)
-        require(
-            folder.parent == root,
-            "hydra.sweep.subdir",
-            subdir,
-            "the name of one folder, in the sweep's",
-        )
-        if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
-            raise FolderError(folder, "is a link that leads out of the sweep's folder")
-        final, experiment = load_final(config, made=made, begins=begins(folder, existing))
-        action = find_action(folder, final, existing)
-        most_workers = max(most_workers, experiment.worker_count)
-        alone = alone or (config.get("workers") == "auto" and experiment.worker_count == 1)
-        overrides = [
-            *combinations[number],
-            f"hydra.job.num={number}",
-            f"hydra.run.dir={quoted(str(folder))}",
+        check_places(root, "multirun.yaml", ".submitit")
+        listed = root / "multirun.yaml"
+        if listed.exists() and not begins_with(listed, "hydra:"):
+            raise FolderError(root, f"has a file that Hydra would replace: {listed.name}")
+        words = [*common.words, *_for_sweepers(session, node), f"{SWEEP_DIR}={quoted(str(root))}"]
+        words += [
+            hydra_compose.sweep_word(session, node, each)
+            for each in overrides
+            if each.is_sweep_override() and each.key_or_group not in params
         ]
-        label = differences[number] or f"seed={experiment.seed}"
-        jobs[what] = Job(number, overrides, folder, label, action)
-    if at_once > 1 and at_once * most_workers > usable_cores():
+        with environment({RUNS_AT_ONCE: str(task.at_once)}):
+            run_hydra(line.flags, ["--multirun", *words], task)
+    if line.search is None:
+        # Those that a launcher and a sweeper of Hydra's have made are known by their folders.
+        others = [Job(0, (), folder, "") for folder in saved_runs(root).values()]
+        if jobs := task.jobs or others:
+            say_comparison(jobs)
+    return task.code
+
+
+def _meant(line: CommandLine) -> list[str]:
+    """What the words of a sweep mean, as overrides."""
+    meant = []
+    if line.sweep is not None:
+        meant.append(f"{SWEEP_DIR}={quoted(str(expanded(line.sweep)))}")
+    if line.jobs is not None:
+        meant += ["hydra/launcher=processes", f"hydra.launcher.jobs={line.jobs}"]
+    return meant
+
+
+def _for_sweepers(session: Session, node: DictConfig) -> list[str]:
+    """What a sweeper of Hydra's needs to be told: to number the folders, and to maximize."""
+    if node.hydra.sweeper._target_ == OWN_SWEEPER:
+        return []
+    written: Any = OmegaConf.to_container(node.hydra, resolve=False)
+    words = []
+    if not written["sweep"]["subdir"]:
+        words.append("hydra.sweep.subdir=${hydra.job.num}")
+    typed = [each.key_or_group for each in hydra_compose.parse(list(node.hydra.overrides.hydra))]
+    if "direction" in written["sweeper"] and "hydra.sweeper.direction" not in typed:
+        words.append("hydra.sweeper.direction=maximize")
+        say("hydra.sweeper.direction=maximize: a run's value is its return")
+    return words
+
+
+class Sweep:
+    """A sweep, as its program knows it: Hydra calls it for each job, and the plugins for all.
+
+    node: what its runs have in common. overrides: with several values. root: the sweep's folder.
+    jobs: the runs that are known. code: the exit code so far.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        line: CommandLine,
+        node: DictConfig,
+        overrides: Sequence[Override],
+        root: Path,
+    ) -> None:
+        self.existing = line.existing or "resume"
+        self.objective = line.objective or "best"
+        self.root = root
+        self.jobs: list[Job] = []
+        self.code = 0
+        self.at_once = 1
+        self._session = session
+        self._line = line
+        self._of_hydra = [text for text in line.overrides if is_of_hydra(text)]
+        self._launches = node.hydra.launcher._target_ == OWN_LAUNCHER
+        is_grid = node.hydra.sweeper._target_ == OWN_SWEEPER
+        if line.search and not (self._launches and is_grid):
+            raise ConfigError("search", line.search, "goes with the launcher processes alone")
+        self._common = None if is_grid else _common_texts(node)
+        combinations = hydra_compose.sweep(overrides) if is_grid and not line.search else []
+        if self._launches:
+            distinct = len(set(map(tuple, combinations)))
+            self.at_once = min(node.hydra.launcher.jobs, distinct or hydra_compose.MOST_JOBS)
+        self._search: Search | None = None
+        with environment({RUNS_AT_ONCE: str(self.at_once)}):
+            if line.search is not None:
+                self._search = Search(session, overrides, line.search, self.at_once, self.objective)
+            self._check(combinations)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a job in another process needs."""
+        return {"existing": self.existing, "objective": self.objective}
+
+    def _check(self, combinations: Jobs, *, are_trials: bool = False) -> list[Job]:
+        """Compose and check jobs, which are known from now on. Raises ConfigError for the first
+        that cannot run, or not in its folder.
+
+        A job whose configuration is that of an earlier one is left out, with a line, but no trial
+        is. A run of the same configuration in the sweep's folder is the job's, whatever its name:
+        that of an earlier command, in which other settings differed.
+        """
+        typed = [[text for text in job if not is_of_hydra(text)] for job in combinations]
+        names = folder_names(typed, self._common)
+        differences = labels(typed, self._common)
+        jobs: dict[tuple[str, int], Job] = {}
+        made: Made = []
+        saved = saved_runs(self.root)
+        workers: list[tuple[object, int]] = []
+        for number, whole in enumerate(hydra_compose.compose_jobs(self._session, combinations)):
+            config = hydra_compose.to_container(whole.node)
+            what = f"{identity(config)} {config.get('plugins')}", number if are_trials else 0
+            if what in jobs:
+                say(f"given twice, run once: {' '.join(typed[number])}")
+                continue
+            subdir = hydra_compose.setting(whole.node, "hydra.sweep.subdir")
+            same = None if subdir else saved.get(identity(config))
+            folder = same or Path(os.path.abspath(self.root / (subdir or names[number])))
+            _check_folder(folder, self.root, subdir, [job.folder for job in jobs.values()])
+            final, experiment = load_final(config)
+            network = check(experiment, made=made)
+            if begins(folder, self.existing):
+                check_start(experiment, final, network)
+            workers.append((config.get("workers"), experiment.worker_count))
+            jobs[what] = Job(
+                number=number,
+                overrides=_of_process(combinations[number], number, folder),
+                folder=folder,
+                label=differences[number] or f"seed={experiment.seed}",
+                action=find_action(folder, final, self.existing),
+                words=_of_job(whole, folder),
+            )
+        _say_workers(workers, self.at_once)
+        self.jobs += jobs.values()
+        return list(jobs.values())
+
+    def __call__(self, node: DictConfig) -> float:
+        """Train as one job, in this process; return its score.
+
+        Raises RunError for a run that failed, and KeyboardInterrupt for one that was interrupted.
+        """
+        job = HydraConfig.get()
+        folder = Path(job.runtime.output_dir)
+        plan = Plan(
+            config=hydra_compose.job_config(node),
+            folder=folder,
+            existing=self.existing,
+            overrides=[text.removeprefix("++") for text in job.overrides.task],
+            label="",
+            changes_folder=bool(job.job.chdir),
+        )
+        with hydra_compose.isolated():  # an environment may compose by itself
+            finished = execute(plan)
+        if finished is not None and finished.summary["signal"] is not None:
+            raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
+        if finished is not None and finished.exit_code:
+            raise RunError(f"{plan.folder}: {finished.summary['stop_reason']}")
+        if finished is None and how_ended(folder) == "failed":
+            raise RunError(f"{plan.folder}: has failed before")
+        return score_of(folder, self.objective)
+
+    def sweep(self, launch: Launch, node: DictConfig, most: int | None) -> list[JobReturn]:
+        """Run all jobs, or a search. most: jobs that are launched together; None: all of them."""
+        make(self.root)
+        if node.hydra.output_subdir is not None:
+            OmegaConf.save(node, self.root / "multirun.yaml")
+        if self._search is not None:
+            self.code = self._search.run(partial(self._run_trials, launch))
+            return []
+        returns: list[JobReturn] = []
+        while jobs := self.jobs[len(returns) :][:most]:
+            done = launch([job.words for job in jobs], len(returns))
+            if not self._launches:
+                for each in done:
+                    _ = each.return_value  # raises what the job has raised
+            returns += done
+        return returns
+
+    def _run_trials(self, launch: Launch, combinations: Jobs) -> tuple[list[Job], int]:
+        jobs = self._check(combinations, are_trials=True)
+        for job in jobs:
+            # Another score would lead to other trials.
+            if self.existing != "restart" and how_ended(job.folder) == "failed":
+                job.action = "leave"
+        launch([job.words for job in jobs], 0)
+        return jobs, self.code
+
+    def launch(self, overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+        """Run jobs, each in a process of its own. Raises KeyboardInterrupt after a signal."""
+        known = {tuple(job.words): job for job in self.jobs}
+        jobs = [known[words] for each in overrides if (words := tuple(each)) in known]
+        returned = jobs
+        if not jobs:  # those of a sweeper that has found them itself, perhaps one of them twice
+            texts = [(*self._of_hydra, *each) for each in overrides]
+            jobs = self._check([list(each) for each in dict.fromkeys(texts)], are_trials=True)
+            chosen = dict(zip(dict.fromkeys(texts), jobs, strict=True))
+            returned = [chosen[each] for each in texts]
+        command = [sys.executable, "-m", "a3c_exp", *places(self._line.flags)]
+        code = Runs(jobs, command, self.existing, self.at_once).run()
+        if code > 1:
+            raise KeyboardInterrupt(code)
+        self.code = max(self.code, code)
+        return [self._returned(job) for job in returned]
+
+    def _returned(self, job: Job) -> JobReturn:
+        """How a job has ended, for Hydra's sweepers."""
+        if job.status == "failed":
+            error = RunError(f"{job.folder}: {job.text}")
+            return JobReturn(job.words, status=JobStatus.FAILED, _return_value=error)
+        score = score_of(job.folder, self.objective)
+        return JobReturn(job.words, status=JobStatus.COMPLETED, _return_value=score)
+
+
+def _common_texts(node: DictConfig) -> set[str]:
+    """The overrides that all jobs of a sweep have, as they were typed and as Hydra writes them."""
+    texts = set(node.hydra.overrides.task)
+    for override in hydra_compose.parse(list(texts)):
+        texts.add(f"{override.get_key_element()}={override.get_value_element_as_str()}")
+    return texts | {f"++{text.lstrip('+')}" for text in texts}
+
+
+def _say_workers(workers: Sequence[tuple[object, int]], at_once: int) -> None:
+    """Warn if runs at once share cores, or are left with one each. workers: of each run as it was
+    typed, and as a number."""
+    most = max((number for _, number in workers), default=0)
+    if at_once == 1:
+        return
+    if at_once * most > usable_cores():
         say(
-            f"warning: {at_once} runs at once, of up to {most_workers} workers each, "
+            f"warning: {at_once} runs at once, of up to {most} workers each, "
             f"share {usable_cores()} cores"
         )
-    elif at_once > 1 and alone:
+    elif ("auto", 1) in workers:
         say(
             f"warning: {at_once} runs at once on {usable_cores()} cores leave each run one "
             "worker; jobs=1 does not"
         )
-    return list(jobs.values())
 
 
-def _run_with_hydra(
-    hydra: Any, overrides: Sequence[Override], jobs: Sequence[Job], root: Path, existing: str
-) -> int:
-    """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own."""
-    check_places(root, "multirun.yaml", ".submitit")
-    listed = root / "multirun.yaml"
-    if listed.exists() and not begins_with(listed, "hydra:"):
-        raise FolderError(root, f"has a file that Hydra would replace: {listed.name}")
-    # Hydra's numbers of jobs change with the values that are added to a sweep, so it is not to name
-    # their folders.
-    words = [
-        *hydra_compose.for_hydra(hydra, overrides),
-        f"{SWEEP_DIR}={quoted(str(root))}",
-        "hydra.sweep.subdir=.",
+def _check_folder(folder: Path, root: Path, subdir: str, others: Sequence[Path]) -> None:
+    """Raise ConfigError for a folder that a job cannot have."""
+    key = "hydra.sweep.subdir"
+    if folder in others:
+        problem = "is the folder of two runs: add ${hydra.job.num} to it"
+        raise ConfigError(key, folder.name, problem)
+    require(folder.parent == root, key, subdir, "the name of one folder, in the sweep's")
+    if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
+        raise FolderError(folder, "is a link that leads out of the sweep's folder")
+
+
+def _of_process(typed: Sequence[str], number: int, folder: Path) -> list[str]:
+    """The overrides of a job that is a single run, in a process of its own."""
+    job = ["hydra.mode=RUN", f"hydra.job.num={number}", f"hydra.job.id='{number}'"]
+    others = [text for text in typed if not text.startswith("hydra.mode=")]
+    return [*others, *job, f"hydra.run.dir={quoted(str(folder))}"]
+
+
+def _of_job(whole: Composed, folder: Path) -> list[str]:
+    """The overrides of a job as Hydra's launchers take them, which know Hydra's own already."""
+    return [
+        *(word for word in whole.words if not is_of_hydra(word)),
+        f"hydra.sweep.subdir={quoted(folder.name)}",
     ]
-    folders = {job.number: job.folder for job in jobs}
-    hydra.multirun(hydra_compose.CONFIG_NAME, partial(hydra_job, existing, folders), words)
-    return 0
-
-
-def hydra_job(existing: str, folders: Mapping[int, Path], node: DictConfig) -> None:
-    """A job as Hydra's launchers call it.
-
-    folders: of the jobs, by their numbers; one that is not among them has the configuration of an
-    earlier one.
-    Raises RunError for a run that failed, and KeyboardInterrupt for one that was interrupted.
-    """
-    hydra = HydraConfig.get()
-    if hydra.job.num not in folders:
-        return
-    overrides = [text.removeprefix("++") for text in hydra.overrides.task]
-    config = hydra_compose.job_config()
-    folder = folders[hydra.job.num]
-    plan = Plan(config=config, folder=folder, existing=existing, overrides=overrides, label="")
-    finished = execute(plan)
-    if finished is not None and finished.summary["signal"] is not None:
-        raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
-    if finished is not None and finished.exit_code:
-        raise RunError(f"{plan.folder}: {finished.summary['stop_reason']}")
-    if finished is None and how_ended(folder) == "failed":
-        raise RunError(f"{plan.folder}: has failed before")

@@ -1,6 +1,7 @@
-"""From a plain mapping (composed, or a run's config.yaml) to the final one, and to an `Experiment`.
+"""From a plain mapping (composed, or a run's config.yaml) to an `Experiment`, and to the final one.
 
-All errors in a configuration are found here, before anything is started or written.
+`build_experiment`, `resolve` and `check`, in this order, find all errors in a configuration, before
+anything is started or written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from a3c_exp.config.background import measure
 from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
-from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.experiment import Eval, Experiment, Log
 from a3c_exp.envs.batch import Environment
 from a3c_exp.errors import named, require
 from a3c_exp.networks import ActorCritic
@@ -31,17 +32,35 @@ MOST_STEPS = 20_000
 steps."""
 
 
-def build_experiment(config: Mapping[str, Any]) -> Experiment:
+def build_experiment(
+    config: Mapping[str, Any], *, trusted: Sequence[str] | None = None, to_train: bool = True
+) -> Experiment:
     """The experiment that a plain configuration describes, its components checked one by one.
-    Raises ConfigError."""
+
+    trusted: of a configuration from a run's folder, the settings that may act beyond it: see
+        `check_trust`. None: the configuration is the user's own.
+    to_train: False leaves out callbacks, whose packages may be gone when a policy is evaluated.
+    Raises ConfigError.
+    """
+    if trusted is not None:
+        check_trust(texts_to_trust(config, to_train), trusted)
     plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
     import_plugins(plugins)
-    experiment = build(
-        {key: value for key, value in config.items() if key != TYPED}, Experiment, plugins=plugins
-    )
+    settings = {key: value for key, value in config.items() if key != TYPED}
+    if not to_train:
+        settings["callbacks"] = []
+    experiment = build(settings, Experiment, plugins=plugins)
+    experiment = replace(experiment, eval=_build_eval(experiment, config, plugins))
+    if trusted is not None:
+        check_trust(experiment.acting_settings(to_train), trusted)
+    return experiment
+
+
+def _build_eval(experiment: Experiment, config: Mapping[str, Any], plugins: Sequence[str]) -> Eval:
+    """The settings of evaluations, those of their environment converted. Raises ConfigError."""
     changed = experiment.eval.env
     if not changed:
-        return experiment
+        return experiment.eval
     require(
         TARGET not in changed,
         "eval.env",
@@ -51,86 +70,86 @@ def build_experiment(config: Mapping[str, Any]) -> Experiment:
     if isinstance(changed.get("kwargs"), Mapping):  # each argument is a setting of its own
         changed = {**changed, "kwargs": {**config["env"].get("kwargs", {}), **changed["kwargs"]}}
     env: Any = build({**config["env"], **changed}, Environment, "eval.env", plugins)  # type: ignore[type-abstract]
-    converted = {name: getattr(env, name) for name in changed}
-    return replace(experiment, eval=replace(experiment.eval, env=converted))
+    return replace(experiment.eval, env={name: getattr(env, name) for name in changed})
 
 
-def load_experiment(config: Mapping[str, Any], check: bool = True, **options: Any) -> Experiment:
-    """The experiment of `load_final`."""
-    return load_final(config, check, **options)[1]
+def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], Experiment]:
+    """The final configuration of a plain one (see `config.saved`), and the final experiment.
 
-
-def load_final(
-    config: Mapping[str, Any],
-    check: bool = True,
-    *,
-    to_train: bool = True,
-    begins: bool = True,
-    made: Made | None = None,
-    trusted: Sequence[str] | None = None,
-) -> tuple[dict[str, Any], Experiment]:
-    """The final configuration of a plain one (see `config.saved`), and the experiment that it
-    describes, fully checked.
-
-    `env.normalize_observations` auto and background are measured, for which an environment is made
-    and played.
-    check: False leaves out the checks that make an environment and a network.
-    to_train: False leaves out the checks of what only training needs, and which may be gone when
-        the policy is evaluated: the cluster or the GPU of its backend, the run that it started
-        from.
-    begins: False leaves out the check of the run that it starts from.
-    made: the networks of earlier calls, to which this one adds its own: of several experiments, one
-        environment and one network are made for each distinct pair.
-    trusted: of a configuration from a run's folder, the settings that may act beyond it: see
-        `check_trust`. None: the configuration is the user's own.
-    Raises ConfigError.
+    What `auto` and `background` stand for takes their place. For images an environment is made and
+    played. Raises ConfigError.
     """
-    final: dict[str, Any] = dict(config)
+    final = dict(config)
     typed = dict(build(config.get(TYPED, {}), dict[str, Any], TYPED))
-    if final.get(WORKERS, "auto") == "auto":
+    if experiment.init_from is not None:
+        final["init_from"] = str(expanded(experiment.init_from).absolute())
+        experiment = replace(experiment, init_from=final["init_from"])
+    if experiment.workers == "auto":
         typed[WORKERS] = "auto"
         final[WORKERS] = cores_of_a_run()
-    if isinstance(start := final.get("init_from"), str):
-        final["init_from"] = str(expanded(start).absolute())
-    if trusted is not None:
-        check_trust(texts_to_trust(config, to_train), trusted)
-    if not to_train:
-        final["callbacks"] = []  # their packages may be gone
-    experiment = build_experiment(final)
-    if trusted is not None:
-        check_trust(experiment.acting_settings(to_train), trusted)
-    if (setting := experiment.env.normalize_observations) in ("auto", "background"):
-        value = measure(experiment)
+        experiment = replace(experiment, workers=final[WORKERS])
+    setting = experiment.env.normalize_observations
+    if setting in ("auto", "background"):
         typed[NORMALIZATION] = setting
-        final["env"] = {
-            **final["env"],
-            "normalize_observations": list(value) if isinstance(value, tuple) else value,
-        }
+        value = measure(experiment)
+        plain = list(value) if isinstance(value, tuple) else value
+        final["env"] = {**final["env"], "normalize_observations": plain}
+        env: Any = experiment.env
+        experiment = replace(experiment, env=replace(env, normalize_observations=value))
     if experiment.log.every == "auto":
-        steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
         typed[LOG_EVERY] = "auto"
+        steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
         final["log"] = {"every": steps if experiment.backend.deterministic else None}
+        experiment = replace(experiment, log=Log(**final["log"]))
     if typed:
         final[TYPED] = typed
-    experiment = build_experiment(final)
     checks.check_combination(experiment)
-    if check:
-        network = _check_network(experiment, to_train, [] if made is None else made)
-        if to_train and begins and experiment.init_from is not None:
-            with named("init_from"):
-                checks.check_init_from(experiment.init_from, final, network)
     return final, experiment
 
 
-def _check_network(experiment: Experiment, to_train: bool, made: Made) -> ActorCritic:
-    """The network of an experiment, tried with its environment and its algorithm. Raises
-    ConfigError."""
+def check(
+    experiment: Experiment, *, to_train: bool = True, made: Made | None = None
+) -> ActorCritic:
+    """Try a final experiment: its environment, and its network, which is returned.
+
+    to_train: False leaves out the checks of what only training needs, and which may be gone when
+        the policy is evaluated: the cluster or the GPU of its backend.
+    made: the networks of earlier calls, to which this one adds its own: of several experiments, one
+        environment and one network are made for each distinct pair.
+    Raises ConfigError.
+    """
     if to_train:
         experiment.backend.check(experiment)
     parts = attrgetter("env", "eval.env", "network", "algorithm", "epsilon", "plugins")(experiment)
-    network = next((each for known, each in made if known == parts), None)
+    known = [] if made is None else made
+    network = next((tried for others, tried in known if others == parts), None)
     if network is None:
         network = checks.check_environment_and_network(experiment, to_train=to_train)
-        made.append((parts, network))
+        known.append((parts, network))
     checks.check_fit(experiment, network)
     return network
+
+
+def check_start(experiment: Experiment, config: Mapping[str, Any], network: ActorCritic) -> None:
+    """Raise FolderError unless the run that an experiment starts from fits it. config: the final
+    one."""
+    if experiment.init_from is not None:
+        with named("init_from"):
+            checks.check_init_from(experiment.init_from, config, network)
+
+
+def load_final(config: Mapping[str, Any], **trust: Any) -> tuple[dict[str, Any], Experiment]:
+    """The final configuration and experiment of a plain one, not tried yet. trust: see
+    `build_experiment`."""
+    return resolve(config, build_experiment(config, **trust))
+
+
+def load_experiment(
+    config: Mapping[str, Any], *, to_train: bool = True, **trust: Any
+) -> Experiment:
+    """The experiment of a plain configuration, fully checked. trust: see `build_experiment`."""
+    final, experiment = load_final(config, to_train=to_train, **trust)
+    network = check(experiment, to_train=to_train)
+    if to_train:
+        check_start(experiment, final, network)
+    return experiment

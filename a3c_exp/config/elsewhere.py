@@ -1,6 +1,11 @@
-"""Names of settings in other libraries."""
+"""Names that are no settings here: those of other libraries and of earlier versions."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from a3c_exp.config.removed import REMOVED
+from a3c_exp.errors import did_you_mean
 
 _HERE = {
     "optimizer.learning_rate": "learning_rate lr eta",
@@ -42,3 +47,16 @@ _HERE = {
 }
 ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split()}
 """What names in other libraries, such as stable-baselines3, are here, for a hint."""
+
+
+def unknown(name: str, owner: str, known: Iterable[str], path: str) -> str:
+    """The problem with a key that is no setting of `owner`, and the setting that is meant, or the
+    nearest names.
+
+    known: the settings of `owner`. path: its key, "" for the whole configuration.
+    """
+    if (f"{path}.{name}" if path else name) in REMOVED:
+        return "is gone from this version"
+    here = f"here it is {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+    own = "" if path else f"; vars.{name} is a variable of your own"
+    return f"is no setting of {owner}: {here or did_you_mean(name, known)}{own}"

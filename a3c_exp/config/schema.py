@@ -24,8 +24,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 from a3c_exp.common.reading import LARGEST, check_plain
 from a3c_exp.common.settings import TARGET, Setting, hints_of
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
-from a3c_exp.config.elsewhere import ELSEWHERE
-from a3c_exp.config.removed import REMOVED
+from a3c_exp.config.elsewhere import unknown
 from a3c_exp.errors import FAILURES, ConfigError, did_you_mean, either, one_line, require, under
 from a3c_exp.optimizers import TorchOptimizer
 
@@ -305,11 +304,9 @@ def _unknown_key(name: str, cls: type, path: str) -> str:
 
         if name in injected_names(cls):
             return f"is no setting: {cls.__name__} is given it by the environment's spaces"
-    of_training = path or "env" in settings  # not of another command
-    if of_training and _key(path, name) in REMOVED:
-        return "is gone from this version"
-    here = f"here it is {ELSEWHERE[name]}" if of_training and name in ELSEWHERE else ""
-    return f"is no setting of {cls.__name__}: {here or did_you_mean(name, settings)}"
+    if path or "env" in settings:
+        return unknown(name, cls.__name__, settings, path)
+    return f"is no setting of {cls.__name__}: {did_you_mean(name, settings)}"  # of another command
 
 
 def _misfit(cls: type, hint: type) -> str | None:

@@ -157,6 +157,7 @@ class Experiment(Checked):
     record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such
         file.
     callbacks: what watches the run besides the package's own: see `Callback`. No two of one class.
+    vars: variables of the user's own, which other settings may refer to while they are composed.
     plugins: packages of the user's own whose components and environments may be named.
     init_from: the folder of a run; this one starts from its parameters.
     """
@@ -187,6 +188,7 @@ class Experiment(Checked):
     log: Log = field(default_factory=Log)
     record_episodes: Whole = 1_000_000
     callbacks: tuple[Callback, ...] = ()
+    vars: dict[str, Any] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
     init_from: str | None = None
 
@@ -199,7 +201,7 @@ class Experiment(Checked):
     def worker_count(self) -> int:
         """Number of workers. Raises ValueError if the configuration is not final."""
         if self.workers == "auto":
-            raise ValueError("workers='auto': config.builder.load_final has the number")
+            raise ValueError("workers='auto': config.builder.resolve has the number")
         return self.workers
 
     @property

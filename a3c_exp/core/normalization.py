@@ -135,13 +135,13 @@ class NormalizedObservations:
         """Raises ConfigError for a fixed mean of what are no images of bytes.
 
         setting: with two numbers or false in the place of 'auto' and 'background': see
-        `config.builder.load_final`.
+        `config.builder.resolve`.
         """
         if setting is False:
             return cls(shape=space.shape)
         if setting in ("auto", "background"):
             raise ValueError(
-                f"normalize_observations={setting!r}: config.builder.load_final has the numbers"
+                f"normalize_observations={setting!r}: config.builder.resolve has the numbers"
             )
         if isinstance(setting, tuple):
             require_pictures(space, "env.normalize_observations", list(setting))

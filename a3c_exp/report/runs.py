@@ -207,6 +207,8 @@ def run_folders(folder: Path) -> list[Path]:
     places = []
     for at, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in ("wandb", "mlruns")]
+        if "hydra.yaml" in files:  # those that Hydra writes beside a run's
+            continue
         if CONFIG_FILE in files or SUMMARY_FILE in files:
             places.append(Path(at).resolve())
     return sorted(places)

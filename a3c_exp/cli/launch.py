@@ -1,0 +1,86 @@
+"""The way into Hydra: `@hydra.main` runs the program, once what it will run has been checked."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from a3c_exp.cli.arguments import CommandLine
+from a3c_exp.cli.hydra_compose import CONFIG_NAME, DEFAULTS, Session, composed, first_line
+from a3c_exp.cli.startup import conf_folder
+from a3c_exp.core.cpu import environment
+from a3c_exp.errors import ConfigError
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+PLACES = ("config_path", "config_name", "config_dir")
+"""Flags of Hydra that say where configuration files are."""
+PRINTING = ("info", "hydra_help", "shell_completion", "resolve")
+"""Flags of Hydra that print and run nothing."""
+
+
+def places(flags: Namespace) -> list[str]:
+    """The flags of a command that say where configuration files are."""
+    words = []
+    for name in PLACES:
+        if getattr(flags, name) is not None:
+            value = getattr(flags, name)
+            is_name = name == "config_name"
+            words += [_flag(name), value if is_name else str(Path(value).absolute())]
+    return words
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def prints(flags: Namespace) -> bool:
+    """Return whether Hydra prints what a command asks for. `--cfg job` alone is this program's."""
+    shows_hydra = flags.cfg in ("hydra", "all")
+    return shows_hydra or bool(flags.package) or any(getattr(flags, name) for name in PRINTING)
+
+
+def print_by_hydra(session: Session, line: CommandLine) -> int:
+    """Have Hydra print what a command asks for; return the exit code. Raises ConfigError."""
+    flags = line.flags
+    words = line.overrides
+    if not (flags.hydra_help or flags.shell_completion):
+        words = composed(session, words).words
+    asked = [_flag(name) for name in PRINTING[1:] if getattr(flags, name)]
+    for name in ("cfg", "package", "info"):
+        if getattr(flags, name) is not None:
+            asked += [_flag(name), getattr(flags, name)]
+    try:
+        return run_hydra(flags, [*asked, *words], lambda node: None)
+    except ValueError as complaint:  # of flags that do not go together
+        if isinstance(complaint, ConfigError):
+            raise
+        raise ConfigError("command line", " ".join(asked), first_line(complaint)) from complaint
+
+
+def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], Any]) -> int:
+    """Run `task` by Hydra, as a program whose arguments these are; return the exit code.
+
+    Exceptions of the task are raised here. Raises ConfigError for what Hydra refuses.
+    """
+    GlobalHydra.instance().clear()
+    program = hydra.main(str(conf_folder()), CONFIG_NAME, **DEFAULTS)(task)
+    before = sys.argv
+    sys.argv = [before[0], *places(flags), *arguments]
+    try:
+        with environment({FULL_ERROR: "1"}):  # it would print a traceback, and exit
+            program()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except (HydraException, OmegaConfBaseException) as complaint:
+        raise ConfigError("command line", " ".join(arguments), first_line(complaint)) from complaint
+    finally:
+        sys.argv = before
+    return 0
