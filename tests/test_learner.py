@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from nets import with_runtime
 from runs import SCRIPTED, config
 from scripted import vector
 from workers import next_event
@@ -24,6 +25,7 @@ from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
 from a3c_exp.core.worker import PARAMETER_NORM_EVERY, Learner
+from a3c_exp.engine.losses import LOSSES
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import ActorCritic, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
 from a3c_exp.returns import Trajectory, VTrace
@@ -46,7 +48,9 @@ def lagging(
 ) -> tuple[Rollout, ActorCritic]:
     """A rollout, and the network that acted, its parameters far from what they were."""
     batch = env()
-    network = kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
+    network = with_runtime(
+        kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
+    )
     rng = np.random.default_rng(1)
     small = Gym(id=SCRIPTED, reward_scale=0.01)
     actor = Actor(batch, network, rng, small, rollout_length=LENGTH, gamma=GAMMA, epsilon=epsilon)
@@ -127,9 +131,9 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     env: Callable[[], EnvBatch], kind: Network, epsilon: float, vtrace: VTrace
 ) -> None:
     rollout, network = lagging(env, kind, epsilon)
-    with mock.patch.object(A3C, "gradient", autospec=True, side_effect=A3C.gradient) as gradient:
+    with mock.patch.dict(LOSSES, {A3C: mock.Mock(side_effect=LOSSES[A3C])}):
         event = learn(replace(experiment_of(), returns=vtrace), network, rollout)
-    batch = gradient.call_args.args[2]
+        batch = LOSSES[A3C].call_args.args[2]  # type: ignore[attr-defined]
     assert (event.steps, event.updates) == (rollout.transitions, 1)
 
     trajectory = corrected(rollout, network)

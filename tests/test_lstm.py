@@ -15,11 +15,12 @@ from torch import Tensor
 from a3c_exp.common.arrays import Array
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
+from a3c_exp.engine.lstm import LstmKernel
 from a3c_exp.envs import Gym
 from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.initialization import Initializer
-from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
+from a3c_exp.networks.recurrent import LstmCore, RecurrentInput
 
 SPACE = Box(-1, 1, (4,))
 T = 9
@@ -113,7 +114,7 @@ class TestTheNextValueOfARow:
         rollouts = [actor.collect(START) for _ in range(5)]
         assert vectorized != all(rollout.valid.all() for rollout in rollouts)
         for rollout in rollouts:
-            again, _ = network.evaluate(
+            again, _ = network.runtime.evaluate(
                 rollout.observations, rollout.actions, rollout.recurrent_input
             )
             np.testing.assert_allclose(

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm
-from a3c_exp.algorithms.batch import count_of, explained_variance, total
+from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
 from a3c_exp.core.divergence import TOO_LARGE, explain_divergence
@@ -21,9 +20,17 @@ from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout
 from a3c_exp.core.store import Push, Snapshot, Store
+from a3c_exp.engine.arrays import (
+    BatchArrays,
+    NetworkOutputs,
+    count_of,
+    explained_variance,
+    total,
+)
+from a3c_exp.engine.losses import loss_gradient
 from a3c_exp.envs import EnvBatch, close_within, on_progress
 from a3c_exp.errors import RunError
-from a3c_exp.networks import ActorCritic, NetworkOutputs
+from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import construction
 from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
@@ -123,6 +130,11 @@ class Learner:
     _prepared: int = field(default=0, init=False)
     _explanation: str = field(default="", init=False)
 
+    def __post_init__(self) -> None:
+        self._loss_gradient = loss_gradient(
+            self.experiment.algorithm, self.network.loss_module, self.experiment.kernels
+        )
+
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
         snapshot = self._copy_parameters()
@@ -212,14 +224,14 @@ class Learner:
     ) -> tuple[BatchArrays, dict[str, float]]:
         """Add the loss's gradient over a rollout, or over a batch whose advantages and targets are
         known, to `network.gradient`. Returns the loss's batch and its metrics."""
-        network, algorithm = self.network, self.experiment.algorithm
-        outputs, backward = network.evaluate(
+        outputs, backward = self.network.runtime.evaluate(
             source.observations, source.actions, source.recurrent_input
         )
         batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
-        gradient, metrics = algorithm.gradient(outputs, batch, progress, network.loss_module)
-        if (multiplier := snapshot.multipliers.entropy) != 1:
+        gradient, metrics = self._loss_gradient(outputs, batch, progress)
+        multiplier = snapshot.multipliers.entropy
+        if multiplier != 1:
             gradient = replace(gradient, entropy=gradient.entropy * multiplier)
         backward(gradient)
         self.heartbeat.beat()
@@ -243,7 +255,7 @@ class Learner:
             rewards=rollout.rewards,
             advantages=advantages,
             targets=targets,
-            mask=None if rollout.valid.all() else rollout.valid.astype(np.float32),
+            valid=None if rollout.valid.all() else rollout.valid,
             recurrent_input=rollout.recurrent_input,
         )
 
@@ -331,10 +343,11 @@ class Learner:
 @_ignore_nonfinite
 def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
     """Metrics of the values with which the actor acted."""
-    values, mask = batch.values, batch.mask
+    values = batch.values
+    valid = batch.valid
     return {
-        "explained_variance": explained_variance(values, batch.targets, mask),
-        "mean_value": total(values, mask) / count_of(values, mask),
+        "explained_variance": explained_variance(values, batch.targets, valid),
+        "mean_value": total(values, valid) / count_of(values, valid),
     }
 
 

@@ -1,0 +1,288 @@
+"""Log-probabilities and entropies of the actions that were taken, on arrays, with their derivatives
+written out.
+
+`DISTRIBUTIONS` has a fast form for the classes in it. torch differentiates those of other classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.distributions import (
+    MANY,
+    POINTS,
+    WEIGHTS,
+    Bernoulli,
+    Beta,
+    Categorical,
+    Distribution,
+    Gaussian,
+    MultiCategorical,
+    SquashedGaussian,
+    log_slopes,
+)
+
+Evaluated = tuple[Floats, Floats, Callable[[Floats, Floats], Floats]]
+"""Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to
+those by the distribution's parameters [N, P]. It may be called once."""
+
+Scored = tuple[Floats, Floats, Floats, Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]]
+"""The same with values [N] after the entropies: see `ActorCritic.evaluate_actions`. The function
+returns derivatives by parameters [N, P] and values [N]."""
+
+Score = Callable[[Floats, Floats, Array], Scored]
+"""Scores the actions [N, ...] of parameters [N, P] and values [N]."""
+
+
+def score_of(network: ActorCritic, kernels: bool) -> Score:
+    """How a network's actions are scored: by a fast form, if there is one and `kernels` allows it,
+    or by torch."""
+    if kernels and type(network) is QNetwork:
+        return _score_action_values
+    evaluate = DISTRIBUTIONS.get(type(network.distribution)) if kernels else None
+    if evaluate is None:
+        return partial(score_by_torch, network)
+    return partial(_score_policy, partial(evaluate, network.distribution))
+
+
+def score_by_torch(
+    network: ActorCritic, parameters: Floats, values: Floats, actions: Array
+) -> Scored:
+    """Score actions by `ActorCritic.evaluate_actions`, which torch differentiates."""
+    parameters_leaf = torch.from_numpy(parameters).requires_grad_()
+    values_leaf = torch.from_numpy(values).requires_grad_()
+    scores = network.evaluate_actions(parameters_leaf, values_leaf, torch.from_numpy(actions))
+
+    def backward(*gradients: Floats) -> tuple[Floats, Floats]:
+        # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in each
+        # process.
+        terms = [
+            (score * torch.from_numpy(gradient)).sum()
+            for score, gradient in zip(scores, gradients, strict=True)
+            if score.requires_grad
+        ]
+        torch.autograd.backward(torch.stack(terms).sum())
+        by_parameters, by_values = (
+            torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for leaf in (parameters_leaf, values_leaf)
+        )
+        return by_parameters.numpy(), by_values.numpy()
+
+    log_probs, entropies, taken_values = (score.detach().numpy() for score in scores)
+    return log_probs, entropies, taken_values, backward
+
+
+def _score_policy(
+    evaluate: Callable[[Floats, Array], Evaluated],
+    parameters: Floats,
+    values: Floats,
+    actions: Array,
+) -> Scored:
+    log_probs, entropies, by_parameters = evaluate(parameters, actions)
+
+    def backward(
+        grad_log_probs: Floats, grad_entropies: Floats, grad_values: Floats
+    ) -> tuple[Floats, Floats]:
+        return by_parameters(grad_log_probs, grad_entropies), grad_values
+
+    return log_probs, entropies, values, backward
+
+
+def _score_action_values(parameters: Floats, values: Floats, actions: Array) -> Scored:
+    """See `QNetwork.evaluate_actions`."""
+    rows = np.arange(len(parameters))
+
+    def backward(
+        grad_log_probs: Floats, grad_entropies: Floats, grad_values: Floats
+    ) -> tuple[Floats, Floats]:
+        grad_parameters = np.zeros_like(parameters)
+        grad_parameters[rows, actions] = grad_values
+        return grad_parameters, grad_values
+
+    nothing = np.zeros(len(parameters), np.float32)
+    return nothing, nothing, parameters[rows, actions], backward
+
+
+# -- fast forms of distributions
+# ----------------------------------------------------------------------------------------------
+
+
+def evaluate_choice(logits: Array, actions: Array) -> Evaluated:
+    """Evaluate choices int64 [N] among A, of logits [N, A]."""
+    # Actions first: adding up over an axis of two or three numbers takes ten times as long where
+    # they lie side by side.
+    log_probs = logits.T.copy()
+    log_probs -= np.maximum.reduce(log_probs, 0)
+    probabilities = np.exp(log_probs)
+    sums = _sum(probabilities)
+    log_probs -= np.log(sums)
+    probabilities /= sums
+    entropy = -_sum(probabilities * log_probs)
+    rows = np.arange(len(actions))
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        # d log pi(a) / dx_k = [k = a] - p_k, dH / dx_k = -p_k (log p_k + H)
+        grad: Array = log_probs + entropy
+        grad *= grad_entropy
+        grad += grad_log_probs
+        grad *= probabilities
+        np.negative(grad, grad)
+        grad[actions, rows] += grad_log_probs
+        return grad.T
+
+    return log_probs[actions, rows], entropy, backward
+
+
+def _sum(numbers: Array) -> Array:
+    """Sum over the first axis, along which numpy adds up one after another."""
+    many = len(numbers) > MANY
+    sums: Array = np.add.reduce(numbers, 0, np.float64 if many else None)
+    return sums.astype(numbers.dtype) if many else sums
+
+
+def _categorical(_: Categorical, parameters: Array, actions: Array) -> Evaluated:
+    return evaluate_choice(parameters, actions)
+
+
+def _multi_categorical(
+    distribution: MultiCategorical, parameters: Array, actions: Array
+) -> Evaluated:
+    pieces = np.split(parameters, distribution.ends, axis=-1)
+    evaluated = map(evaluate_choice, pieces, actions.T)
+    log_probs, entropies, backwards = zip(*evaluated, strict=True)
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        gradients = [by_logits(grad_log_probs, grad_entropy) for by_logits in backwards]
+        return np.concatenate(gradients, axis=-1)
+
+    return np.add.reduce(log_probs), np.add.reduce(entropies), backward
+
+
+def _bernoulli(_: Bernoulli, parameters: Array, actions: Array) -> Evaluated:
+    log_one = -np.logaddexp(0, -parameters)
+    log_zero = -np.logaddexp(0, parameters)
+    one = np.exp(log_one)
+    log_probs = np.where(actions, log_one, log_zero).sum(-1)
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        # dH/dx = -x p (1 - p), with p the probability of a 1 and x its logit.
+        by_entropy = grad_entropy[:, None] * parameters * one * (1 - one)
+        return np.asarray(grad_log_probs[:, None] * (actions - one) - by_entropy)
+
+    return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1), backward
+
+
+def _gaussian(distribution: Gaussian, parameters: Array, actions: Array) -> Evaluated:
+    log_probs, entropy, by_moments = _normal(distribution, parameters, actions)
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        grad_mean, grad_log_std = by_moments(grad_log_probs, grad_entropy)
+        return _by_parameters(distribution, parameters, grad_mean, grad_log_std)
+
+    return log_probs, entropy, backward
+
+
+def _normal(
+    distribution: Gaussian, parameters: Array, actions: Array
+) -> tuple[Array, Array, Callable[[Array, Array], tuple[Array, Array]]]:
+    """Evaluate normal distributions. The derivatives are by means and log standard deviations,
+    [N, D]."""
+    mean, log_std = distribution.moments(parameters)
+    scale = np.exp(-log_std)
+    noise = (actions - mean) * scale
+    constant = 0.5 * math.log(2 * math.pi) * distribution.spread
+    total_log_std = log_std.sum(-1)
+    log_probs = -0.5 * (noise * noise).sum(-1) - total_log_std - constant
+    entropy = total_log_std + constant + 0.5 * distribution.spread
+
+    def by_moments(grad_log_probs: Array, grad_entropy: Array) -> tuple[Array, Array]:
+        by_log_prob = grad_log_probs[:, None]
+        grad_mean = by_log_prob * noise
+        grad_log_std = grad_mean * noise - by_log_prob + grad_entropy[:, None]
+        return grad_mean * scale, grad_log_std
+
+    return log_probs, entropy, by_moments
+
+
+def _by_parameters(
+    distribution: Gaussian, parameters: Array, grad_mean: Array, grad_log_std: Array
+) -> Array:
+    """Derivatives by the parameters, [N, 2 D], from those by the moments, which may be
+    overwritten."""
+    mean = parameters[:, : distribution.spread]
+    spread = parameters[:, distribution.spread :]
+    lowest = distribution.lowest
+    highest = distribution.highest
+    if distribution.squash_mean:
+        grad_mean *= 1 - np.tanh(mean) ** 2
+    if distribution.softplus_std:
+        std = np.logaddexp(0, spread.clip(lowest, highest))
+        grad_log_std *= -np.expm1(-std) / std  # d std / ds = 1 - exp(-std)
+    leads_out = (spread < lowest) & (grad_log_std > 0) | (spread > highest) & (grad_log_std < 0)
+    grad_log_std[leads_out] = 0
+    return np.concatenate([grad_mean, grad_log_std], axis=-1)
+
+
+def _squashed_gaussian(
+    distribution: SquashedGaussian, parameters: Array, actions: Array
+) -> Evaluated:
+    log_probs, entropy, by_moments = _normal(distribution, parameters, actions)
+    mean, log_std = distribution.moments(parameters)
+    steps = np.exp(log_std)[..., None] * POINTS
+    points = mean[..., None] + steps  # [N, D, points]
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        # d ln(1 - tanh^2 u) / du
+        weighted = -2 * np.tanh(points) * WEIGHTS * grad_entropy[:, None, None]
+        grad_mean, grad_log_std = by_moments(grad_log_probs, grad_entropy)
+        grad_mean = grad_mean + weighted.sum(-1)
+        grad_log_std = grad_log_std + (weighted * steps).sum(-1)
+        return _by_parameters(distribution, parameters, grad_mean, grad_log_std)
+
+    slopes = log_slopes(actions).sum(-1)
+    return log_probs - slopes, entropy + (log_slopes(points) @ WEIGHTS).sum(-1), backward
+
+
+def _beta(distribution: Beta, parameters: Array, actions: Array) -> Evaluated:
+    size = distribution.size
+    signs = distribution.signs
+    concentrations = distribution.concentrations(parameters)
+    log_probs, norms, logs = distribution.log_probs(concentrations, actions)
+    excess = (concentrations - np.where(signs > 0, 1.0, 2.0)) * signs  # alpha - 1, 2 - alpha - beta
+    digamma = torch.digamma(torch.from_numpy(concentrations)).numpy()
+    entropies = norms - (excess * digamma).sum(-1)
+
+    def with_sums(array: Array) -> Array:
+        """Derivatives by alpha and beta, of those by them and by their sums."""
+        return np.asarray(array[:, :size] + np.tile(array[:, size:], 2))
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        trigamma = torch.polygamma(1, torch.from_numpy(concentrations)).numpy()
+        by_log_prob = logs - with_sums(digamma * signs)
+        by_entropy = with_sums(excess * trigamma)
+        grad: Array = grad_log_probs[:, None] * by_log_prob - grad_entropy[:, None] * by_entropy
+        grad *= -np.expm1(-excess[:, :size])  # d alpha / dx = 1 - exp(1 - alpha)
+        return grad.astype(parameters.dtype, copy=False)
+
+    return log_probs.astype(parameters.dtype), entropies.astype(parameters.dtype), backward
+
+
+DISTRIBUTIONS: dict[type[Distribution], Callable[[Any, Floats, Array], Evaluated]] = {
+    Categorical: _categorical,
+    Gaussian: _gaussian,
+    MultiCategorical: _multi_categorical,
+    Bernoulli: _bernoulli,
+    SquashedGaussian: _squashed_gaussian,
+    Beta: _beta,
+}
+"""The distributions with a fast form: a function of one of exactly this class, its parameters
+[N, P] and the actions [N, ...] that were taken."""
