@@ -19,6 +19,7 @@ from workers import next_event
 from a3c_exp.algorithms import A3C
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, store_spec
 from a3c_exp.core.heartbeat import Heartbeat
@@ -51,9 +52,9 @@ def lagging(
     network = with_runtime(
         kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
     )
-    rng = np.random.default_rng(1)
+    policy = ActingPolicy(network, np.random.default_rng(1), epsilon)
     small = Gym(id=SCRIPTED, reward_scale=0.01)
-    actor = Actor(batch, network, rng, small, rollout_length=LENGTH, gamma=GAMMA, epsilon=epsilon)
+    actor = Actor(batch, policy, small, rollout_length=LENGTH, gamma=GAMMA)
     actor.collect(START)  # so that the next one begins within episodes
     rollout = actor.collect(START)
     network.vector += (

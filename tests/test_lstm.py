@@ -13,6 +13,7 @@ from runs import SCRIPTED
 from torch import Tensor
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.engine.lstm import LstmKernel
@@ -97,7 +98,8 @@ def make_actor(count: int, vectorized: bool, **kwargs: Any) -> tuple[ActorCritic
     network = build()
     game = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized)
     env = game.make(count, list(range(count)))
-    return network, Actor(env, network, np.random.default_rng(0), game, rollout_length=7, gamma=0.9)
+    policy = ActingPolicy(network, np.random.default_rng(0))
+    return network, Actor(env, policy, game, rollout_length=7, gamma=0.9)
 
 
 class TestTheNextValueOfARow:

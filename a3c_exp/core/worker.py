@@ -11,6 +11,7 @@ import numpy as np
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
+from a3c_exp.core.acting import ActingPolicy, PolicyNetwork, SarsaPolicy
 from a3c_exp.core.divergence import TOO_LARGE, explain_divergence
 from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event, YieldPoint
@@ -18,7 +19,7 @@ from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import Stats
-from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout
+from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Push, Snapshot, Store
 from a3c_exp.engine.arrays import (
     BatchArrays,
@@ -58,8 +59,9 @@ class Worker:
         self._store = store
         heartbeat = self._heartbeat = store.heartbeat(index)
         self._actor = make_actor(context, index, self._build_network, heartbeat)
+        rng = self._actor.policy.rng
         self._learner = Learner(
-            experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat
+            experiment, self._network, index, store, rng, f"worker {index}", heartbeat
         )
         if context.measures:
             measure_learner(
@@ -78,7 +80,7 @@ class Worker:
         learner = self._learner
         experiment = self._experiment
         total_steps = experiment.total_steps
-        rules = LeavingRules(experiment.stop, store.start(self._index, actor.rng))
+        rules = LeavingRules(experiment.stop, store.start(self._index, actor.policy.rng))
         while not store.stopped:
             if rules.has_all_episodes:  # since an earlier session
                 yield Event(self._index, left="worker_episodes")
@@ -362,8 +364,9 @@ def make_actor(
 
     make_network: the policy network for the environments, local or remote.
     """
-    experiment, env_settings = context.experiment, context.experiment.env
-    count, resumed = experiment.envs_per_worker, context.resumed
+    experiment = context.experiment
+    count = experiment.envs_per_worker
+    resumed = context.resumed
     seeds = seeding.environment_seeds(
         experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed
     )
@@ -372,18 +375,16 @@ def make_actor(
         seeding.seed_globals(experiment.seed, worker, resumed)
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
-    env = env_settings.make(count, seeds)
+    env = experiment.env.make(count, seeds)
     try:
+        acts = SarsaPolicy if experiment.algorithm.value_of_action else ActingPolicy
         return Actor(
-            env,
-            make_network(env),
-            rng,
-            env_settings,
-            experiment.rollout_length,
-            experiment.gamma,
-            experiment.epsilon,
-            heartbeat,
-            experiment.algorithm.value_of_action,
+            env=env,
+            policy=acts(make_network(env), rng, experiment.epsilon),
+            settings=experiment.env,
+            rollout_length=experiment.rollout_length,
+            gamma=experiment.gamma,
+            heartbeat=heartbeat,
         )
     except BaseException:  # a reset may raise
         close_within(env)
