@@ -65,12 +65,12 @@ def score_by_torch(
     def backward(*gradients: Floats) -> tuple[Floats, Floats]:
         # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in each
         # process.
-        terms = [
-            (score * torch.from_numpy(gradient)).sum()
+        weighted = [
+            score * torch.from_numpy(gradient)
             for score, gradient in zip(scores, gradients, strict=True)
             if score.requires_grad
         ]
-        torch.autograd.backward(torch.stack(terms).sum())
+        torch.autograd.backward(torch.stack(weighted).sum())
         by_parameters, by_values = (
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             for leaf in (parameters_leaf, values_leaf)
