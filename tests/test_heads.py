@@ -18,7 +18,12 @@ from refusals import refused
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.engine.distributions import DISTRIBUTIONS, Evaluated
 from a3c_exp.engine.kernels import head_kernel
-from a3c_exp.networks.distributions import Distribution, Gaussian, make_distribution
+from a3c_exp.networks.distributions import (
+    FORBIDDEN,
+    Distribution,
+    Gaussian,
+    make_distribution,
+)
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initializer
 
@@ -153,6 +158,24 @@ class TestDistributions:
         inside = (shares > 0.2) & (shares < 0.6)
         size = 0.4 if settings.get("continuous") == "beta" else 0.8
         assert (inside / np.exp(log_probs)).mean() == pytest.approx(size, rel=0.02)
+
+    @pytest.mark.parametrize("allowed", [1.0, 0.5], ids=["all", "some"])
+    @pytest.mark.parametrize("space", SPACES, ids=str)
+    def test_sampled_actions_have_the_log_probability_that_the_learner_computes(
+        self, evaluate: Evaluate, space: gym.Space[Any], allowed: float
+    ) -> None:
+        """Else the ratios of PPO and V-trace would drift from 1."""
+        distribution = make_distribution(space)
+        parameters = 3 * normal(200, distribution.size)
+        if isinstance(space, (Discrete, MultiDiscrete)):
+            forbidden = np.random.default_rng(1).random(parameters.shape) > allowed
+            forbidden[:, [0, -1]] = False  # of each choice one is left
+            if isinstance(space, MultiDiscrete):
+                forbidden[:, np.cumsum(space.nvec)[:-1]] = False
+            parameters = np.where(forbidden, FORBIDDEN, parameters)
+        actions, log_probs = distribution.sample(parameters, np.random.default_rng(3))
+        again, _, _ = evaluate(distribution, parameters, actions)
+        np.testing.assert_allclose(log_probs, again, rtol=1e-5, atol=1e-5)
 
     def test_the_greedy_bits_are_the_likelier_ones(self) -> None:
         bits = make_distribution(MultiBinary(2)).mode_for_env(torch.tensor([[0.1, -0.1]]))
