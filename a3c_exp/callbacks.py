@@ -17,6 +17,7 @@ import numpy as np
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.ranges import Checked, Count
+from a3c_exp.common.reading import regular_only
 from a3c_exp.common.settings import flatten
 from a3c_exp.core.callback import Callback as Callback
 from a3c_exp.core.callback import EvalResult as EvalResult
@@ -24,13 +25,18 @@ from a3c_exp.core.callback import Media
 from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import RECENT, Event
 from a3c_exp.errors import one_line, require_package
+from a3c_exp.run.run_folder import SUMMARY_FILE, TRACE_FILE
 
 log = logging.getLogger("a3c_exp")
 
 STEP = "global_step"
-"""The x axis of all curves in W&B, whose own step counts rows, and may not go back: a point of an
-evaluation does."""
+"""The x axis of all curves in W&B, whose own step may not go back: that of an evaluation does."""
 MOST_PARAMS = 100  # of a request of MLflow's
+
+
+def _warn_without_evaluations(run: RunView, consequence: str) -> None:
+    if (run.config.get("eval") or {}).get("every") is None:
+        log.warning("%s: with eval.every=null there are no evaluations", consequence)
 
 
 @dataclass(kw_only=True)
@@ -44,10 +50,7 @@ class NoImprovement(Checked, Callback):
     count: int = field(default=0, init=False)
 
     def on_start(self, run: RunView) -> None:
-        if (run.config.get("eval") or {}).get("every") is None:
-            log.warning(
-                "NoImprovement never ends this run: with eval.every=null there are no evaluations"
-            )
+        _warn_without_evaluations(run, "NoImprovement never ends this run")
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         self.count = 0 if result.mean_return > self.best else self.count + 1
@@ -89,7 +92,8 @@ class MetricTarget(Callback):
 @dataclass(kw_only=True)
 class Histograms(Checked, Callback):
     """Logs the distributions of the parameters and of a gradient, by part (actor, critic, encoder),
-    with one of so many points; and the share of gradients that are clipped, as train/clipped.
+    with the first point, every so many points and at the end; and the share of gradients that are
+    clipped, as train/clipped.
 
     A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a part.
     """
@@ -110,13 +114,20 @@ class Histograms(Checked, Callback):
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         if "train/n_updates" not in values:  # of an evaluation, or of a callback
             return
-        self.count += 1
         if self.count % self.points == 0:
-            for name, parameters in run.module().parameter_groups().items():
-                if parts := [each.detach().numpy().ravel() for each in parameters]:
-                    run.log_histogram(f"parameters/{name}", np.concatenate(parts))
-            for name, numbers in self.gradients.items():
-                run.log_histogram(f"gradients/{name}", numbers)
+            self._log(run)
+        self.count += 1
+
+    def on_trained(self, run: RunView) -> None:
+        if (self.count - 1) % self.points:  # the last point has none
+            self._log(run)
+
+    def _log(self, run: RunView) -> None:
+        for name, parameters in run.module().parameter_groups().items():
+            if parts := [each.detach().numpy().ravel() for each in parameters]:
+                run.log_histogram(f"train/parameters/{name}", np.concatenate(parts))
+        for name, numbers in self.gradients.items():
+            run.log_histogram(f"train/gradients/{name}", numbers)
 
 
 @dataclass(kw_only=True)
@@ -127,6 +138,7 @@ class Videos(Callback):
     stays_inside = True
 
     def on_start(self, run: RunView) -> None:
+        _warn_without_evaluations(run, "Videos films nothing in this run")
         run.record_evaluations()
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
@@ -168,8 +180,9 @@ class Profile(Callback):
         ]
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
         # else the disk is full, or another run's folder may be there
-        if "summary.json" not in summary["unwritten"]:
-            (run.folder / "trace.json").write_text(json.dumps({"traceEvents": self.spans}))
+        if SUMMARY_FILE not in summary["unwritten"]:
+            with open(run.folder / TRACE_FILE, "w", opener=regular_only) as file:
+                json.dump({"traceEvents": self.spans}, file)
 
 
 @dataclass(kw_only=True)
@@ -207,6 +220,11 @@ class Tracker(Callback):
         self.sweep = run.sweep or self.sweep
         return self.group or self.sweep
 
+    def takes(self, run: RunView, step: int) -> bool:
+        """Whether there is a connection, and what a run logs at a step is new: a tracker keeps what
+        came after the checkpoint from which the run goes on."""
+        return self.connection is not None and step > run.dropped
+
     def sends(self, checkpoint: Path) -> bool:
         """Whether a checkpoint is one that is asked for, and there is a connection."""
         return self.connection is not None and self.checkpoints in ("both", checkpoint.stem)
@@ -216,10 +234,10 @@ class Tracker(Callback):
 class Wandb(Tracker):
     """Sends a run to Weights & Biases. See `Tracker`.
 
-    project, entity, tags: W&B's own. mode: offline writes files for `wandb sync` and makes no
-        connection.
+    project, entity, tags: W&B's own. mode: offline, which it also is without a login, writes files
+        for `wandb sync` and makes no connection.
     folder: of W&B's own files; None: the run's folder, in which W&B makes wandb/.
-    rows: that the run has there.
+    rows: the least number of the run's next row there.
     """
 
     package: ClassVar[str] = "wandb"
@@ -234,6 +252,13 @@ class Wandb(Tracker):
     def on_start(self, run: RunView) -> None:
         import wandb
 
+        mode = self.mode
+        if mode == "online" and not wandb.login(prompt=False, verify=False):
+            mode = "offline"
+            log.warning(
+                "W&B is offline: it has no login (wandb login), or WANDB_MODE says so. "
+                "Later wandb sync sends its files"
+            )
         self.connection = wandb.init(
             project=self.project,
             entity=self.entity,
@@ -243,7 +268,7 @@ class Wandb(Tracker):
             dir=self.folder or str(run.folder),
             id=self.id,
             resume=None if self.id is None else "allow",
-            mode=self.mode,
+            mode=mode,
             config=dict(run.config),
             allow_val_change=True,  # a resumed run may have other total_steps
             reinit="create_new",
@@ -254,13 +279,14 @@ class Wandb(Tracker):
         self.connection.define_metric("*", step_metric=STEP)
         log.info(
             "W&B: %s",
-            self.connection.url if self.mode == "online" else Path(self.connection.dir).parent,
+            self.connection.url if mode == "online" else Path(self.connection.dir).parent,
         )
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, Any]) -> None:
-        if self.connection is not None:
-            # offline W&B does not know of the rows of earlier sessions
-            row = max(self.rows, self.connection.step)
+        if self.takes(run, step):
+            # Offline W&B does not know of the rows of earlier sessions, nor a checkpoint of the
+            # last ones before a kill: these have smaller steps.
+            row = max(self.rows, self.connection.step, run.steps)
             self.connection.log({STEP: step, **values}, step=row)
             self.rows = row + 1
 
@@ -347,7 +373,7 @@ class Mlflow(Tracker):
             return str(client.get_experiment_by_name(self.experiment).experiment_id)
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        if self.connection is not None:
+        if self.takes(run, step):
             from mlflow.entities import Metric
 
             now = round(time.time() * 1000)
@@ -358,7 +384,7 @@ class Mlflow(Tracker):
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
         """Log images, texts and videos. MLflow has no histograms."""
-        if self.connection is None:
+        if not self.takes(run, step):
             return
         match kind:
             case "image":

@@ -7,6 +7,8 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -115,10 +117,16 @@ def require_package(key: str, value: object, extra: str, *packages: str) -> None
         raise ConfigError(key, value, f"needs {missing}: pip install 'a3c-exp[{extra}]'")
 
 
-FAILED = ("failed", "max_restarts", "stalled", "env_errors", "server_died")
+NO_EPISODES = "no_episodes"
+FAILED = ("failed", "max_restarts", "stalled", "env_errors", NO_EPISODES, "server_died")
 """Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a
-worker that hangs and cannot be ended; after too many errors of an environment; because the fork
-server died, which is no fault of the run."""
+worker that hangs and cannot be ended; after too many errors of an environment; after MANY_FAILURES
+of workers without a single ended episode; because the fork server died, which is no fault of the
+run."""
+
+MANY_FAILURES = 10
+"""Failures of workers after which a run without an ended episode has failed, and one whose episodes
+mostly end in failures says so."""
 
 
 class RunError(RuntimeError):
@@ -182,6 +190,25 @@ def signal_code(number: int) -> int:
     return PREEMPTED if number == signal.SIGUSR2 else 128 + number
 
 
+LEAVING_SECONDS = 30.0
+"""How long the end of a program waits for threads that an environment has started."""
+
+
+def leave(code: int) -> int:
+    """Return the code for `sys.exit`, and end this process with it where that takes too long:
+    Python waits for threads and for what was registered with `atexit`, without end."""
+
+    def end() -> None:
+        time.sleep(LEAVING_SECONDS)
+        threads = [each.name for each in threading.enumerate() if not each.daemon]
+        say(f"a3c_exp: ended although code still runs, in threads {', '.join(threads)}")
+        os._exit(code)
+
+    with suppress(RuntimeError):  # no thread is to be had
+        threading.Thread(target=end, daemon=True).start()
+    return code
+
+
 def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.
 
@@ -190,7 +217,7 @@ def exit_code(program: Callable[[], int]) -> int:
     """
     try:
         code = program()
-        if sys.stdout is not None:
+        with suppress(AttributeError, ValueError):  # a program, or an environment, has closed it
             sys.stdout.flush()
         return code
     except ConfigError as error:

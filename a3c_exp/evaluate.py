@@ -23,7 +23,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs import close_within
-from a3c_exp.errors import ConfigError, RunError, named, printable, require, under
+from a3c_exp.errors import ConfigError, RunError, leave, named, printable, require, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
@@ -33,7 +33,7 @@ from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     VIDEOS,
     best_checkpoint,
-    check_links,
+    check_places,
     numbered_checkpoints,
 )
 
@@ -128,7 +128,8 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
         with named("video"):
-            check_links(folder, VIDEOS)
+            name = f"{VIDEOS}/{loaded.steps}"
+            check_places(folder, VIDEOS, f"{name}.mp4", f"{name}.part.mp4")
     seeds = seeding.environment_seeds(options.seed, seeding.Role.EVALUATION, REPLAY, count)
     recorder = Recorder(folder / VIDEOS / f"{loaded.steps}.mp4") if options.video else None
     loaded.policy.seed(options.seed)
@@ -233,4 +234,4 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(leave(main(sys.argv[1:])))

@@ -79,7 +79,7 @@ KINDS: dict[str, Callable[[Any, float], float]] = {
     "start": lambda overrides, _: seconds_to_first_update(*overrides.split()),
     "memory": lambda overrides, seconds: peak_memory(*overrides.split(), seconds=seconds) / 1e9,
     "ray_wait": lambda overrides, seconds: curve(
-        "ray/wait_share", *overrides.split(), seconds=seconds
+        "workers/wait_share", *overrides.split(), seconds=seconds
     ),
     "stepping": random_stepping,
     "atari_stepping": lambda what, seconds: atari_random_stepping(what[0], what[1], seconds),

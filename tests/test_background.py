@@ -20,6 +20,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.config.background import count_bytes, measure
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
+from a3c_exp.core.experiment import build_network
 from a3c_exp.envs import Gym
 from a3c_exp.envs.batch import Normalization
 from a3c_exp.run.policy import Policy
@@ -70,6 +71,40 @@ AUTO: dict[str, Any] = {"env__normalize_observations": "auto"}
 def test_auto_is_the_background_of_pictures_whose_pixels_the_network_scales() -> None:
     assert normalization(CORNERS, network=SMALL_CNN, **AUTO) == (255.0, QUARTER)
     assert normalization(TARGET, **AUTO) is False, "there are none"
+
+
+def byte_vector(*, inside_a_dict: bool = False) -> Gym:
+    """Bytes that are no pixels: the memory of a console."""
+    memory = {
+        "observations": Box(0, 255, (4,), np.uint8),
+        "actions": Discrete(2),
+        "observation": np.arange(4, dtype=np.uint8),
+    }
+    with_time = ({"TimeAwareObservation": {"flatten": False}},) if inside_a_dict else ()
+    return Gym(
+        id="scripted:Echo-v0",
+        kwargs=memory,
+        wrappers=with_time,
+        max_episode_steps=9,
+        normalize_observations="auto",
+    )
+
+
+def test_auto_is_true_for_vectors_of_bytes() -> None:
+    experiment = load_experiment(config(TARGET))
+    assert measure(replace(experiment, env=byte_vector())) is True
+    parts = byte_vector(inside_a_dict=True)
+    assert measure(replace(experiment, env=parts)) is False, "the other parts would be scaled too"
+
+
+@pytest.mark.parametrize("inside_a_dict", [False, True])
+def test_bytes_that_are_not_scaled_are_warned_of(inside_a_dict: bool) -> None:
+    experiment = load_experiment(config(TARGET))
+    env = byte_vector(inside_a_dict=inside_a_dict)
+    for setting, warns in ((False, True), (True, False)):
+        with_bytes = replace(experiment, env=replace(env, normalize_observations=setting))
+        network, _ = build_network(with_bytes)
+        assert any("bytes" in warning for warning in network.warnings) == warns
 
 
 def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_path: Path) -> None:

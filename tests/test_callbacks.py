@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -132,6 +133,8 @@ class Acting(Callback):
                 run.set_multipliers(learning_rate=0.0)
             case "raise":
                 raise ValueError("scripted to fail")
+            case "exit":
+                sys.exit(3)
 
 
 def act(folder: Path, deed: str, **settings: Any) -> Any:
@@ -187,6 +190,7 @@ def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Pat
     ("deed", "words"),
     [
         ("raise", "scripted to fail"),
+        ("exit", "SystemExit: 3"),
         ("mine\n", "is no name of a curve"),
         ("step", "is no name of a curve"),
         ("between steps", "'float' object cannot be interpreted as an integer"),
@@ -269,6 +273,10 @@ class Ending(Noting):
 
     interrupts: str | None = None
 
+    def on_start(self, run: RunView) -> None:
+        super().on_start(run)
+        self.terminate(run, "start")
+
     def on_trained(self, run: RunView) -> None:
         super().on_trained(run)
         run.evaluate()
@@ -281,6 +289,12 @@ class Ending(Noting):
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
         super().on_end(run, summary)
         self.interrupt("end")
+        self.terminate(run, "last")
+
+    def terminate(self, run: RunView, moment: str) -> None:
+        if moment == self.interrupts:
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.note(run, "went on")
 
     def interrupt(self, moment: str) -> None:
         for _ in range(2 * (moment == self.interrupts)):
@@ -313,6 +327,23 @@ def test_the_last_evaluation_is_made_once(tmp_path: Path) -> None:
     train(tmp_path, eval__every=1, **named("Ending"))
     steps = [steps for steps, _ in notes(tmp_path)["evaluation"]]
     assert len(set(steps)) == len(steps) > 1
+
+
+def test_a_signal_breaks_off_what_a_callback_does_at_the_start(tmp_path: Path) -> None:
+    """A tracker may wait for its server for minutes."""
+    done = train(tmp_path, **named("Ending", interrupts="start"))
+    assert (done.summary["stop_reason"], done.exit_code) == ("interrupted", 128 + signal.SIGTERM)
+    assert done.summary["steps"] == 0 == latest(tmp_path)["store"]["steps"]
+    assert notes(tmp_path).keys() == {"start", "end"}
+
+
+def test_a_signal_breaks_off_what_a_callback_does_at_the_end(tmp_path: Path) -> None:
+    """All has been saved by then."""
+    with pytest.raises(KeyboardInterrupt) as broken_off:
+        train(tmp_path, **named("Ending", interrupts="last"))
+    assert broken_off.value.args == (128 + signal.SIGTERM,)
+    assert summary(tmp_path)["stop_reason"] == "total_steps"
+    assert "went on" not in notes(tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["checkpoint", "end"])

@@ -156,10 +156,13 @@ def test_the_live_line_is_cut_to_the_terminals_width() -> None:
     os.close(ours)
 
 
-def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("its own")])
+def test_a_stream_that_fails_does_not_end_the_run(error: Exception) -> None:
+    """A terminal that goes away, and a program's own stream."""
+
     class Gone(Screen):
         def write(self, text: str) -> int:
-            raise OSError(5, "Input/output error")
+            raise error
 
     shown = Shown(Gone())
     shown.pass_by(1, 0)

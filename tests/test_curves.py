@@ -6,7 +6,9 @@ import csv
 import logging
 import math
 import re
+import resource
 import textwrap
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,16 +16,24 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from runs import config, episode_table, told, train_config
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as custom_scalar_metadata
+from tensorboard.plugins.hparams import api_pb2, backend_context
 from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.plugins.hparams.list_session_groups import Handler
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.core.events import Episodes
 from a3c_exp.run import files
 from a3c_exp.run.event_file import EventFile, header, hparams
-from a3c_exp.run.metrics import PointsTable, earlier_points, read_points
+from a3c_exp.run.metrics import PointsTable, read_points
 from a3c_exp.run.run_folder import config_text
 
 # metrics.csv.
@@ -34,13 +44,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.csv"
 
 
-def resume(path: Path, steps: int, seconds: float) -> PointsTable:
-    return PointsTable(path, earlier_points(path, steps, seconds))
-
-
 def test_each_point_is_a_row_at_once_and_a_new_name_a_column(path: Path) -> None:
     """With a gap in the rows before."""
-    table = PointsTable(path, [])
+    table = PointsTable(path, 0, 0.0)
     assert path.read_text() == "step,wall_seconds\n"
     table.log({"step": 100, "wall_seconds": 0.25, "rollout/ep_rew_mean": 1.5})
     table.log({"step": 150, "wall_seconds": 0.375, "eval, of 10": math.inf, "loss": math.nan})
@@ -60,13 +66,47 @@ def test_a_resumed_run_goes_on_without_what_came_after_its_checkpoint(path: Path
     path.write_text(
         "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n300,3.0,300,\n90,185.5,,7.0\n400,4.0,4"
     )
-    table = resume(path, 200, 2.12349)
+    table = PointsTable(path, 200, 2.12349)
+    assert (table.kept["n"], table.dropped) == (200, 300)
     table.log({"step": 250, "wall_seconds": 2.5, "n": 250})
     table.close()
     assert (
         path.read_text()
-        == "step,wall_seconds,n,eval\n100,1.0,100,\n200,2.0,200,\n90,2.123,,7.0\n250,2.5,250,\n"
+        == "step,wall_seconds,n,eval\n90,2.123,,7.0\n100,1.0,100,\n200,2.0,200,\n250,2.5,250,\n"
     )
+
+
+def test_the_rows_of_a_run_that_has_ended_are_in_the_order_of_their_steps(path: Path) -> None:
+    """An evaluation's is late: it has the step of the parameters that were evaluated."""
+    table = PointsTable(path, 0, 0.0)
+    for step, name in ((10, "a"), (30, "a"), (20, "b"), (40, "a"), (30, "b"), (5, "b"), (50, "a")):
+        table.log({"step": step, "wall_seconds": step, name: step})
+    assert [point["step"] for point in read_points(path)] == [10, 30, 20, 40, 30, 5, 50]
+    table.close()
+    points = read_points(path)
+    assert [point["step"] for point in points] == [5, 10, 20, 30, 30, 40, 50]
+    assert [("a" in point, point.get("a"), point.get("b")) for point in points[3:5]] == [
+        (True, 30, None),
+        (False, None, 30),
+    ]
+
+
+def test_memory_does_not_grow_with_the_points(path: Path) -> None:
+    """Neither while they come, nor where a new name has the table written again, nor at the end."""
+    table = PointsTable(path, 0, 0.0)
+    point = {f"name{n}": n / 7 for n in range(20)}
+    tracemalloc.start()
+    try:
+        for step in range(5000):
+            table.log({"step": step, "wall_seconds": step, **point})
+        table.log({"step": 10, "wall_seconds": step, "new": 1.0})
+        table.close()
+        PointsTable(path, 4000, 4000.0).close()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size > 1_000_000
+    assert most < 200_000
 
 
 DAMAGE = ["1,0.5,2,3\n", "1\n", "2,x,1\n", "2,,1\n", f"2,1,{'9' * 200_000}\n"]
@@ -81,7 +121,7 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
     with pytest.raises(UnreadableError, match="is no point"):
         read_points(path)
     with caplog.at_level(logging.WARNING, "a3c_exp"):
-        resume(path, 1000, 9.0).close()
+        PointsTable(path, 1000, 9.0).close()
     assert read_points(path) == []
     assert path.with_name("metrics.csv.old").read_text() == content
     [record] = caplog.records
@@ -93,7 +133,7 @@ def test_a_table_that_another_program_has_changed_is_kept_under_another_name(
 def test_what_a_full_disk_did_not_take_is_written_with_the_next_point_or_at_the_end(
     names: list[str], is_last: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = PointsTable(path, [])
+    table = PointsTable(path, 0, 0.0)
     full = Mock(side_effect=OSError("the disk is full"))
     points: list[dict[str, float]] = [{"step": 0, "wall_seconds": 0, "a": 0}]
     points += [
@@ -140,6 +180,103 @@ def test_a_resumed_runs_curve_is_one_line(tmp_path: Path) -> None:
             events.scalars(step, {"train/entropy": step})
         events.close()
     assert [point.step for point in read(tmp_path).Scalars("train/entropy")] == [100, 200, 250, 350]
+
+
+def test_points_that_a_full_disk_did_not_take_are_read_once_there_is_room(tmp_path: Path) -> None:
+    """A limit of a file's size stands for the disk, which takes a part of the last record."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    events = EventFile(tmp_path, start=0)
+    events.scalars(1, {"train/entropy": 1.0})
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (events.path.stat().st_size + 10, before[1]))
+        for step in (2, 3):
+            with pytest.raises(OSError, match="too large"):
+                events.scalars(step, {"train/entropy": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [point.step for point in read(tmp_path).Scalars("train/entropy")] == [1]
+    events.scalars(4, {"train/entropy": 1.0})
+    events.close()
+    assert [point.step for point in read(tmp_path).Scalars("train/entropy")] == [1, 2, 3, 4]
+
+
+def test_a_run_that_was_killed_and_resumed_has_one_curve_and_its_first_page(
+    tmp_path: Path,
+) -> None:
+    """What a killed session had logged after its last checkpoint is in its file only."""
+    whole = config(total_steps=160, log__every=16, **THREE_STEPS)
+    train_config(whole, tmp_path)
+    killed = EventFile(tmp_path, start=161)
+    killed.scalars(176, {"train/entropy": 1.0})
+    killed.scalars(1000, {"train/entropy": 1.0})
+    killed.close()
+    train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+
+    written = read(tmp_path)
+    steps = [point.step for point in written.Scalars("train/entropy")]
+    assert steps == sorted(set(steps)) and steps[-1] == 320
+    table = [point["step"] for point in read_points(tmp_path / "metrics.csv")]
+    assert steps == list(dict.fromkeys(table))
+
+
+def test_the_prepared_page_has_charts_of_curves_that_a_run_has(tmp_path: Path) -> None:
+    train_config(config(workers=2, eval__every=80, **THREE_STEPS), tmp_path)
+    written = read(tmp_path)
+    (event,) = written.Tensors(custom_scalar_metadata.CONFIG_SUMMARY_TAG)
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    charts = [chart for category in layout.category for chart in category.chart]
+    assert len({chart.title for chart in charts}) == len(charts) >= 4
+    curves = written.Tags()["scalars"]
+    for chart in charts:
+        for tag in chart.multiline.tag:
+            assert [name for name in curves if re.match(tag, name)] == [tag.rstrip("$")]
+    shown = {tag.rstrip("$") for chart in charts for tag in chart.multiline.tag}
+    assert shown >= {"rollout/ep_rew_mean", "eval/mean_reward", "train/rejected_updates"}
+
+
+def test_returns_come_first_where_curves_are_sorted_by_name(tmp_path: Path) -> None:
+    """TensorBoard's first page shows the curves of the first two prefixes, and hides the others."""
+    histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
+    profile = {"_target_": "a3c_exp.callbacks.Profile"}
+    whole = config(workers=2, eval__every=80, callbacks=[histograms, profile], **THREE_STEPS)
+    train_config(whole, tmp_path)
+    tags = read(tmp_path).Tags()
+    names = [*tags["scalars"], *(tag for tag in tags["tensors"] if tag.startswith("train/"))]
+    prefixes = {name.partition("/")[0] for name in names}
+    assert sorted(prefixes)[:2] == ["eval", "rollout"]
+
+
+def test_hyperparameters_that_differ_between_runs_are_known_with_their_last_numbers(
+    tmp_path: Path,
+) -> None:
+    for number, estimator in enumerate(("GAE", "NStep")):
+        folder = tmp_path / estimator
+        folder.mkdir()
+        events = EventFile(folder, start=0)
+        returns = {"_target_": f"a3c_exp.returns.{estimator}"}
+        events.write(summary=header({"seed": number, "gamma": 0.9, "returns": returns}))
+        events.scalars(10, {"eval/mean_reward": 100.0})
+        events.scalars(20, {"eval/mean_reward": 7.5 + number})
+        events.success()
+        events.close()
+
+    runs = EventMultiplexer()
+    runs.AddRunsFromDirectory(str(tmp_path))
+    runs.Reload()
+    provider = MultiplexerDataProvider(runs, str(tmp_path))
+    context = backend_context.Context(TBContext(data_provider=provider))
+    request = RequestContext()
+    records = context.hparams_metadata(request, "")
+    experiment = context.experiment_from_metadata(request, "", True, records, None)
+    differing = {info.name: info.differs for info in experiment.hparam_infos}
+    assert differing == {"seed": True, "returns": True, "gamma": False}
+
+    every = api_pb2.ListSessionGroupsRequest(
+        slice_size=10, allowed_statuses=[api_pb2.STATUS_SUCCESS]
+    )
+    rows = Handler(request, context, "", every).run().session_groups
+    values = {row.name: [metric.value for metric in row.metric_values] for row in rows}
+    assert values == {"GAE": [7.5], "NStep": [8.5]}
 
 
 def test_the_dashboards_show_the_configuration_and_its_hyperparameters(tmp_path: Path) -> None:
@@ -258,6 +395,24 @@ class TestARun:
         assert after[: len(before)] == before
         assert len(after) > len(before)
         assert all(int(row["step"]) <= 324 for row in after)
+
+    def test_that_is_resumed_counts_the_episodes_that_a_kept_point_knows_of(
+        self, tmp_path: Path
+    ) -> None:
+        """A checkpoint has the steps of events that come after it, but not their episodes."""
+        whole = config(total_steps=160, **THREE_STEPS)
+        before = train_config(whole, tmp_path).summary["episodes"]
+        table = tmp_path / "metrics.csv"
+        header, *rows = table.read_text().splitlines()
+        place = header.split(",").index("rollout/episodes")
+        last = rows[-1].split(",")
+        last[place] = str(before + 5)
+        table.write_text("\n".join([header, *rows[:-1], ",".join(last), ""]))
+        after = train_config(whole | {"total_steps": 320}, tmp_path, resume=True).summary
+        points = read_points(table)
+        episodes = [point["rollout/episodes"] for point in points if "rollout/episodes" in point]
+        assert episodes == sorted(episodes)
+        assert after["episodes"] == episodes[-1] > before + 5
 
 
 class TestEpisodeLog:

@@ -4,8 +4,11 @@ is replaced."""
 from __future__ import annotations
 
 import logging
+import math
+import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,24 +17,27 @@ import numpy as np
 import pytest
 from faulty import SPOILED
 from gymnasium.envs.classic_control import CartPoleEnv
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Space
 from policies import FixedPolicy, Still
 from refusals import refused
 from runs import config, latest, same, train
 from scripted import Changed, Echo
 
+from a3c_exp.cli.existing import find_action
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.saved import read_config
 from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import make_actor
-from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch
-from a3c_exp.envs.answers import WrongAnswerError, rewards_of
+from a3c_exp.envs import EnvBatch, EnvError, Gym, Step, SyncEnvBatch, on_progress
+from a3c_exp.envs.answers import WrongAnswerError, flags_of, rewards_of
 from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.policy import MOST_FAILURES, Recorder, evaluate_policy
+from a3c_exp.run.trainer import Run
 
 NAME = "faulty:Misbehaving-v0"
 SEEDS = [4, 5, 6]
@@ -127,6 +133,96 @@ class TestObservations:
         with pytest.raises(EnvError, match=rf"environment 0 \(Echo\) returned .*{text}") as failed:
             SyncEnvBatch([Echo(space, Discrete(2), observation)], [0]).reset()
         assert "\n" not in str(failed.value)
+
+
+class Flagged(Echo):
+    """Returns a flag of its own in the place of `terminated` or `truncated`."""
+
+    def __init__(self, flag: Any, name: str = "terminated") -> None:
+        super().__init__(Box(-1, 1, (2,)), Discrete(2), np.zeros(2, np.float32))
+        self.flag = flag
+        self.name = name
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *_, info = super().step(action)
+        flags = {"terminated": False, "truncated": False, self.name: self.flag}
+        return observation, reward, *flags.values(), info
+
+
+NO_FLAGS: list[Any] = ["False", "", None, math.nan, 0.01, 2, np.array([0, 1]), np.ma.masked, []]
+
+
+class TestFlags:
+    @pytest.mark.parametrize("name", ["terminated", "truncated"])
+    @pytest.mark.parametrize("flag", NO_FLAGS, ids=repr)
+    def test_that_are_neither_true_nor_false_are_named(self, flag: Any, name: str) -> None:
+        batch = SyncEnvBatch([Flagged(False), Flagged(flag, name)], [0, 1])
+        batch.reset()
+        with pytest.raises(EnvError, match=r"environment 1 .* returned ") as failed:
+            batch.step(np.zeros(2, np.int64))
+        assert f"{name} {flag!r}, neither true nor false, at step 1" in str(failed.value)
+
+    @pytest.mark.parametrize(
+        "kind", [bool, np.bool_, int, float, np.float32, lambda flag: np.array([flag])]
+    )
+    def test_may_be_truth_values_or_0_and_1_or_arrays_of_one(self, kind: Any) -> None:
+        envs = [Flagged(kind(flag), "truncated") for flag in (False, True)]
+        batch = SyncEnvBatch(envs, [0, 1])
+        batch.reset()
+        step = batch.step(np.zeros(2, np.int64))
+        assert step.truncated.tolist() == [False, True] and not step.terminated.any()
+        assert step.truncated.dtype == bool
+
+    @pytest.mark.parametrize("flags", [[0.0, math.nan], ["", "a"], [False], [0, 2], [0.01, 0]])
+    def test_of_a_native_vector_are_checked_too(self, flags: Any) -> None:
+        for given in ([False, True], [0, 1], np.array([0.0, 1.0])):
+            found = flags_of("truncated", given, 2)
+            np.testing.assert_array_equal(found, [False, True], strict=True)
+        with pytest.raises(WrongAnswerError, match="truncated"):
+            flags_of("truncated", flags, 2)
+        with pytest.raises(WrongAnswerError, match="truncated"):
+            flags_of("truncated", np.ma.array([False, True], mask=[False, True]), 2)
+
+
+class TestMaskedArrays:
+    """Other subclasses of arrays lose nothing where they are taken as plain ones."""
+
+    def step(self, space: Space[Any], observation: Any, reward: Any = 0.0) -> Step:
+        class Rewarded(Echo):
+            def step(self, action: Any) -> Any:
+                observation, _, *rest = super().step(action)
+                return observation, reward, *rest
+
+        batch = SyncEnvBatch([Rewarded(space, Discrete(2), observation)], [0])
+        batch.reset()
+        return batch.step(np.zeros(1, np.int64))
+
+    def test_without_a_masked_number_are_plain(self) -> None:
+        box = Box(-1, 1, (3,))
+        for plain in (np.ma.array([0.5, 0, 1]), np.array([0.5, 0, 1]).view(np.recarray)):
+            step = self.step(box, plain, np.ma.array([2.0]))
+            assert type(step.obs) is np.ndarray and step.obs.tolist() == [[0.5, 0, 1]]
+            assert step.reward.tolist() == [2]
+
+    @pytest.mark.parametrize(
+        ("space", "observation"),
+        [
+            (Box(-1, 1, (3,)), np.ma.array([0.5, 0, 1], mask=[False, True, False])),
+            (Box(0, 255, (2, 2), np.uint8), np.ma.array(np.eye(2), mask=np.eye(2) > 0)),
+            (Dict(part=Box(-1, 1, (1,))), {"part": np.ma.array([0.5], mask=[True])}),
+            (Discrete(4), np.ma.masked),
+        ],
+    )
+    def test_with_one_are_named(self, space: Space[Any], observation: Any) -> None:
+        with pytest.raises(EnvError, match=r"observation that is masked at \["):
+            self.step(space, observation)
+
+    @pytest.mark.parametrize("reward", [np.ma.masked, np.ma.array([1.0], mask=[True])])
+    def test_a_masked_reward_is_named(self, reward: Any) -> None:
+        with pytest.raises(EnvError, match="the reward "):
+            self.step(Box(-1, 1, (3,)), np.zeros(3), reward)
+        with pytest.raises(WrongAnswerError):
+            rewards_of(np.ma.array([1.0, 2.0], mask=[False, True]), 2)
 
 
 @pytest.mark.parametrize("rewards", [["1.0", "2.0"], [1.0], [[1.0, 2.0]], [1.0, np.inf]])
@@ -299,11 +395,118 @@ def test_a_run_whose_environments_go_wrong_again_and_again_trains_to_its_end_and
         )
         assert stores[-1]["steps"] == summary["steps"] >= 1600
         assert "(Misbehaving-v0) r" in (folder / "train.log").read_text()
-        assert "async/env_errors" in (folder / "metrics.csv").read_text()
+        assert "workers/env_errors" in (folder / "metrics.csv").read_text()
     assert same(*stores)
 
 
+class TestARunWhoseEnvironmentsFail:
+    def trained(
+        self,
+        folder: Path,
+        fault: str,
+        every: int,
+        lengths: Sequence[int],
+        backend: str = "serial",
+        **settings: Any,
+    ) -> Run:
+        """A run in which an environment fails at each `every`-th step, or reset, of its own."""
+        settings["env__kwargs"] = {"fault": fault, "every": every, "lengths": lengths}
+        defaults = {"plugins": ["faulty"], "backend__max_restarts": 3, "total_steps": 1600}
+        return train(folder, NAME, backend, **defaults | settings)
+
+    @pytest.mark.parametrize(("fault", "every"), [("raise", 3), ("reset", 2)])
+    @pytest.mark.parametrize("backend", ["serial", "processes"])
+    def test_at_each_end_of_an_episode_fails(
+        self, fault: str, every: int, backend: str, tmp_path: Path
+    ) -> None:
+        """In its last step, or in the reset after it. Updates alone are no progress."""
+        short: dict[str, Any] = {"envs_per_worker": 1, "rollout_length": 2}
+        done = self.trained(tmp_path, fault, every, [3], backend, **short)
+        found = done.summary
+        assert (done.exit_code, found["stop_reason"]) == (1, "max_restarts")
+        assert (found["episodes"], found["restarts"]) == (0, 3)
+
+    def test_once_in_50_episodes_trains_to_its_end(self, tmp_path: Path) -> None:
+        done = self.trained(tmp_path, "raise", 3 * 50 + 1, [3], total_steps=16_000)
+        found = done.summary
+        assert (done.exit_code, found["stop_reason"]) == (0, "total_steps")
+        assert found["restarts"] > 20 and found["episodes"] > 50 * found["restarts"]
+        assert "most episodes" not in (tmp_path / "train.log").read_text()
+
+    def test_always_after_an_update_and_half_of_its_episodes_says_so_once(
+        self, tmp_path: Path
+    ) -> None:
+        done = self.trained(tmp_path, "raise", 6, [3, 100])
+        found = done.summary
+        assert (done.exit_code, found["stop_reason"]) == (0, "total_steps")
+        assert 10 < found["restarts"] < found["episodes"] < 4 * found["restarts"]
+        assert (tmp_path / "train.log").read_text().count("most episodes end in a failure") == 1
+
+    def test_ten_times_and_never_ends_an_episode_has_failed(self, tmp_path: Path) -> None:
+        """Many rollouts come between its failures. Another run would be no better: a repeated sweep
+        keeps it."""
+        short: dict[str, Any] = {"envs_per_worker": 1, "rollout_length": 1, "total_steps": 1100}
+        done = self.trained(tmp_path, "raise", 102, [0], **short)
+        found = done.summary
+        assert (done.exit_code, found["stop_reason"]) == (1, "no_episodes")
+        assert (found["episodes"], found["restarts"]) == (0, 10)
+        assert "no episode has ended" in found["error"] and found["steps"] == 1100
+        config = read_config(tmp_path, ["faulty"])
+        assert find_action(tmp_path, config, "resume") == "leave"
+        assert find_action(tmp_path, config, "restart") == "begin"
+
+
+class Counted(Echo):
+    """Notes how often there was progress before each of its steps and before it is closed."""
+
+    def __init__(self, progress: list[object], notes: list[int]) -> None:
+        super().__init__(Box(-1, 1, (2,)), Discrete(2), np.zeros(2, np.float32))
+        self.progress = progress
+        self.notes = notes
+
+    def step(self, action: Any) -> Any:
+        self.notes.append(len(self.progress))
+        return super().step(action)
+
+    def close(self) -> None:
+        self.notes.append(len(self.progress))
+
+
+def test_each_of_several_environments_that_has_stepped_or_closed_is_progress() -> None:
+    """A limit of time is one for each of them: none hangs while the others work."""
+    progress: list[object] = []
+    notes: list[int] = []
+    on_progress(lambda: progress.append(None))
+    try:
+        batch = SyncEnvBatch([Counted(progress, notes) for _ in range(3)], range(3))
+        batch.reset()
+        batch.step(np.zeros(3, np.int64))
+        close_within(batch)
+    finally:
+        on_progress(lambda: None)
+    first = notes[0]
+    begun = notes[3] - (first + 3)  # the close itself
+    assert notes == [first, first + 1, first + 2, *(first + 3 + begun + k for k in range(3))]
+
+
 class TestClose:
+    def test_of_each_environment_has_a_second_of_its_own(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Slow(Echo):
+            def close(self) -> None:
+                left = signal.getitimer(signal.ITIMER_REAL)[0]
+                while signal.getitimer(signal.ITIMER_REAL)[0] > left - 0.06:
+                    pass
+                closed.append(self)
+
+        closed: list[Slow] = []
+        space = Box(-1, 1, (2,))
+        slow = [Slow(space, Discrete(2), np.zeros(2, np.float32)) for _ in range(4)]
+        with caplog.at_level(logging.WARNING):
+            close_within(SyncEnvBatch(slow, range(4)), 0.2)
+        assert closed == slow and not caplog.text
+
     def test_that_hangs_is_not_waited_for(self, caplog: pytest.LogCaptureFixture) -> None:
         class Stuck:
             def close(self) -> None:

@@ -9,13 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 import scripted
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from scripted import Echo
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs import EnvBatch, Gym, Step, SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.spaces import decoder
+from a3c_exp.envs.vector_batch import autoreset_mode
 
 SCRIPT: dict[str, Any] = {
     "lengths": [3, 1, 4],
@@ -209,11 +210,35 @@ class TestVectorEnvBatch:
         np.testing.assert_array_equal(first([1, 2, 3, 4]), first([1, 2, 3, 4]))
         assert (first([1, 2, 3, 4]) != first([5, 6, 7, 8])).all()
 
-    def test_a_mode_that_is_not_declared_is_refused(self) -> None:
+    @pytest.mark.parametrize("mode", AutoresetMode)
+    def test_a_mode_may_be_gymnasiums_text_in_any_case(self, mode: AutoresetMode) -> None:
         env = SyncVectorEnv([scripted.Scripted])
-        del env.metadata["autoreset_mode"]
+        for text in (mode.value, mode.value.lower(), mode.name, mode):
+            env.metadata = {"autoreset_mode": text}
+            assert autoreset_mode(env) is mode
+
+    @pytest.mark.parametrize("metadata", [{}, {"autoreset_mode": "sometimes"}])
+    def test_a_mode_that_is_not_declared_is_refused(self, metadata: dict[str, Any]) -> None:
+        env = SyncVectorEnv([scripted.Scripted])
+        env.metadata = metadata
         with pytest.raises(TypeError, match="does not say how it restarts"):
             VectorEnvBatch(env, [0])
+
+    def test_a_tuple_of_choices_is_a_multidiscrete_action(self) -> None:
+        """An environment gets a tuple, counted as its spaces are, alone and in a vector."""
+        actions = Tuple([Discrete(2), Discrete(3, start=5)])
+
+        def make() -> Echo:
+            return Echo(Box(-1, 1, (2,)), actions, np.zeros(2, np.float32))
+
+        vector = SyncVectorEnv([make, make], autoreset_mode=AutoresetMode.SAME_STEP)
+        for batch in SyncEnvBatch([make(), make()], [0, 1]), VectorEnvBatch(vector, [0, 1]):
+            assert batch.action_space == MultiDiscrete([2, 3])
+            batch.reset()
+            batch.step(np.array([[0, 2], [1, 0]]))
+            envs = vector.envs if isinstance(batch, VectorEnvBatch) else batch._envs
+            received: list[Any] = [env.received for env in envs]  # type: ignore[attr-defined]
+            assert received == [[(0, 7)], [(1, 5)]]
 
 
 # Observations as a policy receives them, and actions as an environment receives them.

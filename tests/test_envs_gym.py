@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,6 +19,27 @@ from a3c_exp.envs import Atari, EnvBatch, Gym, SyncEnvBatch
 
 
 class TestGym:
+    def test_options_are_those_of_each_reset(self, register: Any) -> None:
+        """A copy each: an environment may change them."""
+        resets: list[Any] = []
+
+        class Optional(Echo):
+            def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+                resets.append(dict(options))
+                options.clear()
+                return self.observation, {}
+
+        name = register("Optional-v0", lambda: Optional(Box(-1, 1, (1,)), Discrete(2), np.zeros(1)))
+        options = {"difficulty": 3}
+        batch = Gym(id=name, reset_options=options, max_steps_guard=1).make(2, [0, 1])
+        batch.reset()
+        batch.step(np.zeros(2, np.int64))
+        assert resets == [options] * 4
+
+    @pytest.mark.parametrize("settings", [{"vectorized": True}, {"engine": "envpool"}])
+    def test_environments_that_reset_themselves_have_no_options(self, settings: Any) -> None:
+        refused(lambda: Gym(id="CartPole-v1", reset_options={"a": 1}, **settings), "reset_options")
+
     def test_wrappers_go_on_by_name_the_innermost_first(self) -> None:
         wrappers = (
             {"TimeAwareObservation": {"normalize_time": True}},
@@ -148,6 +171,27 @@ class TestErrors:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert f"a3c-exp[{extra}]" in refused(lambda: made(Gym(id=name)), "id", name)
 
+    def test_a_package_that_registers_lacks_another_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "shimmy.py").write_text("import imageio_that_is_missing\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "shimmy", raising=False)
+        name = "dm_control/cartpole-balance-v0"
+        assert "imageio_that_is_missing" in refused(lambda: made(Gym(id=name)), "id", name)
+
+    @pytest.mark.parametrize(("module", "key"), [("ale_py.vector_env", "game"), ("cv2", "crop")])
+    def test_atari_lacks_a_part(
+        self, module: str, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pytest.importorskip("ale_py")
+        pytest.importorskip("cv2")
+        spec = ModuleSpec(module, None, origin="there")
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: spec)
+        monkeypatch.setitem(sys.modules, module, None)
+        pong = Atari(game="pong", crop=(0, 210, 0, 160))
+        assert module in refused(lambda: pong.make(1, [0]), key)
+
     def test_the_package_of_atari_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert "a3c-exp[atari]" in refused(lambda: Atari(game="pong").make(1, [0]), "game")
@@ -175,7 +219,7 @@ class TestErrors:
             (Dict({"a": Discrete(2), "b": Text(3)}), Discrete(2), "Text"),
             (Text(3), Discrete(2), "Text"),
             (Discrete(2), Dict({"a": Discrete(2)}), "Dict"),
-            (Discrete(2), Tuple([Discrete(2), Discrete(2)]), "one agent"),
+            (Discrete(2), Tuple([Discrete(2), Box(0, 1)]), "one agent"),
             (Discrete(2), Box(0, 5, (2,), np.int32), "int32"),
         ],
     )

@@ -278,7 +278,11 @@ class TestTheCommandLine:
             assert clip.size == [6, 4]
         film.unlink()
         film.mkdir()  # so that there is no place for another film
-        assert evaluate.main(arguments) == 0
+        assert evaluate.main(arguments) == 2
+        assert "videos/32.mp4" in capsys.readouterr().err
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(evaluate, "check_places", lambda *_: None)  # it has come since
+            assert evaluate.main(arguments) == 0
         assert "returns: " in capsys.readouterr().out
         assert "video 32.mp4" in caplog.text
         assert [path.name for path in film.parent.iterdir()] == [film.name]

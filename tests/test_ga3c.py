@@ -301,7 +301,7 @@ class TestManyAgents:
             "agent_wait",
             "lag",
         )
-        expected = {f"ga3c/{name}" for name in names}
+        expected = {f"workers/{name}" for name in names}
 
         def complete(events: list[Event]) -> bool:
             agents = {event.worker for event in events if len(event.episodes)}
@@ -312,12 +312,12 @@ class TestManyAgents:
         events, _, error = drain(ga3c(workers=4, total_steps=10**9), enough=complete)
         assert error is None
         assert {
-            name for event in events for name in event.metrics if name.startswith("ga3c/")
+            name for event in events for name in event.metrics if name.startswith("workers/")
         } == expected
         waits = [
-            event.metrics["ga3c/agent_wait"].mean
+            event.metrics["workers/agent_wait"].mean
             for event in events
-            if "ga3c/agent_wait" in event.metrics
+            if "workers/agent_wait" in event.metrics
         ]
         assert all(0 < wait <= 1 for wait in waits)
 
@@ -466,3 +466,13 @@ class TestSharedBuffers:
         assert buffers.busy_agents == 2
         assert network.acquire_slot() == 0
         assert agent.status[0] == WORKING
+
+
+def test_returns_that_do_not_correct_for_the_lag_are_warned_of() -> None:
+    def warnings(**settings: Any) -> list[str]:
+        return [line for line in load_experiment(ga3c(**settings)).warnings if "vtrace" in line]
+
+    assert warnings()
+    assert not warnings(backend__lag="accept")
+    assert not warnings(returns="a3c_exp.returns.VTrace")
+    assert not warnings(algorithm={"_target_": "a3c_exp.algorithms.PPO"})

@@ -160,9 +160,9 @@ def test_numbers_and_truth_values_are_chosen_and_the_rest_is_told_once() -> None
         "zero_d": 2.5,
         "a/b-c.d_1": 1,
     }
-    assert chosen.warning() == ""
-    assert chosen.of({**bad, **names, "x": 7}) == {"x": 7}
-    warning = chosen.warning()
+    assert chosen.warnings() == ()
+    assert chosen.of({**bad, **names, **good, "x": 7})["x"] == 7
+    [warning] = chosen.warnings()
     assert (
         all(name in warning for name in ("'huge'", "'nan' (nan)", "'two words' (1.0)"))
         and "\n" not in warning
@@ -170,14 +170,39 @@ def test_numbers_and_truth_values_are_chosen_and_the_rest_is_told_once() -> None
     assert "trace" not in warning and "text" not in warning, (
         "nobody expects a curve of what is no number"
     )
-    chosen.of({"other": math.nan})
-    assert chosen.warning() == "", "once, whatever comes later"
+    chosen.of({**good, "other": math.nan})
+    assert chosen.warnings() == (), "once, whatever comes later"
+
+
+@pytest.mark.parametrize("success", [True, np.True_, 1, 1.0])
+def test_a_truth_value_that_some_episodes_lack_is_told_once(success: Any) -> None:
+    """Its mean would be 1. One that each episode has, and a number, are no news."""
+    always = {"crashed": False}
+    chosen = InfoNumbers(None)
+    for number in range(4):
+        chosen.of(always | ({"is_success": success, "time": 7.0} if number % 2 else {}))
+        found = chosen.warnings()
+        assert len(found) == (number == 1), "at the first episode that differs"
+        for line in found:
+            assert "is_success (1 of 2)" in line and "crashed" not in line
+
+
+@pytest.mark.parametrize("other", [{"level": 0.5}, {}])
+def test_a_run_warns_of_a_flag_that_is_sent_on_success_alone(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also where the other episodes have no info at all."""
+    infos = [{"is_success": True} | other, other]
+    train(tmp_path, SCRIPTED, env__kwargs={"infos": infos}, envs_per_worker=1)
+    log = (tmp_path / "train.log").read_text().splitlines()
+    lines = [line for line in log if "some episodes only" in line]
+    assert len(lines) == 1 and "is_success" in lines[0]
 
 
 def test_the_first_20_names_stay_chosen() -> None:
     chosen = InfoNumbers(None)
     assert list(chosen.of({f"n{i}": i for i in range(30)})) == [f"n{i}" for i in range(20)]
-    assert "'n20' (20)" in chosen.warning()
+    assert "'n20' (20)" in chosen.warnings()[0]
     assert chosen.of({f"m{i}": i for i in range(100)} | {"n3": 1}) == {"n3": 1}
 
 
@@ -185,10 +210,10 @@ def test_a_list_chooses_and_says_what_is_not_there() -> None:
     chosen = InfoNumbers(["b", "episode", "sucess", "text"])
     numbers = chosen.of({"a": 1.0, "b": 2.0, "trace": np.zeros(3), "episode": 4, "text": "x"})
     assert numbers == {"b": 2.0, "episode": 4.0}
-    warning = chosen.warning()
+    [warning] = chosen.warnings()
     assert "'sucess' (None)" in warning and "'text' ('x')" in warning and "trace" not in warning
     none = InfoNumbers([])
-    assert none.of({"a": 1.0, "trace": np.zeros(3)}) == {} and none.warning() == ""
+    assert none.of({"a": 1.0, "trace": np.zeros(3)}) == {} and none.warnings() == ()
 
 
 @pytest.mark.parametrize("name", ["two words", "return", "", "a//b"])

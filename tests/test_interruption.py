@@ -53,6 +53,26 @@ def test_a_second_ctrl_c_breaks_into_no_write(tmp_path: Path) -> None:
     assert (tmp_path / "file").exists() and noted.may_break_in
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_third_signal_breaks_into_a_write_that_does_not_return(
+    number: int, tmp_path: Path
+) -> None:
+    """What comes after it is written."""
+    noted = Interruption()
+    output = RunOutput(tmp_path, noted)
+
+    def write() -> None:
+        for _ in range(3):
+            send(number)
+        signal.pause()
+
+    with interruptions(noted):
+        output.write("file", write)
+        output.write("other", (tmp_path / "other").touch)
+    assert output.unwritten == {"file"}
+    assert (tmp_path / "other").exists()
+
+
 def test_a_second_ctrl_c_breaks_in() -> None:
     with interruptions(Interruption()):
         send(signal.SIGINT)

@@ -243,6 +243,6 @@ def test_gradients_are_histograms_by_part(tmp_path: Path) -> None:
     )
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    names = {name for name in events.Tags()["tensors"] if name.startswith("gradients/")}
-    assert names == {"gradients/actor", "gradients/critic"}
+    names = {name for name in events.Tags()["tensors"] if name.startswith("train/gradients/")}
+    assert names == {"train/gradients/actor", "train/gradients/critic"}
     assert 0 <= events.Scalars("train/clipped")[-1].value <= 1

@@ -4,20 +4,28 @@ them."""
 from __future__ import annotations
 
 import io
+import itertools
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from refusals import refused
 from runs import BACKENDS, SCRIPTED, config, latest, train, train_config
+from scripted import Picture, Scripted
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
 from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import build_network
+from a3c_exp.run.metrics import read_points
+from a3c_exp.run.policy import Recorder
 
 VIDEOS = {"_target_": "a3c_exp.callbacks.Videos"}
 
@@ -32,7 +40,7 @@ def tensors(folder: Path) -> dict[str, list[tuple[int, NDArray[Any]]]]:
             for each in events.Tensors(name)
         ]
         for name in events.Tags()["tensors"]
-        if name.startswith(("mine/", "parameters/", "eval/first_frame"))
+        if name.startswith(("mine/", "train/parameters/", "eval/first_frame"))
     }
 
 
@@ -76,11 +84,22 @@ def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None
     found = tensors(tmp_path)
     network, _ = build_network(load_experiment(whole))
     for name, parameters in network.parameter_groups().items():
-        sizes = [histogram[:, 2].sum() for _, histogram in found[f"parameters/{name}"]]
+        sizes = [histogram[:, 2].sum() for _, histogram in found[f"train/parameters/{name}"]]
         assert sizes and set(sizes) == {sum(each.numel() for each in parameters)}
-    (_, last) = found["parameters/actor"][-1]
+    (_, last) = found["train/parameters/actor"][-1]
     final = latest(tmp_path)["store"]["parameters"]
     assert final.min() - 1e-6 <= last[0, 0] and last[-1, 1] <= final.max() + 1e-6
+
+
+def test_a_run_of_few_points_has_histograms_of_its_first_and_its_end(tmp_path: Path) -> None:
+    histograms = {"_target_": "a3c_exp.callbacks.Histograms"}
+    done = train(tmp_path, callbacks=[histograms], log__every=40)
+    points = [
+        point for point in read_points(tmp_path / "metrics.csv") if "train/n_updates" in point
+    ]
+    assert 1 < len(points) < 10
+    first, last = (step for step, _ in tensors(tmp_path)["parameters/actor"])
+    assert first == points[0]["step"] and last == done.summary["steps"]
 
 
 def test_a_part_without_parameters_has_no_histogram(tmp_path: Path) -> None:
@@ -88,9 +107,9 @@ def test_a_part_without_parameters_has_no_histogram(tmp_path: Path) -> None:
     train_config(
         config(callbacks=[histograms], network__shared=True, network__hidden_sizes=[]), tmp_path
     )
-    assert {name for name in tensors(tmp_path) if name.startswith("parameters/")} == {
-        "parameters/actor",
-        "parameters/critic",
+    assert {name for name in tensors(tmp_path) if name.startswith("train/parameters/")} == {
+        "train/parameters/actor",
+        "train/parameters/critic",
     }
 
 
@@ -114,6 +133,12 @@ def test_a_video_of_each_evaluation(backend: str, tmp_path: Path) -> None:
     )
 
 
+def test_a_run_without_evaluations_says_that_it_films_none(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    train(tmp_path, SCRIPTED, callbacks=[VIDEOS], eval__every=None)
+    assert "eval.every=null" in (tmp_path / "train.log").read_text()
+
+
 def test_a_video_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
     (tmp_path / "videos").write_text("in the way")
@@ -122,6 +147,123 @@ def test_a_video_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     )
     assert done.summary["best_eval_return"] is not None
     assert "videos" in (tmp_path / "train.log").read_text()
+
+
+def change_size() -> Picture:
+    return np.zeros((8, 6, 3), np.uint8)
+
+
+def run_out_of_memory() -> Picture:
+    raise MemoryError
+
+
+def leave() -> Picture:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("fault", [change_size, run_out_of_memory, leave])
+def test_a_video_that_fails_costs_that_video_alone(
+    fault: Callable[[], Picture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has all its evaluations, its best checkpoint, and the videos of the others."""
+    pytest.importorskip("moviepy")
+    settings: dict[str, Any] = {"env__kwargs": {"lengths": [12]}, "eval__every": 48}
+    train(tmp_path / "none", SCRIPTED, **settings)
+    drawn = itertools.count()
+    # one image at the start, then 12 of the first evaluation: the fault is in the second one
+    monkeypatch.setattr(
+        Scripted,
+        "render",
+        lambda env: fault() if next(drawn) == 15 else np.zeros((4, 6, 3), np.uint8),
+    )
+    train(tmp_path / "film", SCRIPTED, callbacks=[VIDEOS], **settings)
+    returns = [
+        [
+            point["eval/mean_reward"]
+            for point in read_points(folder / "metrics.csv")
+            if "eval/mean_reward" in point
+        ]
+        for folder in (tmp_path / "none", tmp_path / "film")
+    ]
+    assert returns[0] == returns[1] and len(returns[0]) == 4
+    assert (tmp_path / "film" / "checkpoints" / "best.ckpt").exists()
+    names = [path.name for path in (tmp_path / "film" / "videos").iterdir()]
+    assert set(names) == {"48.mp4", "144.mp4", "160.mp4"}
+    assert "there is no video 96.mp4" in (tmp_path / "film" / "train.log").read_text()
+
+
+def test_an_encoder_that_is_too_old_costs_no_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(pytest.importorskip("moviepy"), "ImageSequenceClip")
+    done = train(
+        tmp_path, SCRIPTED, callbacks=[VIDEOS], env__kwargs={"lengths": [12]}, eval__every=80
+    )
+    assert done.summary["best_eval_return"] is not None
+    assert "ImageSequenceClip" in (tmp_path / "train.log").read_text()
+
+
+def test_environments_that_cannot_be_drawn_together_are_evaluated_without_a_video(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One image could be drawn at the start. Four windows are too many for the display."""
+    pytest.importorskip("moviepy")
+    made = Scripted.__init__
+    windows = itertools.count()
+
+    def make(env: Scripted, render_mode: str | None = None, **settings: Any) -> None:
+        if render_mode is not None and next(windows) == 3:
+            raise OSError("no display")
+        made(env, render_mode=render_mode, **settings)
+
+    monkeypatch.setattr(Scripted, "__init__", make)
+    done = train(
+        tmp_path, SCRIPTED, callbacks=[VIDEOS], env__kwargs={"lengths": [12]}, eval__every=10**6
+    )
+    assert done.summary["best_eval_return"] is not None and not (tmp_path / "videos").exists()
+    assert "no display" in (tmp_path / "train.log").read_text()
+
+
+COLOR = [[[10, 20, 30], [0, 128, 255]]]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        (np.array(COLOR, np.uint8), COLOR),
+        (np.array(COLOR, np.int64), COLOR),
+        (np.array(COLOR, np.float32) / 255, COLOR),
+        (np.array([[7, 9]], np.uint8), [[[7] * 3, [9] * 3]]),
+        (np.array([[[7], [9]]], np.uint8), [[[7] * 3, [9] * 3]]),
+        (np.array([[True, False]]), [[[255] * 3, [0] * 3]]),
+        (np.array([[[1, 2, 3, 99]]], np.uint8), [[[1, 2, 3]]]),
+    ],
+)
+def test_images_of_any_form_are_filmed(drawn: Any, expected: Any) -> None:
+    pytest.importorskip("moviepy")
+    recorder = Recorder(Path("film.mp4"))
+    recorder(SimpleNamespace(render=lambda: drawn))
+    [frame] = recorder._frames
+    assert frame.dtype == np.uint8 and frame.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        None,
+        "text",
+        [np.array(COLOR, np.uint8)],
+        np.array(COLOR, np.float32),
+        np.full((2, 2, 3), np.nan),
+        np.array(COLOR) - 11,
+        np.zeros((0, 4, 3), np.uint8),
+        np.zeros((4, 4, 2), np.uint8),
+    ],
+)
+def test_what_is_no_image_is_refused_where_a_video_is_asked_for(drawn: Any) -> None:
+    pytest.importorskip("moviepy")
+    env: Any = SimpleNamespace(render=lambda: drawn)
+    refused(lambda: Recorder(Path("film.mp4"))(env), "video", True)
 
 
 def test_an_environment_that_cannot_be_drawn_is_evaluated_without_a_video(tmp_path: Path) -> None:

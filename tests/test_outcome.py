@@ -8,13 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from runs import config
+from refusals import refused
+from runs import config, train
+from stores import make_spec
 
 from a3c_exp import compose
 from a3c_exp.callbacks import Callback
-from a3c_exp.config.builder import build_experiment
-from a3c_exp.run.outcome import ending, next_commands, opening, outcome
+from a3c_exp.config.builder import build_experiment, load_experiment
+from a3c_exp.networks import ActorCritic
+from a3c_exp.optimizers import RMSProp
+from a3c_exp.run.outcome import ending, next_commands, opening, outcome, size_warning
 
 SUMMARY: dict[str, Any] = {
     "stop_reason": "total_steps",
@@ -26,6 +31,31 @@ SUMMARY: dict[str, Any] = {
     "solved_at_steps": None,
     "rejected_updates": 0,
 }
+
+
+def test_a_large_network_tells_its_memory_and_a_way_to_a_smaller_one() -> None:
+    """RMSProp keeps one number a parameter: 4 bytes each, 8 with the parameter itself."""
+    assert size_warning(make_spec(size=19_999_999, param_slices={})) == []
+    [line] = size_warning(
+        make_spec(size=10**8, param_slices={}, optimizer=RMSProp(learning_rate=1.0))
+    )
+    assert "100,000,000 parameters take 800MB" in line and "800MB a checkpoint" in line
+    assert "ResizeObservation" in line
+
+
+def test_a_run_tells_it_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a3c_exp.run.outcome.LARGE_NETWORK", 1)
+    train(tmp_path)
+    text = (tmp_path / "train.log").read_text()
+    assert 0 < text.index("WARNING network: ") < text.index("training A3C")
+
+
+def test_a_network_that_the_memory_cannot_hold_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(network: ActorCritic) -> None:
+        np.zeros(2**50)
+
+    monkeypatch.setattr(ActorCritic, "bind", bind)
+    assert "MemoryError" in refused(lambda: load_experiment(config()), "network", "Mlp")
 
 
 class Users(Callback):
@@ -113,17 +143,18 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     python = os.path.basename(sys.executable)
     assert next_commands("interrupted", folder) == [f"{python} -m a3c_exp resume='a run'"]
-    compare, watch = next_commands("total_steps", folder)
+    compare, watch, page = next_commands("total_steps", folder)
     assert compare.startswith(f"{python} -m a3c_exp.report "), (
         "without a checkpoint there is no policy to evaluate"
     )
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "checkpoints" / "latest.ckpt").touch()
-    evaluate, compare, watch = next_commands("total_steps", folder)
+    evaluate, compare, watch, page = next_commands("total_steps", folder)
     assert evaluate.startswith(f"{python} -m a3c_exp.evaluate ") and compare.startswith(
         f"{python} -m a3c_exp.report "
     )
     assert "--logdir 'a run'" in watch
+    assert "#custom_scalars" in page
 
     def allowed(reason: str, callback: Callback, **settings: Any) -> list[str]:
         """What the commands allow again: a folder cannot itself allow code, or what acts beyond
@@ -141,6 +172,7 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     assert allowed("total_steps", Callback(), **own) == [
         " 'plugins=[scripted,user_modules]'",
+        "",
         "",
         "",
     ]

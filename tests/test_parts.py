@@ -325,10 +325,45 @@ class TestAnswers:
         assert first in env.observation_space and first["action_mask"].tolist() == [1, 0]
         assert env.step(0)[0]["action_mask"].tolist() == [0, 1]
 
-    def test_a_mask_of_several_choices_is_a_tuple_in_info_and_draws_keep_to_it(self) -> None:
+    @pytest.mark.parametrize("mask", [{}, {"action_mask": None}, {"action_mask": []}])
+    @pytest.mark.parametrize("flag", ["terminated", "truncated"])
+    def test_the_last_step_of_an_episode_needs_no_mask(self, mask: Any, flag: str) -> None:
+        """The first one of the next episode has one again. In the middle it is an error."""
+
+        class Game(gymnasium.Env[Any, Any]):
+            observation_space = Box(-1, 1, (2,))
+            action_space = Discrete(3)
+
+            def reset(self, **arguments: Any) -> Any:
+                self.left = 2
+                return np.zeros(2, np.float32), {"action_mask": [1, 1, 0]}
+
+            def step(self, action: Any) -> Any:
+                self.left -= 1
+                over = self.left == 0
+                flags = over and flag == "terminated", over and flag == "truncated"
+                info = mask if over or action == 2 else {"action_mask": [0, 1, 0]}
+                return np.ones(2, np.float32), 1.0, *flags, info
+
+        batch = SyncEnvBatch([MaskFromInfo(Game())], [0])
+        batch.reset()
+        space: Any = batch.observation_space
+        assert batch.step(np.zeros(1, np.int64)).obs[0, space.mask].tolist() == [0, 1, 0]
+        last = batch.step(np.zeros(1, np.int64))
+        assert last.episode_over.all() and last.final_obs[0, space.mask].tolist() == [1, 1, 1]
+        assert last.obs[0, space.mask].tolist() == [1, 1, 0]
+        with pytest.raises(EnvError, match=r"action_mask|int"):
+            batch.step(np.array([2]))
+
+    @pytest.mark.parametrize(
+        "choices", [MultiDiscrete([2, 3]), Tuple([Discrete(2), Discrete(3, start=7)])]
+    )
+    def test_a_mask_of_several_choices_is_a_tuple_in_info_and_draws_keep_to_it(
+        self, choices: Any
+    ) -> None:
         class Masked(gymnasium.Env[Any, Any]):
             observation_space = Box(-1, 1, (2,))
-            action_space = MultiDiscrete([2, 3])
+            action_space = choices
 
             def reset(self, **arguments: Any) -> Any:
                 mask = np.array([1, 0], np.int8), np.array([0, 0, 1], np.int8)

@@ -153,7 +153,7 @@ def test_a_run_goes_on_from_another_backend_and_goes_on_there(cluster: Any, tmp_
         versions.append(saved["version"])
     assert versions == sorted(set(versions))
     header = (tmp_path / "metrics.csv").read_text().partition("\n")[0]
-    assert [name for name in header.split(",") if name.startswith("ray/")] == ["ray/wait_share"]
+    assert "workers/wait_share" in header.split(",")
 
 
 def test_a_cluster_answers_before_it_is_joined(

@@ -195,7 +195,7 @@ class TestOneWorker:
         assert first_parameters in ([0, 1, 2, 3], [0, 0, 1, 2])
         assert servers.calls == ["join", *["push"] * 4, "leave"], "parameters come with the replies"
         assert (event.updates, event.steps, sum(event.staleness.values())) == (4, 20, 4)
-        assert 0 <= event.metrics["ray/wait_share"].mean <= 1
+        assert 0 <= event.metrics["workers/wait_share"].mean <= 1
 
     def test_has_no_more_pushes_in_flight_than_allowed_and_beats_while_it_waits(self) -> None:
         with serving(synchronous=True) as servers:  # no round is ever complete

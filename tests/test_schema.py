@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import pytest
 from refusals import refused
 
-from a3c_exp.common.trust import import_plugins
+from a3c_exp.common.trust import import_plugins, is_allowed_module
 from a3c_exp.config.schema import build
 from a3c_exp.errors import require
 from a3c_exp.optimizers import Optimizer
@@ -213,6 +214,22 @@ def test_a_plugin_covers_its_modules_and_no_namesakes() -> None:
     refused(lambda: build(square(1), Shape, "shape", plugins=[__name__[:-1]]), "shape._target_")  # type: ignore[type-abstract]
 
 
+def test_a_plugin_may_be_a_function_that_registers_which_is_called_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It covers its module as well."""
+    text = "calls = []\nclass X: pass\ndef register(): calls.append(1)\ndef fail(): 1 / 0\n"
+    (tmp_path / "registering_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        import_plugins(["registering_plugin:register"])
+    assert sys.modules["registering_plugin"].calls == [1]
+    assert is_allowed_module("registering_plugin.inner", ["registering_plugin:register"])
+    assert not is_allowed_module("registering", ["registering_plugin:register"])
+    for plugin in ("registering_plugin:absent", "registering_plugin:fail", "no_plugin:register"):
+        refused(partial(import_plugins, [plugin]), "plugins", plugin)
+
+
 def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +238,8 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
     for plugin in ("no_such_plugin", "", ".relative", "../broken_plugin", "a\0b", "broken_plugin"):
         problem = refused(partial(import_plugins, [plugin]), "plugins", plugin)
         assert "Error: " in problem
+    (tmp_path / "leaving_plugin.py").write_text("raise SystemExit(2)\n")
+    assert "SystemExit" in refused(partial(import_plugins, ["leaving_plugin"]), "plugins")
     node = {"_target_": "broken_plugin.X"}
     make = lambda: build(node, Shape, "it", plugins=["broken_plugin"])  # type: ignore[type-abstract]  # noqa: E731
     problem = refused(make, "it._target_", "broken_plugin.X")

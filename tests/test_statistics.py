@@ -40,10 +40,10 @@ def test_staleness_is_reported_for_the_window_and_for_the_run() -> None:
     assert statistics.summary()["staleness_mean"] is None
     statistics.add(event(updates=3, staleness=Counter({0: 2, 9: 1})))
     first = statistics.window(0)
-    assert (first["async/staleness_mean"], first["async/staleness_max"]) == (3, 9)
+    assert (first["workers/staleness_mean"], first["workers/staleness_max"]) == (3, 9)
     statistics.add(event(updates=1, staleness=Counter({1: 1})))
     second = statistics.window(0)
-    assert (second["async/staleness_mean"], second["async/staleness_max"]) == (1, 1)
+    assert (second["workers/staleness_mean"], second["workers/staleness_max"]) == (1, 1)
     assert (statistics.summary()["staleness_mean"], statistics.summary()["staleness_max"]) == (
         2.5,
         9,
@@ -61,7 +61,7 @@ def test_a_windows_metrics_are_means_over_its_updates_alone_however_these_were_m
     statistics.add(event(metrics={"entropy": Metric(5.0)}, updates=1))
     assert statistics.window(0)["train/entropy"] == 5.0
     empty = statistics.window(0)
-    assert not {"train/entropy", "async/staleness_mean", "rollout/ep_rew_mean"} & empty.keys()
+    assert not {"train/entropy", "workers/staleness_mean", "rollout/ep_rew_mean"} & empty.keys()
     assert empty["train/n_updates"] == 3
 
 
@@ -157,5 +157,5 @@ def test_a_fault_alone_is_worth_a_point_of_the_curves() -> None:
     statistics.window(0)
     statistics.add(Event(0, counts=Counter(restarts=1)))
     assert statistics.has_new_data
-    assert statistics.window(0)["async/restarts"] == statistics.summary()["restarts"] == 1
+    assert statistics.window(0)["workers/restarts"] == statistics.summary()["restarts"] == 1
     assert not statistics.has_new_data

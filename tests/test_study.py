@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ from a3c_exp.run import files
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from study import __main__ as study
-from study import curves, figures, runs
+from study import curves, figures, runs, screenshots
 from study.entries import SECTIONS, Entry, Goals
 from study.records import Results, read_rows
 from study.runs import ROOT, Training
@@ -177,3 +180,19 @@ def test_command_runs_each_source_once_for_a_seed_and_its_table_shows_the_record
         assert capsys.readouterr().out == ""
     section = records.section(tmp_path)
     assert all(f"| `{name}` |" in section for name in records.SOURCES)
+
+
+# Images of TensorBoard.
+
+
+def test_images_are_taken_of_a_tensorboard_that_has_read_the_runs_and_ends(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    assert main([*SMALL[:-1], "eval.every=32", f"hydra.run.dir={run}"]) == 0
+    with (
+        screenshots.tensorboard(run.parent, 1) as address,
+        urlopen(f"{address}data/plugin/custom_scalars/layout") as answer,
+    ):
+        layout = json.load(answer)
+    assert layout["category"][0]["title"] == "Learning"
+    with pytest.raises(URLError):
+        urlopen(address)

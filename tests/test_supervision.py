@@ -6,15 +6,21 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import pytest
 from stores import make_store
 
 from a3c_exp.backends.messages import WorkerExit, failed
-from a3c_exp.backends.supervision import PipeSupervisor, Restarts, RestartSettings, end_all
+from a3c_exp.backends.supervision import (
+    ROLLOUTS_BETWEEN,
+    PipeSupervisor,
+    Restarts,
+    RestartSettings,
+    end_all,
+)
 from a3c_exp.backends.threads import ThreadSource
-from a3c_exp.core.events import Event
+from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, STEPPING, StallWatch, inactivity
-from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
 
@@ -22,8 +28,13 @@ KILLED = WorkerExit("worker 1 was killed by SIGKILL")
 RAISED = failed("worker 1", RuntimeError("out of luck"))
 
 
-def made(maximum: int = 3, store: SharedStore | None = None) -> Restarts:
-    return Restarts(RestartSettings(max_restarts=maximum), make_store() if store is None else store)
+def made(maximum: int = 3, environments: int = 1) -> Restarts:
+    return Restarts(RestartSettings(max_restarts=maximum), make_store(), environments)
+
+
+def end_episode(restarts: Restarts, worker: int = 1) -> None:
+    one = Episodes(np.zeros(1), np.ones(1, np.int64), np.ones(1, np.int64))
+    restarts.on_event(worker, Event(worker, episodes=one))
 
 
 def contribute(restarts: Restarts, count: int, worker: int = 1) -> None:
@@ -47,29 +58,59 @@ def test_a_heart_says_what_its_worker_does_while_it_stands_still() -> None:
 
 
 class TestRestarts:
-    def test_a_killed_worker_is_replaced_so_many_times_without_a_contribution_in_between(
-        self,
-    ) -> None:
+    def test_a_killed_worker_is_replaced_so_many_times_without_an_episode_in_between(self) -> None:
         restarts = made(3)
         for attempt in range(3):
             assert restarts.next_attempt(1) == attempt, "seeds never return"
-            event = restarts.on_failure(1, 1, KILLED)
-            assert (event.worker, event.counts) == (1, {"restarts": 1})
+            event, is_replaced = restarts.on_failure(1, 1, KILLED)
+            assert is_replaced and (event.worker, event.counts) == (1, {"restarts": 1})
             assert event.warnings == (
                 "worker 1 was killed by SIGKILL: another one takes its place",
             )
-        contribute(restarts, 1, worker=0)  # every worker is counted alone
-        with pytest.raises(
-            RunError, match=r"killed by SIGKILL\n.*replaced 3 times .*max_restarts"
-        ) as caught:
+            contribute(restarts, 1)
+        end_episode(restarts, worker=0)  # every worker is counted alone
+        contribute(restarts, ROLLOUTS_BETWEEN)
+        with pytest.raises(RunError, match=r"killed by SIGKILL\n.*max_restarts=3") as caught:
             restarts.on_failure(1, 1, KILLED)
         assert caught.value.reason == "max_restarts"
 
-    def test_and_from_the_beginning_after_a_contribution(self) -> None:
+    def test_and_from_the_beginning_after_an_episode(self) -> None:
         restarts = made(1)
         for _ in range(5):
-            assert "restarts" in restarts.on_failure(1, 1, KILLED).counts
+            assert restarts.on_failure(1, 1, KILLED).is_replaced
+            end_episode(restarts)
+
+    def test_and_after_many_rollouts_while_no_episode_has_ended(self) -> None:
+        """Episodes may be long. The rollouts are those since the last failure."""
+        restarts = made(1)
+        for _ in range(3):
+            contribute(restarts, ROLLOUTS_BETWEEN)
+            assert restarts.on_failure(1, 1, KILLED).is_replaced
+        contribute(restarts, ROLLOUTS_BETWEEN - 1)
+        with pytest.raises(RunError, match="max_restarts"):
+            restarts.on_failure(1, 1, KILLED)
+
+    def test_an_error_of_one_of_several_environments_after_an_update_counts_as_their_share(
+        self,
+    ) -> None:
+        """The episodes of the others are lost with its own: of 64 environments that fail once in
+        50 episodes each, one fails before the first has ended its episode more often than not."""
+        error = failed("worker 1", EnvError("environment 0 raised"))
+        restarts = made(3, environments=8)
+        for _ in range(24):
             contribute(restarts, 1)
+            assert restarts.on_failure(1, 1, error).is_replaced
+        contribute(restarts, 1)
+        with pytest.raises(RunError, match="max_restarts"):
+            restarts.on_failure(1, 1, error)
+
+    def test_one_without_an_update_counts_as_a_whole(self) -> None:
+        error = failed("worker 1", EnvError("environment 0 raised"))
+        restarts = made(3, environments=8)
+        for _ in range(3):
+            assert restarts.on_failure(1, 1, error).is_replaced
+        with pytest.raises(RunError, match="max_restarts"):
+            restarts.on_failure(1, 1, error)
 
     def test_one_that_raises_is_replaced_if_it_has_contributed(self) -> None:
         """Otherwise it would raise again."""
@@ -78,7 +119,7 @@ class TestRestarts:
             restarts.on_failure(1, 1, RAISED)
         assert caught.value.reason == "failed"
         contribute(restarts, 1)
-        event = restarts.on_failure(1, 1, RAISED)
+        event = restarts.on_failure(1, 1, RAISED).event
         assert event.counts.get("restarts", 0) == 1
         assert event.warnings[0].startswith("worker 1 failed:\n")
         assert event.warnings[0].endswith("RuntimeError: out of luck\nanother one takes its place")
@@ -87,8 +128,9 @@ class TestRestarts:
         """The close of its environments may crash."""
         restarts = made(maximum=0)
         restarts.on_event(1, Event(1, left="worker_episodes"))
-        event = restarts.on_failure(1, 1, KILLED)
-        assert not event.counts and event.warnings[0].endswith("worker 1 was killed by SIGKILL")
+        event, is_replaced = restarts.on_failure(1, 1, KILLED)
+        assert not is_replaced and not event.counts
+        assert event.warnings[0].endswith("worker 1 was killed by SIGKILL")
 
     def test_a_run_error_is_final(self) -> None:
         """Training that has diverged would diverge again."""
@@ -99,9 +141,8 @@ class TestRestarts:
         assert caught.value.reason == "stalled"
 
     def test_an_environments_error_is_counted_and_its_worker_replaced(self) -> None:
-        event = made().on_failure(
-            1, 1, failed("worker 1", EnvError("environment 0 raised\nTraceback"))
-        )
+        error = failed("worker 1", EnvError("environment 0 raised\nTraceback"))
+        event = made().on_failure(1, 1, error).event
         assert event.counts == {"restarts": 1, "env_errors": 1}
         assert event.warnings == (
             "worker 1: environment 0 raised\nTraceback\nanother one takes its place",

@@ -189,12 +189,15 @@ def test_a_sweep_says_what_starts_ends_and_fails(
         for line in lines
         if re.match(r"2 of 2: algorithm=a3c seed=3: finished.* after \d+ steps", line)
     ]
-    assert re.match(r"1 of 2 runs have finished, in folder", lines[-3])
+    assert re.match(r"1 of 2 runs have finished, in folder", lines[-5])
     assert re.match(
         r"failed: folder/algorithm-FailingA3C\S*: failed.*: RuntimeError: scripted to fail",
-        lines[-2],
+        lines[-4],
     )
-    assert lines[-1].endswith("-m a3c_exp.report folder")
+    report, watch, page = lines[-3:]
+    assert report.endswith("-m a3c_exp.report folder")
+    assert watch.endswith("tensorboard --logdir folder")
+    assert "#custom_scalars" in page
     failed, ended = runs(here / "folder")
     assert ended == "algorithm-a3c_seed-3"
     assert summary(here / "folder" / ended)["overrides"] == [
@@ -250,6 +253,24 @@ def test_a_finished_sweep_stays_byte_for_byte(
     assert runs(again / "two") == ["seed-0", "seed-1", "seed-2"]
     now = content(again / "two")
     assert {name: now[name] for name in before} == before
+
+
+def test_a_run_whose_environments_ended_no_episode_stays_and_has_failed(
+    again: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = again / "two" / "seed-1"
+    hopeless = {"stop_reason": "no_episodes", "error": "no episode has ended"}
+    text = json.dumps(summary(folder) | hopeless)
+    (folder / "summary.json").write_text(text)
+    before = content(again / "two")
+    assert program.main([*TWO[:-1], "seed=1", "--cfg", "job"]) == 0
+    assert capfd.readouterr().out.rstrip().endswith("seed=1: has failed")
+    assert program.main(TWO) == 1
+    lines = capfd.readouterr().err
+    assert re.search(r"failed: .*seed-1: has failed before: .*no episode has ended", lines)
+    assert content(again / "two") == before
+    assert program.main([*QUICK, "seed=1", f"hydra.run.dir={folder}", "existing=resume"]) == 1
+    assert "has failed before" in capfd.readouterr().err
 
 
 def test_the_runs_of_a_sweep_are_listed_without_starting_one(

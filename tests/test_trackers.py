@@ -24,7 +24,7 @@ from a3c_exp.run.metrics import read_points
 
 Curves = dict[str, list[tuple[int, float]]]
 
-EVERY: dict[str, Any] = {"eval__every": 80, "checkpoint__every": 80}
+EVERY: dict[str, Any] = {"eval__every": 80, "checkpoint__every": 80, "checkpoint__last": 9}
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,29 @@ def curves(folder: Path) -> Curves:
         for name in point.keys() - {"step", "wall_seconds"}:
             found[name].append((int(point["step"]), point[name]))
     return {name: sorted(points) for name, points in found.items()}
+
+
+def sent(first: Curves, folder: Path, is_cut: bool) -> Curves:
+    """What a tracker has of a run that was resumed: of a part that was lost, what came first."""
+    last = max(step for points in first.values() for step, _ in points) if is_cut else -1
+    found = {
+        name: [point for point in points if point[0] > last]
+        for name, points in curves(folder).items()
+    }
+    return {
+        name: sorted((first[name] if is_cut else []) + points) for name, points in found.items()
+    }
+
+
+def cut(folder: Path) -> None:
+    """Leave a finished run as a kill after its first save would: the tracker has later points."""
+    first, *_ = sorted(
+        (folder / "checkpoints").glob("step_*.ckpt"), key=lambda path: len(path.name)
+    )
+    for path in (folder / "checkpoints").iterdir():
+        if path != first:
+            path.unlink()
+    (folder / "summary.json").unlink()
 
 
 # W&B.
@@ -97,8 +120,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_wandb_has_every_point_once_also_of_a_resumed_run(backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "is_cut"), [("serial", False), ("serial", True), ("processes", False)]
+)
+def test_wandb_has_every_point_once_also_of_a_resumed_run(
+    backend: str, is_cut: bool, tmp_path: Path
+) -> None:
     pytest.importorskip("wandb", reason="W&B: pip install 'a3c-exp[wandb]'")
     tracker = {
         "_target_": "a3c_exp.callbacks.Wandb",
@@ -109,16 +136,23 @@ def test_wandb_has_every_point_once_also_of_a_resumed_run(backend: str, tmp_path
     media = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
     whole = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
     train_config(whole, tmp_path)
+    first = curves(tmp_path)
+    if is_cut:
+        cut(tmp_path)
     train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
     found: Curves = defaultdict(list)
     for row in rows(tmp_path):
         for name, value in row.items():
-            if not name.startswith(("_", "gradients/", "parameters/")) and name != "global_step":
+            if (
+                not name.startswith(("_", "train/gradients/", "train/parameters/"))
+                and name != "global_step"
+            ):
                 found[name].append((row["global_step"], value))
-    assert {name: sorted(points) for name, points in found.items()} == curves(tmp_path)
-    assert "histogram" in [row.get("parameters/actor/_type") for row in rows(tmp_path)]
+    assert {name: sorted(points) for name, points in found.items()} == sent(first, tmp_path, is_cut)
+    shown = [row["global_step"] for row in rows(tmp_path) if "train/parameters/actor/_type" in row]
+    assert shown == [step for step, _ in sorted(found["train/n_updates"])]
     numbers = [row["_step"] for row in rows(tmp_path)]
-    assert numbers == list(range(len(numbers)))  # of one run, whose second part is appended
+    assert numbers == sorted(set(numbers))  # of one run, whose second part is appended
     begun = of_kind(tmp_path, "run")
     assert len({each.run_id for each in begun}) == 1
     assert {each.display_name for each in begun} == {tmp_path.name}
@@ -129,6 +163,18 @@ def test_wandb_has_every_point_once_also_of_a_resumed_run(backend: str, tmp_path
         each.key: each.value_json for part in of_kind(tmp_path, "summary") for each in part.update
     }
     assert told["stop_reason"] == '"total_steps"'
+
+
+def test_wandb_without_a_login_asks_nothing_and_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="W&B: pip install 'a3c-exp[wandb]'")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # where nobody listens
+    train_config(config(callbacks=[{"_target_": "a3c_exp.callbacks.Wandb"}]), tmp_path)
+    assert "W&B is offline" in (tmp_path / "train.log").read_text()
+    assert [each.project for each in of_kind(tmp_path, "run")] == ["a3c_exp"]
 
 
 def test_the_runs_of_a_sweep_share_a_group(tmp_path: Path, in_process: None) -> None:
@@ -155,29 +201,32 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize(
+    ("backend", "is_cut"), [("serial", False), ("serial", True), ("processes", False)]
+)
 def test_mlflow_has_every_point_once_also_of_a_resumed_run(
-    backend: str, tmp_path: Path, store: str
+    backend: str, is_cut: bool, tmp_path: Path, store: str
 ) -> None:
     mlflow = pytest.importorskip("mlflow", reason="MLflow: pip install 'a3c-exp[mlflow]'")
     tracker = {
         "_target_": "a3c_exp.callbacks.Mlflow",
         "tracking_uri": store,
         "checkpoints": "both",
-        "name": backend,
+        "name": f"{backend}, {is_cut}",
     }
     media = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
     whole = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
-    done = [
-        train_config(whole, tmp_path),
-        train_config(whole | {"total_steps": 320}, tmp_path, resume=True),
-    ]
+    done = [train_config(whole, tmp_path)]
+    first = curves(tmp_path)
+    if is_cut:
+        cut(tmp_path)
+    done.append(train_config(whole | {"total_steps": 320}, tmp_path, resume=True))
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("a3c_exp")
     (run,) = [
         each
         for each in client.search_runs([experiment.experiment_id])
-        if each.info.run_name == backend
+        if each.info.run_name == f"{backend}, {is_cut}"
     ]
     histories = {
         name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics
@@ -187,7 +236,7 @@ def test_mlflow_has_every_point_once_also_of_a_resumed_run(
         for name, points in histories.items()
     }
     summaries = {name: found.pop(name) for name in list(found) if name.startswith("summary/")}
-    assert found == curves(tmp_path)
+    assert found == sent(first, tmp_path, is_cut)
     assert [value for _, value in summaries["summary/steps"]] == [
         each.summary["steps"] for each in done
     ]

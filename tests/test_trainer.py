@@ -38,8 +38,8 @@ from a3c_exp.run.trainer import Run
 CURVES = """
     rollout/ep_rew_mean rollout/ep_len_mean train/policy_loss train/value_loss train/entropy
     train/grad_norm train/parameter_norm train/learning_rate train/explained_variance
-    train/mean_value train/n_updates time/steps_per_second async/staleness_mean
-    async/staleness_max eval/mean_reward eval/mean_ep_length
+    train/mean_value train/n_updates time/steps_per_second workers/staleness_mean
+    workers/staleness_max eval/mean_reward eval/mean_ep_length
 """
 SUMMARY = """
     seed stop_reason steps episodes updates wall_seconds steps_per_second mean_return_100

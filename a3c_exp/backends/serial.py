@@ -34,7 +34,7 @@ class Serial(MaxRestarts, Backend):
         rng = seeding.generator(
             context.experiment.seed, seeding.Role.SCHEDULER, resumed=context.resumed
         )
-        restarts = Restarts(self, store)
+        restarts = Restarts(self, store, context.experiment.envs_per_worker)
         places = [
             _place(context, index, store, restarts)
             for index in range(context.experiment.worker_count)
@@ -72,7 +72,7 @@ def _place(context: RunContext, index: int, store: SharedStore, restarts: Restar
                     yield output
             return
         except FAILURES as error:
-            event = restarts.on_failure(index, index, failed(f"worker {index}", error))
-        yield event
-        if "restarts" not in event.counts:
+            verdict = restarts.on_failure(index, index, failed(f"worker {index}", error))
+        yield verdict.event
+        if not verdict.is_replaced:
             return

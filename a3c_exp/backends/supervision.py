@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import Pipe, connection
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from a3c_exp.backends.messages import GRACE_SECONDS, MERGE_SECONDS, Inbox, WorkerExit
 from a3c_exp.common.ranges import Checked, Positive, Whole
@@ -29,13 +29,18 @@ RESUMED_STRIDE = 1 << 16
 """Added to the number of resumptions for a replacement, so that it draws random numbers that no
 other worker draws."""
 
+ROLLOUTS_BETWEEN = 100
+"""Rollouts of a worker between two failures that count as progress while no episode has ended."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MaxRestarts(Checked):
     """The setting of every backend that replaces workers.
 
-    max_restarts: replacements of one worker without an update of its own between them. 0: the first
-        failure of a worker ends the run.
+    max_restarts: replacements of one worker without an ended episode of its own between them; while
+        no worker has ended one, without ROLLOUTS_BETWEEN rollouts. An error of one of K
+        environments, with an update since the last failure, counts as 1 / K of a replacement, since
+        the others' episodes are lost with it. 0: the first failure of a worker ends the run.
     """
 
     max_restarts: Whole = 3
@@ -52,22 +57,38 @@ class RestartSettings(MaxRestarts):
     stall_seconds: Positive | None = 300.0
 
 
+class Verdict(NamedTuple):
+    """The decision about a worker that has failed. event: reports it. is_replaced: another worker
+    takes its place; otherwise the run is over, so it is not needed."""
+
+    event: Event
+    is_replaced: bool
+
+
 class Restarts:
     """Decides whether a worker that has ended too early is replaced, and counts. Workers are named
-    by any key."""
+    by any key. environments: of one worker."""
 
-    def __init__(self, settings: MaxRestarts, store: SharedStore) -> None:
+    def __init__(self, settings: MaxRestarts, store: SharedStore, environments: int = 1) -> None:
         self._maximum = settings.max_restarts
         self._store = store
+        self._environments = environments
         self._attempts = Counter[Hashable]()
-        self._failures = Counter[Hashable]()  # since the last contribution (see `Event`)
+        self._failures: dict[Hashable, float] = {}  # since the last progress
+        self._rollouts = Counter[Hashable]()  # since the last failure
         self._contributed = set[Hashable]()
+        self._episodes_end = False
         self._left = set[Hashable]()
 
     def on_event(self, key: Hashable, event: Event) -> None:
         """Note an event of a worker."""
         if event.contributions:
             self._contributed.add(key)
+            self._rollouts[key] += event.contributions
+        if len(event.episodes):
+            self._episodes_end = True
+            self._failures[key] = 0
+        elif not self._episodes_end and self._rollouts[key] >= ROLLOUTS_BETWEEN:
             self._failures[key] = 0
         if event.left:
             self._left.add(key)
@@ -85,24 +106,25 @@ class Restarts:
 
     def on_failure(
         self, key: Hashable, worker: int, end: WorkerExit, *, serves_others: bool = False
-    ) -> Event:
-        """Process the failure of a worker: the event that reports it.
+    ) -> Verdict:
+        """Decide about a worker that has failed.
 
-        The worker is to be replaced if the event counts a restart. Otherwise the run is over, so it
-        is not needed.
         serves_others: see `Source`. Raises RunError if the run has to end.
         """
         assert end.failure is not None
         if self.is_over(key) and not serves_others and not end.final:
-            return Event(worker, warnings=(f"at its end: {end.failure}",))
+            return Verdict(Event(worker, warnings=(f"at its end: {end.failure}",)), False)
         is_hopeless = end.final or serves_others or (end.is_own and key not in self._contributed)
         if self._maximum == 0 or is_hopeless:
             raise RunError(end.failure, end.reason)
-        self._failures[key] += 1
-        if self._failures[key] > self._maximum:
-            times = "once" if self._maximum == 1 else f"{self._maximum} times"
+        is_one_of_many = end.reason == "env_errors" and self._rollouts[key] > 0
+        failures = self._failures.get(key, 0.0) + 1 / (self._environments if is_one_of_many else 1)
+        self._failures[key] = failures
+        self._rollouts[key] = 0
+        if failures > self._maximum:
             text = (
-                f"It had been replaced {times} without an update in between (backend.max_restarts)."
+                f"backend.max_restarts={self._maximum} allows no more replacements "
+                "without an ended episode in between."
             )
             raise RunError(f"{end.failure}\n{text}", "max_restarts")
         separator = "\n" if "\n" in end.failure else ": "
@@ -110,7 +132,7 @@ class Restarts:
         event.counts["restarts"] += 1
         if end.reason == "env_errors":
             event.counts["env_errors"] += 1
-        return event
+        return Verdict(event, True)
 
 
 def incarnation(context: RunContext, attempt: int) -> RunContext:
@@ -237,16 +259,21 @@ class Supervisor(ABC, Generic[AnySource]):
 
     workers: are started one after the other. Those that run are supervised meanwhile: hundreds take
         a minute.
+    environments: of one worker.
     sources: all that have been started; each has its index as key.
     """
 
     def __init__(
-        self, workers: Iterable[AnySource], settings: RestartSettings, store: SharedStore
+        self,
+        workers: Iterable[AnySource],
+        settings: RestartSettings,
+        store: SharedStore,
+        environments: int = 1,
     ) -> None:
         self.sources: list[AnySource] = []
         self._waiting = iter(workers)
         self._store = store
-        self._restarts = Restarts(settings, store)
+        self._restarts = Restarts(settings, store, environments)
         self._watch = StallWatch(settings.stall_seconds)
         self._running: set[int] = set()
         self._hung: dict[int, str] = {}  # killed here, and why
@@ -296,11 +323,11 @@ class Supervisor(ABC, Generic[AnySource]):
         if message.failure is None:
             source.on_exit(replaced=False)
             return
-        event = self._restarts.on_failure(
+        event, is_replaced = self._restarts.on_failure(
             key, source.worker, message, serves_others=source.serves_others
         )
-        source.on_exit(replaced="restarts" in event.counts)
-        if "restarts" in event.counts:
+        source.on_exit(replaced=is_replaced)
+        if is_replaced:
             self._start(key, source)
         yield event
 

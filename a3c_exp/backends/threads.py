@@ -39,7 +39,9 @@ class Threads(RestartSettings, Backend):
         allow_files(experiment.worker_count, each=2)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        yield from PipeSupervisor(worker_sources(ThreadSource, context, store), self, store).run()
+        workers = worker_sources(ThreadSource, context, store)
+        environments = context.experiment.envs_per_worker
+        yield from PipeSupervisor(workers, self, store, environments).run()
 
 
 @dataclass(kw_only=True, eq=False)

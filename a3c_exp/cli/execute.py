@@ -20,7 +20,7 @@ from a3c_exp.common.reading import check_plain, expanded
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, refused
 from a3c_exp.run.files import exclusive_folder, log
-from a3c_exp.run.run_folder import CONFIG_FILE, config_text
+from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
@@ -91,10 +91,7 @@ def execute(plan: Plan) -> Run | None:
         if action == "leave":
             return None
         resumes = action == "resume"
-        begins_anew = not resumes and (folder / CONFIG_FILE).exists()
-        make_room = (
-            partial(clear, folder, keep_log=plan.existing == "resume") if begins_anew else None
-        )
+        make_room = partial(clear, folder, keep_log=plan.existing == "resume")
         if resumes and plan.existing == "resume":  # with what its settings stood for when it began
             config, experiment = load_final(read_config(folder, config["plugins"]), check=False)
         try:

@@ -3,8 +3,8 @@ are, or refused.
 
 `existing` is one of
     refuse: a folder that has a run is refused;
-    resume: a finished run stays as it is, one that was cut continues from its checkpoint, the
-        others begin anew;
+    resume: a finished run stays as it is, and so does one without an ended episode, since another
+        would be no better; one that was cut continues from its checkpoint, the others begin anew;
     restart: every run begins anew.
 `resume=<folder>` is CONTINUE: there is a run, and it continues from its checkpoint even if it has
 finished.
@@ -13,7 +13,7 @@ finished.
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -22,24 +22,18 @@ from typing import Any, Literal
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import as_typed, read_config
-from a3c_exp.errors import FAILED, ConfigError, FolderError
+from a3c_exp.errors import FAILED, NO_EPISODES, ConfigError, FolderError
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
-    SUMMARY_FILE,
-    check_links,
+    LOG_FILE,
+    check_places,
     latest_checkpoints,
+    own_files,
     read_summary,
 )
 
 CONTINUE = "continue"
 Action = Literal["begin", "resume", "leave"]
-OWN_FILES = re.compile(
-    r"summary\.json|train\.log|trace\.json|episodes\.csv|metrics\.(csv|jsonl)"
-    r"|events\.out\.tfevents\..*|config\.yaml"
-    r"|checkpoints/(latest|previous|best|step_\d+)\.ckpt(\..*)?|videos/\d+(\.part)?\.mp4"
-)
-"""A run's files, and what is left of a checkpoint that was being written. A user's own beside them
-stay."""
 MAY_CHANGE = (
     "backend",
     "callbacks",
@@ -64,7 +58,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     refused: any with `refuse`, one with other settings with `resume`. Settings are compared as they
     were typed: `auto` is equal to whatever it stood for then.
     """
-    check_links(folder)
+    check_places(folder)
     if existing == CONTINUE:
         return "leave" if _is_over(folder, config) else "resume"
     if not (folder / CONFIG_FILE).exists():
@@ -90,7 +84,8 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     how = how_ended(folder)
     if how == "cut" and latest_checkpoints(folder):
         return "resume"
-    return "leave" if how == "finished" else "begin"
+    is_hopeless = (read_summary(folder) or {}).get("stop_reason") == NO_EPISODES
+    return "leave" if how == "finished" or is_hopeless else "begin"
 
 
 def begins(folder: Path, existing: str) -> bool:
@@ -157,28 +152,15 @@ def identity(config: Mapping[str, Any]) -> str:
     return json.dumps(typed_settings({**config, "plugins": []}), sort_keys=True)
 
 
-def own_files(folder: Path) -> list[Path]:
-    """The files of a run in `folder`, in the order in which they are deleted. A user's own are not
-    among them.
-
-    The summary is the first and the configuration the last: whenever this is cut, the run there is
-    an unfinished one.
-    """
-    files = [*folder.glob("*"), *folder.glob("checkpoints/*"), *folder.glob("videos/*")]
-    own = [path for path in files if OWN_FILES.fullmatch(path.relative_to(folder).as_posix())]
-    return sorted(own, key=lambda path: (path.name == CONFIG_FILE, path.name != SUMMARY_FILE))
-
-
 def _check_nothing_is_lost(folder: Path) -> None:
-    """Raise FolderError for a folder without a run that holds a file which a run would replace.
+    """Raise FolderError for a folder without a run that holds a file which a run would write.
 
-    None of this program's kills leaves such a folder: config.yaml comes first, and is deleted last.
+    None of this program's kills leaves another one than that in which config.yaml was written.
     """
     for path in own_files(folder):
-        if path.name != "train.log":  # it grows
+        if path.name != f"{CONFIG_FILE}.partial":
             raise FolderError(
-                folder,
-                f"has no run, but a file that a run would replace: {path.relative_to(folder)}",
+                folder, f"has no run, but a file that a run would write: {path.relative_to(folder)}"
             )
 
 
@@ -199,10 +181,16 @@ def _check_own(folder: Path) -> None:
 
 def clear(folder: Path, *, keep_log: bool) -> None:
     """Delete what an earlier run has written into `folder`, so that another one can begin. Other
-    files stay.
+    files stay, and so does the configuration, which the other one replaces.
 
     keep_log: train.log stays too, and may say why the earlier run failed.
+    Raises FolderError, before anything is deleted, for what must not be written.
     """
-    for path in own_files(folder):
-        if not (keep_log and path.name == "train.log"):
+    own = own_files(folder)
+    for path in (folder, *own, *(path.parent for path in own)):
+        if path.exists() and not os.access(path, os.W_OK):
+            raise FolderError(folder, f"cannot be written: {path} is protected")
+    for path in own:
+        is_kept = keep_log and path.name == LOG_FILE
+        if not is_kept and not path.name.startswith(CONFIG_FILE):
             path.unlink()

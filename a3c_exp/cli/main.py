@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from a3c_exp import __version__
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import Plan, execute, prestart
-from a3c_exp.cli.existing import CONTINUE
+from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import compose_node, hydra_session, setting, to_container
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
+from a3c_exp.common.reading import expanded
 from a3c_exp.errors import printable, require, say
 from a3c_exp.run.run_folder import config_text
 
@@ -68,5 +69,7 @@ def command(arguments: Sequence[str]) -> int:
         if plan.existing == CONTINUE
         else " before"
     )
-    say(f"{plan.folder}: has finished{more}")
-    return 0
+    assert plan.folder is not None
+    ending = how_ended(expanded(plan.folder))
+    say(f"{plan.folder}: has {ending}{more}")
+    return int(ending == "failed")

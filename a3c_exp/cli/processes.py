@@ -45,7 +45,7 @@ COLUMNS = {
 differ."""
 
 Status = Literal["ended", "failed", "interrupted"]
-DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "has finished"}
+DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "stays as it is"}
 """What a run does, in lines."""
 
 
@@ -153,7 +153,10 @@ class Runs:
     def _start(self, job: Job) -> None:
         """Start the process of a job, unless its run has finished before."""
         if job.action == "leave":
-            self._end(job, "ended", f"has {how_ended(job.folder)} before")
+            if how_ended(job.folder) == "failed":
+                self._end(job, "failed", f"has failed before: {_ending(job.folder)}")
+            else:
+                self._end(job, "ended", "has finished before")
             return
         # else its kill came before it had begun anew
         goes_on = job.killed and how_ended(job.folder) == "cut"
@@ -236,7 +239,7 @@ class Runs:
 
 def say_comparison(jobs: Sequence[Job]) -> None:
     """Print how the first two configurations of each environment compare in finished runs, and the
-    report's command."""
+    commands that show them."""
     folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
@@ -250,7 +253,8 @@ def say_comparison(jobs: Sequence[Job]) -> None:
                         f"  {row['configuration']}: "
                         f"{', '.join(f'{text} {row[key]}' for key, text in shown.items())}"
                     )
-    say(f"  {next_commands('total_steps', jobs[0].folder.parent)[0]}")
+    for line in next_commands("total_steps", jobs[0].folder.parent):
+        say(f"  {line}")
 
 
 def _ending(folder: Path) -> str:

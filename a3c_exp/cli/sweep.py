@@ -28,7 +28,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.config.builder import Made, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
-from a3c_exp.run.run_folder import check_links
+from a3c_exp.run.run_folder import begins_with, check_places
 
 SWEEP_DIR = "hydra.sweep.dir"
 
@@ -53,7 +53,8 @@ def run_sweep(hydra: Any, line: CommandLine) -> int:
     with named(SWEEP_DIR if line.sweep is None else "sweep"):
         if line.cfg is not None:
             for job in _check_jobs(hydra, combinations, root, existing, 1):
-                print(printable(f"{job.folder}: {job.label}: {DOES[job.action]}"))
+                ending = f"has {how_ended(job.folder)}" if job.action == "leave" else ""
+                print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
             return 0
         if not str(OmegaConf.select(common, "hydra.launcher._target_")).endswith(".BasicLauncher"):
             if line.jobs or line.search:
@@ -130,7 +131,7 @@ def _check_jobs(
             subdir,
             "the name of one folder, in the sweep's",
         )
-        if not folder.resolve().is_relative_to(root.resolve()):
+        if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
             raise FolderError(folder, "is a link that leads out of the sweep's folder")
         final, experiment = load_final(config, made=made, begins=begins(folder, existing))
         action = find_action(folder, final, existing)
@@ -160,7 +161,10 @@ def _run_with_hydra(
     hydra: Any, overrides: Sequence[Override], jobs: Sequence[Job], root: Path, existing: str
 ) -> int:
     """Have Hydra run a sweep with its launcher, whose lines and exit codes are its own."""
-    check_links(root, "multirun.yaml", ".submitit")
+    check_places(root, "multirun.yaml", ".submitit")
+    listed = root / "multirun.yaml"
+    if listed.exists() and not begins_with(listed, "hydra:"):
+        raise FolderError(root, f"has a file that Hydra would replace: {listed.name}")
     # Hydra's numbers of jobs change with the values that are added to a sweep, so it is not to name
     # their folders.
     words = [
@@ -192,3 +196,5 @@ def hydra_job(existing: str, folders: Mapping[int, Path], node: DictConfig) -> N
         raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
     if finished is not None and finished.exit_code:
         raise RunError(f"{plan.folder}: {finished.summary['stop_reason']}")
+    if finished is None and how_ended(folder) == "failed":
+        raise RunError(f"{plan.folder}: has failed before")

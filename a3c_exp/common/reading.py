@@ -37,23 +37,32 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def regular_only(path: str | Path, flags: int) -> int:
+    """Open a regular file, or a link to one, as an `opener` of `open`. Does not wait for the other
+    end of a FIFO.
+
+    Raises UnreadableError for anything else, and OSError.
+    """
+    if "\0" in str(path):
+        raise UnreadableError("is no name of a file")
+    number = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise UnreadableError("is not a regular file")
+    return number
+
+
 def open_regular(path: Path, most: int | None = None) -> IO[bytes]:
-    """Open a regular file, or a link to one, for reading. Does not wait for the other end of a
-    FIFO.
+    """Open a regular file, or a link to one, for reading.
 
     most: bytes that it may have; None: any number. Raises UnreadableError for anything else, and
     OSError.
     """
-    if "\0" in str(path):
-        raise UnreadableError("is no name of a file")
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    status = os.fstat(number)
-    if not stat.S_ISREG(status.st_mode):
+    number = regular_only(path, os.O_RDONLY | os.O_CLOEXEC)
+    size = os.fstat(number).st_size
+    if most is not None and size > most:
         os.close(number)
-        raise UnreadableError("is not a regular file")
-    if most is not None and status.st_size > most:
-        os.close(number)
-        raise UnreadableError(f"has {status.st_size:,} bytes, and may have {most:,}")
+        raise UnreadableError(f"has {size:,} bytes, and may have {most:,}")
     return os.fdopen(number, "rb")
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from a3c_exp.common.settings import flatten
-from a3c_exp.errors import ConfigError, one_line, place_of
+from a3c_exp.errors import FAILURES, ConfigError, one_line, place_of
 
 PACKAGE = "a3c_exp"
 
@@ -26,22 +27,30 @@ _DOTTED_KEY = re.compile(r"[\w +.-]*")
 def is_allowed_module(module: str, plugins: Iterable[str]) -> bool:
     """Return whether a configuration may name code of this module: one of this package, or of a
     plugin."""
-    return any(
-        module == package or module.startswith(f"{package}.") for package in (PACKAGE, *plugins)
-    )
+    packages = [PACKAGE, *(plugin.partition(":")[0] for plugin in plugins)]
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def import_plugins(plugins: Sequence[str]) -> None:
-    """Import the user's packages, which may register environments. Raises ConfigError."""
+    """Import the user's packages, which may register environments; of 'module:function' call the
+    function, once in a process. Raises ConfigError."""
     for plugin in plugins:
+        module, _, function = plugin.partition(":")
         try:
-            importlib.import_module(plugin)
-        except Exception as error:  # a user's module may raise anything
-            absent = isinstance(error, ModuleNotFoundError) and error.name == plugin
+            imported = importlib.import_module(module)
+            if function:
+                _call_once(getattr(imported, function))
+        except FAILURES as error:  # a user's module may raise anything
+            absent = isinstance(error, ModuleNotFoundError) and error.name == module
             place = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
             raise ConfigError(
                 "plugins", plugin, f"cannot be imported: {one_line(error)}{place}"
             ) from error
+
+
+@cache
+def _call_once(function: Callable[[], object]) -> None:
+    function()
 
 
 def is_plain(value: object) -> bool:

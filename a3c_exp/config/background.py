@@ -1,5 +1,5 @@
-"""The background of images, measured by random play: `env.normalize_observations=background`, and
-`auto`."""
+"""The values that `env.normalize_observations` background and auto stand for. The background of
+images is measured by random play."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.normalization import are_pictures, require_pictures
+from a3c_exp.core.normalization import are_pictures, has_byte_vectors, require_pictures
 from a3c_exp.envs.batch import EnvBatch, Normalization, opened
+from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, RunError
 
 DEVIATION = 1 / 4
@@ -26,17 +27,16 @@ def measure(experiment: Experiment) -> Normalization:
     """What `env.normalize_observations` auto or background stands for.
 
     The most frequent byte of the images of a short random play, and a quarter of the levels that
-    they can have; false for `auto` without images of bytes, or with a network that takes them as
-    they are. The play has a fixed seed: two processes find the same number. Raises ConfigError for
-    an environment that cannot be made or played.
+    they can have. `auto` is true for vectors of bytes, and false for what else is no image of
+    bytes, or with a network that takes images as they are. The play has a fixed seed: two processes
+    find the same number. Raises ConfigError for an environment that cannot be made or played.
     """
     setting = experiment.env.normalize_observations
     with opened(experiment.env, experiment.plugins) as env:
-        if setting == "auto" and not (
-            are_pictures(env.observation_space) and _scales_pixels(experiment, env)
-        ):
-            return False
-        require_pictures(env.observation_space, "env.normalize_observations", setting)
+        space = env.observation_space
+        if setting == "auto" and not (are_pictures(space) and _scales_pixels(experiment, env)):
+            return has_byte_vectors(space) and not isinstance(space, PartsBox)
+        require_pictures(space, "env.normalize_observations", setting)
         try:
             counts = count_bytes(env, STEPS)
         except RunError as error:

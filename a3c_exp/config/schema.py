@@ -338,7 +338,7 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     )
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything
+    except FAILURES as error:  # a user's module may raise anything
         raise ConfigError(key, target, f"cannot be imported: {one_line(error)}") from error
     classes = {
         name: cls

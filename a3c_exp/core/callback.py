@@ -53,6 +53,8 @@ class RunView(Protocol):
     seconds: of training, earlier sessions of a resumed run included. stopping: whether the run is
         about to end.
     sweep: the name of the folder of the sweep that the run is a part of; None outside of one.
+    dropped: of a resumed run, the last step of the points that came after its checkpoint, which
+        trackers have; -1 if there is none.
     """
 
     folder: Path
@@ -65,6 +67,8 @@ class RunView(Protocol):
     def seconds(self) -> float: ...
     @property
     def stopping(self) -> bool: ...
+    @property
+    def dropped(self) -> float: ...
 
     def stop(self, reason: str) -> None:
         """End the run in order; the summary has the reason. The first reason counts.

@@ -27,9 +27,9 @@ SUCCESSES = ("is_success", "success")
 
 COUNTS: dict[str, tuple[str, str | None]] = {
     "rejected": ("rejected_updates", "train/rejected_updates"),
-    "restarts": ("restarts", "async/restarts"),
-    "env_errors": ("env_errors", "async/env_errors"),
-    "late_gradients": ("late_gradients", "async/late_gradients"),
+    "restarts": ("restarts", "workers/restarts"),
+    "env_errors": ("env_errors", "workers/env_errors"),
+    "late_gradients": ("late_gradients", "workers/late_gradients"),
     "cut_eval_episodes": ("cut_eval_episodes", None),
 }
 """Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints:
@@ -75,8 +75,7 @@ class Episodes:
         the run began.
     numbers: the environment's own by name, float64 [E] each, NaN where an episode has none; see
         `info_keys` of `Environment`.
-    left_out: a line for the log on what the worker has left out of them, with the first episode
-        where it did.
+    warnings: lines for the log about the environment's own numbers, see `InfoNumbers`.
     """
 
     returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
@@ -84,7 +83,7 @@ class Episodes:
     end_steps: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     envs_with_finished_episode: int = 0
     numbers: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    left_out: str = ""
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -102,7 +101,7 @@ class Episodes:
             np.concatenate([self.end_steps, later.end_steps]),
             later.envs_with_finished_episode,
             {name: np.concatenate([self.column(name), later.column(name)]) for name in names},
-            self.left_out or later.left_out,
+            self.warnings + later.warnings,
         )
 
     def column(self, name: str) -> NDArray[np.float64]:
@@ -149,7 +148,7 @@ class Event:
     metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
     staleness: how many updates had which staleness: updates that landed between a pull and the push
         based on it.
-    contributions: gradients that it has pushed; rollouts of a GA3C agent.
+    contributions: rollouts whose first gradient it has pushed; rollouts of a GA3C agent.
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a rejected gradient, a line for the log; of the first if there are several.

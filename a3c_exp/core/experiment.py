@@ -16,13 +16,13 @@ from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count, Positive, Share,
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import NormalizedObservations
+from a3c_exp.core.normalization import NormalizedObservations, has_byte_vectors
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.engine.check_loss import loss_builder
 from a3c_exp.engine.runtime import make_runtime
 from a3c_exp.envs import EnvBatch, Environment, close_within
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.inputs import PICTURE, observation_form
 from a3c_exp.optimizers import Optimizer, RMSProp, TorchOptimizer
@@ -32,6 +32,9 @@ from a3c_exp.schedules import Schedule, value
 RMSPROP_WARNING = (
     "RMSProp from a mean square of 0 may kill convolutions in its first steps: "
     "take rmsprop_tf or adam"
+)
+BYTES_WARNING = (
+    "env.normalize_observations: bytes of 0 to 255 reach the network as they are: true scales them"
 )
 TORCH_WARNING = (
     "has no guard against workers that write over one another, which may cost the run: "
@@ -215,15 +218,23 @@ class Experiment(Checked):
         normalized = NormalizedObservations.of(
             self.env.normalize_observations, env.observation_space
         )
-        network = self.network.build(
-            normalized.network_space(env.observation_space),
-            env.action_space,
-            rng,
-            seed=seeding.integer(self.seed, seeding.Role.MODULES),
-            build_loss=loss_builder(self.algorithm),
-            action_values=self.algorithm.target_every is not None,
-        )
+        space = normalized.network_space(env.observation_space)
+        try:
+            network = self.network.build(
+                space,
+                env.action_space,
+                rng,
+                seed=seeding.integer(self.seed, seeding.Role.MODULES),
+                build_loss=loss_builder(self.algorithm),
+                action_values=self.algorithm.target_every is not None,
+            )
+        except MemoryError as error:
+            name = self.network.module_class.__name__
+            problem = f"is too large for the memory, with observations {space.shape}"
+            raise ConfigError("network", name, f"{problem}: {one_line(error)}") from error
         normalized.prepare(network)
+        if has_byte_vectors(env.observation_space) and not normalized.measured:
+            network.warnings += (BYTES_WARNING,)
         network.runtime = make_runtime(network, self.kernels, self.algorithm)
         return network
 

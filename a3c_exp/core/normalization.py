@@ -87,6 +87,13 @@ def are_pictures(space: Box) -> bool:
     return space.dtype == np.uint8 and ImageLayout.of(space.shape) is not None
 
 
+def has_byte_vectors(space: Box) -> bool:
+    """Return whether observations of `space` have numbers of 0 to 255 that are no pixels: the
+    memory of a console, for one."""
+    is_byte = (space.low == 0) & (space.high == 255)
+    return space.dtype == np.float32 and len(space.shape) == 1 and bool(is_byte.any())
+
+
 def require_pictures(space: Box, key: str, setting: object) -> None:
     """Raise ConfigError for a setting that only images of bytes can have."""
     allowed = (

@@ -258,8 +258,12 @@ class Actor:
         lives_lost = [step.life_lost for step in steps if step.life_lost is not None]
         over = ended & ~_stack(lives_lost) if lives_lost else ended
         episodes = self._episodes.finish(rewards, valid, over, run_steps)
-        if len(episodes) and (self._info_numbers.keys or any(step.final_info for step in steps)):
+        if not len(episodes):
+            return episodes
+        if self._info_numbers.chosen or any(step.final_info for step in steps):
             self._add_numbers(episodes, steps, over)
+        else:
+            self._info_numbers.episodes += len(episodes)
         return episodes
 
     def _add_numbers(self, episodes: Episodes, steps: Sequence[Step], over: Bools) -> None:
@@ -269,7 +273,7 @@ class Actor:
             (steps[time].final_info or {}).get(env, {}) for time, env in np.argwhere(over).tolist()
         ]
         episodes.numbers = number_columns([self._info_numbers.of(info) for info in infos])
-        episodes.left_out = self._info_numbers.warning()
+        episodes.warnings = self._info_numbers.warnings()
 
     def _require_finite(self, observations: Array, rewards: Floats | None = None) -> None:
         """Raise EnvError for observations or rewards that are not finite.

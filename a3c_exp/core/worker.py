@@ -314,7 +314,8 @@ class Learner:
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
         gradient = network.gradient if is_usable and weight else None
-        event.contributions = int(gradient is not None)
+        # the first push of a rollout alone has its steps
+        event.contributions = int(gradient is not None and event.steps > 0)
         return Push(
             gradient=gradient,
             snapshot=snapshot,

@@ -14,9 +14,9 @@ from a3c_exp.envs.atari import Atari as Atari
 from a3c_exp.envs.batch import EnvBatch as EnvBatch
 from a3c_exp.envs.batch import Environment as Environment
 from a3c_exp.envs.batch import Step as Step
-from a3c_exp.envs.batch import on_progress as on_progress
 from a3c_exp.envs.errors import EnvError as EnvError
 from a3c_exp.envs.errors import close_within as close_within
 from a3c_exp.envs.gym import Gym as Gym
+from a3c_exp.envs.progress import on_progress as on_progress
 from a3c_exp.envs.sync_batch import SyncEnvBatch as SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch as VectorEnvBatch

@@ -1,4 +1,4 @@
-"""The check of what environments return: observations and rewards that a policy can be given."""
+"""The check of what environments return: observations, rewards and flags that can be used."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from a3c_exp.envs.spaces import encoder
 from a3c_exp.errors import shown
 
 _FLOAT32 = np.dtype(np.float32)
+_MASKED = {np.ma.MaskedArray, type(np.ma.masked)}
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class WrongAnswerError(ValueError):
-    """An observation or a reward that cannot be used. Its text: 'the reward nan'.
+    """An observation, a reward or a flag that cannot be used. Its text: 'the reward nan'.
 
     index: of the environment in its batch; None if it is not known.
     """
@@ -33,14 +34,14 @@ class WrongAnswerError(ValueError):
 class AnswerCheck:
     """Converts observations of `space`, and finds those that cannot be used.
 
-    An observation must have the shape of `space`. Its numbers must be finite in float32; whole
-    numbers in range where the space is discrete or one of images, since a conversion would change
-    them silently.
+    An observation must have the shape of `space`. Its numbers must be finite in float32, and none
+    of them masked; whole numbers in range where the space is discrete or one of images, since a
+    conversion would change them silently.
 
     `observations` runs at every step and is quick. `fault` says afterwards what is wrong with one
     of them.
 
-    actions: of the environment, for `require_action`.
+    actions: of the policy, for `require_action`.
     """
 
     def __init__(self, space: Space[Any], actions: Space[Any] | None = None) -> None:
@@ -63,6 +64,8 @@ class AnswerCheck:
         if self._parts:
             return self._joined(observations)
         try:
+            if type(observations) is not np.ndarray and _any_masked(observations):
+                return None
             raw = np.array(observations)
         except Exception:  # their shapes differ, or they are no numbers
             return None
@@ -122,6 +125,9 @@ class AnswerCheck:
             if fault := check.fault(own):
                 return f"in {part.name!r} {fault}"
         try:
+            if np.ma.is_masked(observation):
+                place = np.argwhere(np.ma.getmaskarray(observation))[0].tolist()
+                return f"an observation that is masked at {place}"
             raw = np.asarray(observation)
             wrong = np.argwhere(~np.isfinite(raw))
         except Exception:  # no numbers; an object of the environment's own may raise anything here
@@ -168,22 +174,57 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats:
 
 def rewards_of(rewards: Any, count: int) -> Floats:
     """The rewards of a vector environment, a new array, float32 [K]. Raises WrongAnswerError."""
-    raw = np.asarray(rewards)
+    raw = np.asanyarray(rewards)
     if raw.shape != (count,):
         raise WrongAnswerError(f"rewards of shape {raw.shape}, not {(count,)}")
-    if raw.dtype.kind not in "fiub" or not np.vdot(raw, raw) < LARGEST:
+    if raw.dtype.kind not in "fiub" or np.ma.is_masked(raw) or not np.vdot(raw, raw) < LARGEST:
         return listed_rewards(raw.tolist())
-    return raw.astype(np.float32)
+    return np.array(raw, np.float32)
 
 
 def _reward(reward: Any, index: int) -> float:
     """A reward, which may be an array of one number. Raises WrongAnswerError unless it is
     finite."""
-    with suppress(Exception):  # an object of the environment's own may raise anything here
-        number = np.asarray(reward)
-        if number.dtype.kind in "fiub" and number.size == 1 and abs(number.item()) <= LARGEST:
-            return float(number.item())
+    number = _one_number(reward)
+    if number is not None and abs(number) <= LARGEST:
+        return number
     raise WrongAnswerError(f"the reward {short(reward)}", index)
+
+
+def flags_of(name: str, flags: Any, count: int) -> Bools:
+    """The flags `name` of a vector environment, a new array, bool [K]. Raises WrongAnswerError."""
+    raw = np.asanyarray(flags)
+    if raw.shape != (count,):
+        raise WrongAnswerError(f"{name} of shape {raw.shape}, not {(count,)}")
+    if raw.dtype == np.bool_ and not np.ma.is_masked(raw):
+        return np.array(raw, np.bool_)
+    flags = [flag_of(name, flag, index) for index, flag in enumerate(raw.tolist())]
+    return np.array(flags, np.bool_)
+
+
+def flag_of(name: str, flag: Any, index: int) -> bool:
+    """A flag: a truth value, 0 or 1, or an array of one of them. Raises WrongAnswerError."""
+    if type(flag) is bool:
+        return flag
+    number = _one_number(flag)
+    if number is not None and number in (0, 1):
+        return bool(number)
+    raise WrongAnswerError(f"{name} {short(flag)}, neither true nor false,", index)
+
+
+def _one_number(value: Any) -> float | None:
+    """A number or a truth value, which may be an array of one; None for anything else, or if it is
+    masked."""
+    with suppress(Exception):  # an object of the environment's own may raise anything here
+        number = np.asarray(value)
+        if number.dtype.kind in "fiub" and number.size == 1 and not np.ma.is_masked(value):
+            return float(number.item())
+    return None
+
+
+def _any_masked(rows: Iterable[Any]) -> bool:
+    """Return whether a number of an array in `rows` is masked."""
+    return not _MASKED.isdisjoint(map(type, rows)) and any(map(np.ma.is_masked, rows))
 
 
 def short(value: Any) -> str:

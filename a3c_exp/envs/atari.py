@@ -3,7 +3,6 @@ et al. 2013)."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.common.ranges import BelowOne, Positive, whole
 from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
-from a3c_exp.envs.gym import register
+from a3c_exp.envs.gym import imported, register
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, require, require_package
 from a3c_exp.schedules import Schedule
@@ -107,7 +106,7 @@ class Atari(Environment):
 
     def games(self, count: int, height: int, width: int) -> Any:
         """The vector environment, with images of this size."""
-        vector_env = importlib.import_module("ale_py.vector_env")
+        vector_env = imported("ale_py.vector_env", "game", self.game)
         return vector_env.AtariVectorEnv(
             self.game,
             count,
@@ -150,7 +149,7 @@ class _AtariBatch(VectorEnvBatch):
             allowed = f"[top, bottom, left, right] in the picture, [0, {ROWS}, 0, {COLUMNS}]"
             require(fits, "crop", list(crop), allowed)
             require_package("crop", list(crop), "atari", "cv2")
-            self._cv2: Any = importlib.import_module("cv2")
+            self._cv2 = imported("cv2", "crop", list(crop))
         games = settings.games(count, *(size if crop is None else (ROWS, COLUMNS)))
         games.single_observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
         super().__init__(games, seeds)

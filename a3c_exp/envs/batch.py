@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -27,19 +26,6 @@ MAX_STEPS_GUARD = 1_000_000
 Normalization = bool | Literal["auto", "shared", "background"] | tuple[float, float]
 RewardNormalization = bool | Literal["centered"]
 """Values of `normalize_observations` and `normalize_rewards`, see `Environment`."""
-
-_progress: ContextVar[Callable[[], None]] = ContextVar("progress", default=lambda: None)
-
-
-def on_progress(call: Callable[[], None]) -> None:
-    """Have this called from now on, in this thread, whenever one of several environments has been
-    made or reset."""
-    _progress.set(call)
-
-
-def report_progress() -> None:
-    """Say that one of several environments has been made or reset, which may take long for each."""
-    _progress.get()()
 
 
 class Step(NamedTuple):
@@ -105,9 +91,9 @@ class EnvBatch(Protocol):
         """Take actions [K, ...], each already within the bounds of `action_space`. Only after
         `reset`."""
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """An image [height, width, 3] of the first environment; None if it draws in a window of its
-        own."""
+    def render(self) -> Any:
+        """An image of the first environment, uint8 [height, width, 3]; also one in gray or with
+        transparency, or of floats from 0 to 1. None if it draws in a window of its own."""
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
         """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even
@@ -147,8 +133,7 @@ class Environment(Checked, ABC):
         one deviation for all numbers, as for the pixels of images; or false. For images of bytes
         also a mean and a deviation, or 'background': the most
         frequent byte of a short random play, and 64. 'auto': 'background' for images of bytes whose
-        pixels the
-        network scales, and false for all else.
+        pixels the network scales, true for vectors of bytes, and false for all else.
     normalize_rewards: true: training divides rewards by the standard deviation of the discounted
         return, running too; 'centered': it subtracts the running mean of the rewards, and divides
         by their own deviation; or false.

@@ -12,12 +12,13 @@ from typing import Any
 
 from a3c_exp.common.signals import handled
 from a3c_exp.envs.answers import WrongAnswerError
+from a3c_exp.envs.progress import on_progress, progress_call
 from a3c_exp.errors import LONGEST_TEXT, RunError, one_line, place_of
 
 log = logging.getLogger("a3c_exp")
 
 CLOSE_SECONDS = 1.0
-"""The longest wait for an environment that is being closed."""
+"""The longest wait for one environment that is being closed."""
 
 
 class EnvError(RunError):
@@ -59,8 +60,9 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
     """Close environments, a batch or one, in this thread, in which they were made. Errors are
     logged, never raised.
 
-    In a main thread, that of a worker process too, a CloseTimeoutError breaks the close off after
-    so many seconds. Code in C, and another thread, cannot be broken off.
+    In a main thread, that of a worker process too, a CloseTimeoutError breaks the close off once
+    none of them has been closed for so many seconds. Code in C, and another thread, cannot be
+    broken off.
     """
     try:
         with _alarm(seconds):
@@ -83,9 +85,17 @@ def _alarm(seconds: float) -> Iterator[None]:
     def ring(signum: int, frame: object) -> None:
         raise CloseTimeoutError(f"its close took longer than {seconds:g} s")
 
-    with handled({signal.SIGALRM: ring}):
+    outer = progress_call()
+
+    def start() -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        outer()
+
+    with handled({signal.SIGALRM: ring}):
+        on_progress(start)
+        start()
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            on_progress(outer)

@@ -21,8 +21,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from a3c_exp.common.ranges import Count
 from a3c_exp.common.trust import is_allowed_module, is_plain
-from a3c_exp.envs.batch import MAX_STEPS_GUARD, EnvBatch, Environment, report_progress
+from a3c_exp.envs.batch import MAX_STEPS_GUARD, EnvBatch, Environment
 from a3c_exp.envs.errors import close_within
+from a3c_exp.envs.progress import report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
 from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_package
@@ -81,11 +82,11 @@ HARMLESS_WRAPPERS = frozenset(
 def register(start: str, key: str, value: str) -> None:
     """Register the environments whose names begin with `start`, one of PACKAGES.
 
-    Raises ConfigError about a setting if their package is not installed.
+    Raises ConfigError about a setting if their package is not installed, or lacks another one.
     """
     package, extra = PACKAGES[start]
     require_package(key, value, extra, package)
-    gymnasium.register_envs(importlib.import_module(package))
+    imported(package, key, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,8 @@ class Gym(Environment):
     kwargs: arguments of the environment itself ({gravity: -5.0}). In a text '{port}' is a free TCP
         port of this machine, and '{copy}' a name, both others for each environment of any worker,
         evaluation and run.
+    reset_options: the `options` of each reset: {difficulty: 3}. Not of a native vector, and not of
+        another engine, which reset themselves.
     wrappers: by name, the innermost first: classes of gymnasium.wrappers, or 'module:Class' of a
         package in `plugins`. With arguments as {name: {argument: value}}, or as {wrapper: name,
         argument: value}.
@@ -113,6 +116,7 @@ class Gym(Environment):
 
     id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+    reset_options: dict[str, Any] = field(default_factory=dict)
     wrappers: tuple[str | dict[str, Any], ...] = ()
     max_episode_steps: Count | None = None
     vectorized: bool = False
@@ -127,6 +131,9 @@ class Gym(Environment):
             "false where wrappers are used",
         )
         own = self.engine == GYMNASIUM
+        allowed = f"empty unless engine={GYMNASIUM} and vectorized=false: others reset themselves"
+        resets_here = own and not self.vectorized
+        require(resets_here or not self.reset_options, "reset_options", self.reset_options, allowed)
         plain = not (self.wrappers or self.vectorized)
         require(
             own or plain,
@@ -217,7 +224,7 @@ class Gym(Environment):
                 return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
             with ExitStack() as failing:
                 envs = [self._one(spec, render_mode, failing) for _ in range(count)]
-                batch = SyncEnvBatch(envs, seeds, self.max_steps_guard)
+                batch = SyncEnvBatch(envs, seeds, self.max_steps_guard, self.reset_options)
                 failing.pop_all()
                 return batch
         except (AttributeError, MemoryError, TypeError) as error:  # what no batch can use
@@ -230,7 +237,7 @@ class Gym(Environment):
         if name not in gymnasium.registry and REGISTERED in self.__dict__:
             gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
         if module:
-            _import(module, "id", self.id)
+            imported(module, "id", self.id)
         elif start := next(filter(name.startswith, PACKAGES), None):
             register(start, "id", self.id)
         elif name not in gymnasium.registry and importlib.util.find_spec("ale_py"):
@@ -267,7 +274,7 @@ class Gym(Environment):
             require_package("engine", ENVPOOL, ENVPOOL)
         path = "envpool:make_gymnasium" if self.engine == ENVPOOL else self.engine
         module, _, name = path.rpartition(":")
-        make: Any = getattr(_import(module, "engine", self.engine), name, None)
+        make: Any = getattr(imported(module, "engine", self.engine), name, None)
         require(callable(make), "engine", self.engine, f"a function of {module}: it has no {name}")
         # A worker has a core of its own: more threads of EnvPool would share it.
         threads = {"num_threads": 1} if self.engine == ENVPOOL else {}
@@ -304,6 +311,7 @@ class Gym(Environment):
         key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
         with refused(key, value, f"{self.id} cannot be made"):
             env = make(**arguments)
+        np.seterr(under="ignore")  # where an environment has it raise, a small gradient would fail
         offered = env.metadata.get("render_modes") or ["none"]
         if render_mode is not None and render_mode not in offered:  # gymnasium only warns of it
             close_within(env)
@@ -370,7 +378,8 @@ def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
         raise ConfigError(key, name, f"imports {module}: allow it with plugins=[{package}]")
 
 
-def _import(module: str, key: str, value: str) -> Any:
+def imported(module: str, key: str, value: object) -> Any:
+    """A module. Raises ConfigError about a setting if it cannot be imported."""
     with refused(key, value, f"the module {module} cannot be imported"):
         return importlib.import_module(module)
 
@@ -378,7 +387,7 @@ def _import(module: str, key: str, value: str) -> Any:
 def _wrapper(name: str) -> Callable[..., Env]:
     """The wrapper class of that name. Raises ConfigError where there is none."""
     module, _, attribute = name.rpartition(":")
-    source = _import(module, "wrappers", name) if module else gymnasium.wrappers
+    source = imported(module, "wrappers", name) if module else gymnasium.wrappers
     # gymnasium imports some when they are asked for
     with refused("wrappers", name, "cannot be imported"):
         found = getattr(source, attribute, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,18 +59,24 @@ def is_usable_name(name: object) -> bool:
 class InfoNumbers:
     """Chooses the numbers in infos of ended episodes.
 
-    keys: see `Environment.info_keys`. Names that are chosen once stay, so that names which change
-    from episode to episode do not grow in number.
+    keys: see `Environment.info_keys`.
+    chosen: names. Those that are chosen once stay, so that names which change from episode to
+        episode do not grow in number.
+    episodes: that have ended. Whoever leaves out one without an info counts it.
     """
 
     def __init__(self, keys: Sequence[str] | None) -> None:
         self.keys = keys
-        self._chosen: dict[str, None] = dict.fromkeys(keys or ())
+        self.chosen: dict[str, None] = dict.fromkeys(keys or ())
         self._left_out: dict[str, str] = {}
-        self._told = False
+        self.episodes = 0
+        self._having: Counter[str] = Counter()  # episodes, by the names of their numbers
+        self._other: set[str] = set()  # names of numbers that are more than truth values
+        self._told_left_out = False
+        self._told_partial = False
 
     def of(self, info: Info) -> dict[str, float]:
-        """The finite numbers in an info that are chosen, by name."""
+        """The finite numbers in the info of an episode that are chosen, by name."""
         numbers = {}
         for name in info if self.keys is None else self.keys:
             number = _number(info.get(name))
@@ -78,27 +85,40 @@ class InfoNumbers:
                 number is None or name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")
             ):
                 continue
-            has_room = name in self._chosen or (
-                len(self._chosen) < MOST_CHOSEN and is_usable_name(name)
+            has_room = name in self.chosen or (
+                len(self.chosen) < MOST_CHOSEN and is_usable_name(name)
             )
             if has_room and number is not None and math.isfinite(number):
-                self._chosen[name] = None
+                self.chosen[name] = None
                 numbers[name] = number
             elif len(self._left_out) < _MOST_TOLD:
                 self._left_out.setdefault(shown(name), short(info.get(name)))
+        self.episodes += 1
+        self._having.update(numbers.keys())
+        self._other.update(name for name, number in numbers.items() if number not in (0, 1))
         return numbers
 
-    def warning(self) -> str:
-        """What has been left out, at the first call after something was; an empty text
-        otherwise."""
-        if self._told or not self._left_out:
-            return ""
-        self._told = True
-        parts = ", ".join(f"{name} ({value})" for name, value in self._left_out.items())
-        return (
-            f"left out of the info of an episode: {parts}; "
-            f"env.info_keys chooses up to {MOST_CHOSEN} finite numbers"
-        )
+    def warnings(self) -> tuple[str, ...]:
+        """Lines for the log, each once: what has been left out, and truth values that some episodes
+        have and others have not."""
+        lines = []
+        if self._left_out and not self._told_left_out:
+            self._told_left_out = True
+            parts = ", ".join(f"{name} ({value})" for name, value in self._left_out.items())
+            lines.append(
+                f"left out of the info of an episode: {parts}; "
+                f"env.info_keys chooses up to {MOST_CHOSEN} finite numbers"
+            )
+        partial = {name: n for name, n in self._having.items() if n < self.episodes}
+        truths = [name for name in partial if name not in self._other]
+        if truths and not self._told_partial:
+            self._told_partial = True
+            parts = ", ".join(f"{name} ({partial[name]} of {self.episodes})" for name in truths)
+            lines.append(
+                f"in the info of some episodes only: {parts}; a mean is of these episodes alone, "
+                "so let the environment send it in each"
+            )
+        return tuple(lines)
 
 
 def _number(value: object) -> float | None:

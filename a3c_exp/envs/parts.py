@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatdim
 
 from a3c_exp.common.arrays import Array, Floats
 
@@ -142,20 +142,22 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds the mask of actions that an environment gives as info["action_mask"] to its
     observations, as a part.
 
-    An observation that is no Dict becomes the part `observation`.
+    An observation that is no Dict becomes the part `observation`. The last step of an episode needs
+    no mask: without one all actions count as allowed.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        actions = env.action_space
-        if not isinstance(actions, (Discrete, MultiDiscrete)):
+        actions: Any = env.action_space
+        choices = actions if isinstance(actions, Tuple) else [actions]
+        if not all(isinstance(choice, (Discrete, MultiDiscrete)) for choice in choices):
             raise TypeError(
                 f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}"
             )
-        size = int(actions.n if isinstance(actions, Discrete) else actions.nvec.sum())
+        self._size = flatdim(actions)
         space = env.observation_space
         inner = dict(space.items()) if isinstance(space, Dict) else {"observation": space}
-        self.observation_space = Dict(inner | {ACTION_MASK: MultiBinary(size)})
+        self.observation_space = Dict(inner | {ACTION_MASK: MultiBinary(self._size)})
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**arguments)
@@ -163,6 +165,10 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        mask = info.get(ACTION_MASK)
+        is_over = bool(terminated or truncated)
+        if is_over and (mask is None or not len(mask)):
+            info = {**info, ACTION_MASK: np.ones(self._size, np.int8)}
         return self._with_mask(observation, info), reward, terminated, truncated, info
 
     def _with_mask(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.envs.parts import PartsBox
 
 Encode = Callable[[Sequence[Any] | Array], Array]
-Decode = Callable[[Array], Array]
+Decode = Callable[[Array], Any]
 
 
 def encoder(space: Space[Any]) -> tuple[Box, Encode]:
@@ -57,7 +57,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
 
     The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...]
     of it and returns a new array [K, ...] of `space`, in its dtype, so that an environment cannot
-    write into the policy's array.
+    write into the policy's array. A Tuple of Discrete spaces is a MultiDiscrete; of it the function
+    returns K tuples.
     Raises TypeError for other spaces.
     """
     if isinstance(space, Discrete):
@@ -71,7 +72,16 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.reshape(-1), space.high.reshape(-1)
         return Box(low, high, dtype=space.dtype.type), _within(space)
-    needed = "Discrete, MultiDiscrete, MultiBinary or a Box of floats is needed, of one agent"
+    if isinstance(space, Tuple) and set(map(type, space)) == {Discrete}:
+        start = np.array([choice.start for choice in space])
+        cast = _rows_of(np.int64, (len(space),), start)
+        return MultiDiscrete([int(choice.n) for choice in space]), lambda actions: [
+            tuple(row) for row in cast(actions)
+        ]
+    needed = (
+        "Discrete, MultiDiscrete, MultiBinary, a Tuple of Discrete or a Box of floats is needed, "
+        "of one agent"
+    )
     raise TypeError(f"its actions are {space}; {needed}: env.wrappers may convert them")
 
 

@@ -11,16 +11,19 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
-from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, listed_rewards, short
-from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step, report_progress
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, flag_of, listed_rewards, short
+from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step
 from a3c_exp.envs.errors import CloseTimeoutError, EnvError, env_error
+from a3c_exp.envs.progress import progress_call, report_progress
 from a3c_exp.envs.spaces import decoder
 from a3c_exp.errors import FAILURES
 
 Env = gymnasium.Env[Any, Any]
+
+_FALSE: Any = np.False_
+"""There is one of it, as of False: to compare with it costs no more than to ask for its truth."""
 
 
 class _QuickDiscrete(Discrete):
@@ -45,6 +48,7 @@ class SyncEnvBatch:
     envs: K environments with the same spaces, and with the same time limit where they have one.
     seeds: K numbers, each used in its environment's first reset.
     max_steps_guard: see `Environment`.
+    reset_options: of each reset, see `Gym`.
 
     Raises EnvError where an environment goes wrong. `reset` begins all episodes again.
 
@@ -59,12 +63,14 @@ class SyncEnvBatch:
         envs: Sequence[Env],
         seeds: Sequence[int],
         max_steps_guard: int | None = MAX_STEPS_GUARD,
+        reset_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.count = len(envs)
-        self._check = AnswerCheck(envs[0].observation_space, envs[0].action_space)
+        observations = envs[0].observation_space
+        self.action_space, self.decode = decoder(envs[0].action_space)
+        self._check = AnswerCheck(observations, self.action_space)
         self.observation_space = self._check.box
         self.encode = self._check.batch
-        self.action_space, self.decode = decoder(envs[0].action_space)
         # A row of an array is what the space's own `sample` returns, but for a Box of a single
         # number. gymnasium's own environments take Python's integers as well, with which
         # LunarLander's step is a tenth faster.
@@ -89,6 +95,8 @@ class SyncEnvBatch:
         self._limit = min(
             unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard)
         )
+        self._reset_options = reset_options
+        self._report_step = progress_call()
         self._tick = 0
         self._all = np.ones(self.count, np.bool_)
         self._none = np.zeros(self.count, np.bool_)
@@ -109,6 +117,7 @@ class SyncEnvBatch:
         observations = []
         rewards = []
         ended = []
+        report_step = self._report_step
         self._tick += 1
         due = self._tick >= self._due
         for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
@@ -116,15 +125,19 @@ class SyncEnvBatch:
                 answer = step(action)
             except FAILURES as error:
                 raise self._error(error, index) from error
+            report_step()
             try:
                 observation, reward, terminated, truncated, info = answer
-                if terminated or truncated or due:
-                    ended.append((index, terminated, truncated, info))
             except (TypeError, ValueError):
                 fault = f"{short(answer)}, not (observation, reward, terminated, truncated, info),"
                 raise self._error(WrongAnswerError(fault), index) from None
             observations.append(observation)
             rewards.append(reward)
+            if due or not (
+                (terminated is False or terminated is _FALSE)
+                and (truncated is False or truncated is _FALSE)
+            ):
+                ended.append((index, terminated, truncated, info))
         try:
             obs = self._check.batch(observations, range(self.count))
             result = Step(obs, listed_rewards(rewards), self._none, self._none, obs, self._all)
@@ -136,22 +149,23 @@ class SyncEnvBatch:
         return result
 
     def _restart(
-        self, obs: Array, reward: Floats, answers: list[tuple[int, bool, bool, Any]]
+        self, obs: Array, reward: Floats, answers: list[tuple[int, Any, Any, Any]]
     ) -> Step:
         """Apply the time limit, and restart ended episodes, whose last observations go to
         `final_obs`.
 
-        answers: index, terminated, truncated and info of each episode that ended, or that the limit
-        may have ended.
+        answers: index, terminated, truncated and info, as its environment returned them, of each
+            episode that may have ended. Raises WrongAnswerError for a flag that is none.
         """
         terminated = self._none.copy()
         truncated = self._none.copy()
         for index, dead, cut, _ in answers:
-            terminated[index], truncated[index] = dead, cut
+            terminated[index] = flag_of("terminated", dead, index)
+            truncated[index] = flag_of("truncated", cut, index)
         if self._tick >= self._due:
             truncated |= self._tick - np.array(self._began) >= self._limit
-            over = terminated | truncated
-            answers = [each for each in answers if over[each[0]]]
+        over = terminated | truncated
+        answers = [answer for answer in answers if over[answer[0]]]
         final_obs, obs = obs, obs.copy()
         # Copies: an environment may write its next episode into the same mapping.
         infos = {
@@ -169,7 +183,9 @@ class SyncEnvBatch:
         """Start an episode and return its first observation [1, ...]."""
         seed, self._seeds[index] = self._seeds[index], None
         try:
-            answer = self._envs[index].reset(seed=seed)
+            # an environment that takes no options is asked for none
+            options = {"options": dict(self._reset_options)} if self._reset_options else {}
+            answer = self._envs[index].reset(seed=seed, **options)
             report_progress()
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 raise WrongAnswerError(f"{short(answer)}, not (observation, info),")
@@ -182,17 +198,18 @@ class SyncEnvBatch:
     def _error(self, error: BaseException, index: int) -> EnvError:
         return env_error(error, self._name, index=index, step=self._tick - self._began[index])
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """An image of the first environment; None if it draws in a window of its own."""
-        frame: Any = self._envs[0].render()
-        return None if frame is None else np.asarray(frame, np.uint8)
+    def render(self) -> Any:
+        """What the first environment draws: see `EnvBatch.render`."""
+        return self._envs[0].render()
 
     def close(self) -> None:
-        """Close all, until time is up. Raises the first error of those that could not be closed."""
+        """Close all, until time is up for one of them. Raises the first error of those that could
+        not be closed."""
         errors = []
         for env in self._envs:
             try:
                 env.close()
+                report_progress()
             except CloseTimeoutError:
                 raise
             except Exception as error:

@@ -7,11 +7,11 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.envs.answers import AnswerCheck, rewards_of
+from a3c_exp.envs.answers import AnswerCheck, flags_of, rewards_of
 from a3c_exp.envs.batch import Step
 from a3c_exp.envs.errors import env_error
 from a3c_exp.envs.info import final_infos
@@ -40,10 +40,11 @@ class VectorEnvBatch:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], seeds: Sequence[int] | None) -> None:
         self.count = int(env.num_envs)
-        self._check = AnswerCheck(env.single_observation_space, env.single_action_space)
+        self.action_space, self.decode = decoder(env.single_action_space)
+        self._check = AnswerCheck(env.single_observation_space, self.action_space)
         self.observation_space = self._check.box
         self.encode = self._check.batch
-        self.action_space, self.decode = decoder(env.single_action_space)
+        self._is_tuple = isinstance(env.single_action_space, Tuple)
         self._env = env
         # EnvPool's specification has none
         self._name = getattr(env.spec, "id", None) or type(env.unwrapped).__name__
@@ -81,11 +82,12 @@ class VectorEnvBatch:
 
     def _advance(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
-        observations, rewards, terminations, truncations, info = self._env.step(
-            self.decode(actions)
-        )
-        terminated = np.array(terminations, np.bool_)
-        truncated = np.array(truncations, np.bool_)
+        taken: Any = self.decode(actions)
+        if self._is_tuple:
+            taken = tuple(np.array(taken).T)  # gymnasium's form for K of them
+        observations, rewards, terminations, truncations, info = self._env.step(taken)
+        terminated = flags_of("terminated", terminations, self.count)
+        truncated = flags_of("truncated", truncations, self.count)
         ended = terminated | truncated
         valid = self._valid
         obs = self._check.batch(observations, range(self.count))
@@ -124,21 +126,25 @@ class VectorEnvBatch:
             final_info=final_infos(info, ended),
         )
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """An image of the first environment; None if it draws in a window of its own."""
+    def render(self) -> Any:
+        """What the first environment draws: see `EnvBatch.render`."""
         frames: Any = self._env.render()
-        return None if frames is None or frames[0] is None else np.asarray(frames[0], np.uint8)
+        return None if frames is None else frames[0]
 
     def close(self) -> None:
         self._env.close()
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The mode that `env` declares. Raises TypeError if it declares none: a guess would invent
-    transitions."""
-    mode = env.metadata.get("autoreset_mode")
-    if not isinstance(mode, AutoresetMode):
-        raise TypeError(
-            f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is {mode!r}"
-        )
-    return mode
+    """The mode that `env` declares, also as a text in any case. Raises TypeError if it declares
+    none: a guess would invent transitions."""
+    declared = env.metadata.get("autoreset_mode")
+    text = str(getattr(declared, "value", declared)).replace("_", "").lower()
+    for mode in AutoresetMode:
+        if mode.value.lower() == text:
+            return mode
+    known = ", ".join(mode.value for mode in AutoresetMode)
+    raise TypeError(
+        f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is "
+        f"{declared!r}, none of {known}"
+    )

@@ -16,7 +16,7 @@ from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import printable, require, require_package
+from a3c_exp.errors import leave, named, printable, require, require_package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,13 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
-    from a3c_exp.export.onnx_file import write_policy
-    from a3c_exp.run.run_folder import check_links
+    from a3c_exp.export.onnx_file import check_own, write_policy
+    from a3c_exp.run.run_folder import check_places
 
-    check_links(folder, "policy.onnx")
+    if options.file is None:
+        with named("run"):
+            check_places(folder, path.name)
+    check_own(path)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
         print(printable(f"{path}: {write_policy(path, folder, loaded, options.steps)}"))
@@ -64,4 +67,4 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(leave(main(sys.argv[1:])))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import warnings
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 from gymnasium.spaces import Box
@@ -22,6 +24,7 @@ from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.common.reading import open_regular
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.rollout import episode_boundaries
@@ -29,7 +32,7 @@ from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs import EnvBatch
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.parts import PartsBox
-from a3c_exp.errors import ConfigError, RunError, one_line
+from a3c_exp.errors import ConfigError, RunError, one_line, require
 from a3c_exp.evaluate import Loaded
 from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.networks.recurrent import reset_state
@@ -45,6 +48,16 @@ BATCH = 8
 
 TOLERANCE = 1e-5
 """Allowed difference of an output, relative to its largest number, and to 1 if that is smaller."""
+
+
+def check_own(path: Path) -> None:
+    """Raise ConfigError for a file that is there, and that no export has written."""
+    names: set[str] = set()
+    with suppress(Exception), open_regular(path) as file:  # which may hold anything
+        model = onnx.load_model_from_string(file.read())
+        names = {each.key for each in model.metadata_props}
+    is_own = {"run", "checkpoint", "observation_space"} <= names
+    require(is_own or not os.path.lexists(path), "file", str(path), "free, or of an earlier export")
 
 
 def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:

@@ -43,10 +43,16 @@ construction = threading.RLock()
 
 @contextmanager
 def seeded_construction(seed: int) -> Iterator[None]:
-    """Let modules be constructed under a seed. Torch's global generator is the same afterwards."""
-    with construction, torch.random.fork_rng(devices=[]):
+    """Let modules be constructed under a seed, of float32 on the host: an environment may have set
+    other defaults. Torch's global generator and defaults are the same afterwards."""
+    with construction, torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        yield
+        dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
 
 
 @dataclass(frozen=True)

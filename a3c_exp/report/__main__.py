@@ -24,9 +24,9 @@ from pathlib import Path
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.errors import exit_code, named, printable
-from a3c_exp.report.report import PAGE, Report
+from a3c_exp.report.report import PAGE, Report, check_own
 from a3c_exp.report.runs import find_curve, find_runs
-from a3c_exp.run.run_folder import check_links
+from a3c_exp.run.run_folder import check_places
 
 FOLDER = "report"
 
@@ -49,9 +49,10 @@ def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
     """to: the folder to write; without it, in the first one of `folders`. curve: to rank by; None:
     by final returns."""
     target = expanded(to) if to else expanded(folders[0]) / FOLDER
-    if not to:
-        with named("to"):
-            check_links(folders[0], FOLDER)
+    with named("to"):
+        if not to:
+            check_places(folders[0], FOLDER)
+        check_own(target)
     runs, left_out = find_runs(folders)
     report = Report(runs, left_out, None if curve is None else find_curve(runs, curve))
     print(printable(report.text()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from a3c_exp.errors import printable
+from a3c_exp.errors import FolderError, printable
 from a3c_exp.report.charts import MOST_CURVES, band, learning_curves, scatter
 from a3c_exp.report.ranking import EXPLANATION, Runs, comparison, rank, table
 from a3c_exp.report.runs import NUMBERS, Axis, RecordedRun, group, swept
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_bytes, write_text
+from a3c_exp.run.run_folder import begins_with
 
 PAGE = "index.html"
+RUNS_TABLE = "runs.csv"
+CURVES_TABLE = "curves.csv"
 RUN_COLUMNS = ("folder", "environment", "configuration", "seed", "stop_reason", *NUMBERS)
 CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "low", "high")
 
@@ -37,10 +41,14 @@ SCATTER = (
     "too are apart by colour."
 )
 
-# The policy forbids the page everything that it does not bring along.
-HEAD = """\
+# The first lines of a page.
+MARK = """\
 <!DOCTYPE html>
 <meta charset="utf-8">
+<meta name="generator" content="a3c_exp.report">
+"""
+# The policy forbids the page everything that it does not bring along.
+HEAD = """\
 <meta http-equiv="Content-Security-Policy"
   content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>Report</title>
@@ -118,7 +126,7 @@ class Report:
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._write_tables(folder)
-        parts = [HEAD, element("h1", "Report"), element("p", *self._origin())]
+        parts = [MARK, HEAD, element("h1", "Report"), element("p", *self._origin())]
         for number, (env, configurations) in enumerate(self.ranked.items(), 1):
             parts += [element("h2", env), html_table(table(configurations, self.curve))]
             parts.append(element("p", *comparison(configurations, self.curve)))
@@ -150,8 +158,25 @@ class Report:
                     known = run.settings.get("seed"), run.stop_reason, *run.numbers.values()
                     runs.append([run.folder, env, name, *known])
                 points += ([env, name, *row] for row in _points(alike))
-        write_table(folder / "runs.csv", RUN_COLUMNS, runs)
-        write_table(folder / "curves.csv", CURVE_COLUMNS, points)
+        write_table(folder / RUNS_TABLE, RUN_COLUMNS, runs)
+        write_table(folder / CURVES_TABLE, CURVE_COLUMNS, points)
+
+
+def check_own(folder: Path) -> None:
+    """Raise FolderError for a folder with a file of another program's that a report would replace.
+
+    A report is known by its page. Where there is none, as without matplotlib, by its table of runs.
+    """
+    table = folder / RUNS_TABLE
+    page = folder / PAGE
+    is_own = (
+        begins_with(page, MARK)
+        if os.path.lexists(page)
+        else begins_with(table, ",".join(RUN_COLUMNS))
+    )
+    for path in (page, table, folder / CURVES_TABLE, *folder.glob("[1-9]*_*_*.png")):
+        if not is_own and os.path.lexists(path):
+            raise FolderError(folder, f"has a file that is not of a report: {path.name}")
 
 
 def _points(runs: Runs) -> Iterator[list[object]]:

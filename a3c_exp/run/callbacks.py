@@ -14,13 +14,13 @@ from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs.info import EPISODE_COLUMNS
-from a3c_exp.errors import one_line, place_of
-from a3c_exp.run import checkpoint, files, run_folder
+from a3c_exp.errors import FAILURES, one_line, place_of
+from a3c_exp.run import checkpoint, files, outcome, run_folder
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.event_file import EventFile, header
 from a3c_exp.run.files import Appender, RunOutput, amount, log, set_aside
 from a3c_exp.run.interruption import Interruption
-from a3c_exp.run.metrics import SECONDS, STEP, PointsTable, earlier_points
+from a3c_exp.run.metrics import SECONDS, STEP, PointsTable
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
 from a3c_exp.run.statistics import RunStatistics
 
@@ -120,6 +120,24 @@ class StopRules(Own):
         return rule
 
 
+class CollapseWarning(Own):
+    """Says once that training returns have fallen far below what the run had reached."""
+
+    _is_said = False
+
+    def on_tick(self, run: RunView) -> None:
+        statistics = self._run.statistics
+        if self._is_said or not statistics.peak.has_collapsed(statistics.steps):
+            return
+
+        self._is_said = True
+        mean = statistics.mean_return
+        highest = statistics.peak.highest
+        assert mean is not None
+        assert highest is not None
+        log.warning("%s", outcome.collapse(run.folder, mean, highest))
+
+
 class Curves(Own):
     """Logs a point of the statistics now and then, and writes every point to metrics.csv and to
     TensorBoard's file.
@@ -132,8 +150,9 @@ class Curves(Own):
         super().__init__(run)
         every = run.experiment.log.every
         assert every != "auto"  # of a final configuration
-        path = run.folder / METRICS_FILE
-        self._table = PointsTable(path, earlier_points(path, run.steps, run.seconds))
+        self._table = PointsTable(run.folder / METRICS_FILE, run.steps, run.seconds)
+        run.statistics.catch_up(self._table.kept)
+        self.dropped = self._table.dropped
         self._events = EventFile(run.folder, start=run.steps + 1)
         self._events.write(summary=header(run.config))
         self._by_time = every is None
@@ -407,14 +426,16 @@ class CallbackList:
         """Call a moment's method of all callbacks that have one. One that logs a point while it is
         told of a point is not told of its own. What a callback whose `on_error` is raise has raised
         comes after all have been told."""
-        raised: list[Exception] = []
+        raised: list[BaseException] = []
         for callback, method in self._listeners[moment]:
             if method in self._telling:
                 continue
             self._telling.append(method)
             try:
                 method(self._run, *arguments)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit, and panics of packages in Rust
                 if callback.on_error == "raise":
                     raised.append(error)
                 else:
@@ -432,7 +453,7 @@ class CallbackList:
             try:
                 with_this = states | {name: callback.state_dict() or {}}
                 checkpoint.require_plain(with_this)
-            except Exception as error:
+            except FAILURES as error:
                 self._warn_once(f"checkpoints have no state of callback {name}", error)
             else:
                 states = with_this
@@ -443,12 +464,12 @@ class CallbackList:
         for name in states.keys() & self._users.keys():
             try:
                 self._users[name].load_state_dict(states[name])
-            except Exception as error:
+            except FAILURES as error:
                 self._warn_once(
                     f"callback {name} begins anew, since its state does not fit it", error
                 )
 
-    def _warn_once(self, what: str, error: Exception) -> None:
+    def _warn_once(self, what: str, error: BaseException) -> None:
         if what not in self._failed:
             self._failed.add(what)
             log.warning("%s: %s%s", what, one_line(error), place_of(error))

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from a3c_exp.common.reading import regular_only
 from a3c_exp.errors import printable, say
 from a3c_exp.run.files import log
 
@@ -23,6 +24,16 @@ STREAM_SECONDS = 0.05
 PIECE = 1024
 """How long a line waits for a stream to take something, and characters that one that does so takes:
 a pipe takes 4096 bytes then."""
+
+
+class _Log(logging.Logger):
+    """The package's log. `logging.config`, as an environment's own program may use it, disables the
+    logs that it does not name, and with them train.log."""
+
+    disabled = property(lambda self: False, lambda self, value: None)
+
+
+log.__class__ = _Log
 
 
 class LiveLineHandler(logging.StreamHandler[TextIO]):
@@ -83,7 +94,7 @@ class LiveLineHandler(logging.StreamHandler[TextIO]):
                     return
                 self.stream.write(text[start : start + PIECE])
                 self.stream.flush()
-        except (OSError, ValueError):  # the terminal has gone, or the stream is closed
+        except Exception:  # the terminal has gone, or a program's own stream fails
             self.live = False
             self._line = ""
 
@@ -102,6 +113,10 @@ class _File(logging.FileHandler):
 
     _failed = False
 
+    def _open(self) -> io.TextIOWrapper:
+        path = self.baseFilename
+        return open(path, "a", encoding=self.encoding, errors=self.errors, opener=regular_only)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not self._failed:
             self._failed = True
@@ -114,7 +129,7 @@ class _File(logging.FileHandler):
 
 def _polling(stream: TextIO) -> select.poll | None:
     """What tells whether a stream takes something; None if it is no file of the system's."""
-    with suppress(AttributeError, OSError, ValueError):
+    with suppress(Exception):
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
         return poll
@@ -122,13 +137,13 @@ def _polling(stream: TextIO) -> select.poll | None:
 
 
 def _is_terminal(stream: TextIO) -> bool:
-    with suppress(AttributeError, ValueError):  # a program's own stream, or a closed one
+    with suppress(Exception):  # a program's own stream, or a closed one
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     return False
 
 
 def _columns(stream: TextIO) -> int:
-    with suppress(AttributeError, OSError, ValueError):
+    with suppress(Exception):
         return os.get_terminal_size(stream.fileno()).columns or 80
     return 80
 

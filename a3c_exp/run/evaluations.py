@@ -17,7 +17,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.callback import EvalResult, RunView
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.envs import close_within, on_progress
-from a3c_exp.errors import RunError
+from a3c_exp.errors import RunError, one_line
 from a3c_exp.run.callbacks import Every, Own, OwnView
 from a3c_exp.run.files import log
 from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
@@ -192,10 +192,15 @@ class Evaluations(Own):
         count = min(limits.episodes, BATCH)
         on_progress(self._heartbeat.beat)
         seeds = seeding.environment_seeds(experiment.seed, seeding.Role.EVALUATION, 0, count)
-        recorder = (
-            None if self._videos is None else Recorder(self._videos / f"{state['steps']}.mp4")
-        )
-        env = experiment.eval_env.make(count, seeds, None if recorder is None else DRAWN)
+        env = recorder = None
+        if self._videos is not None:
+            try:
+                env = experiment.eval_env.make(count, seeds, DRAWN)
+                recorder = Recorder(self._videos / f"{state['steps']}.mp4", strict=False)
+            except Exception as error:
+                log.warning("an evaluation has no video: %s", one_line(error))
+        if env is None:
+            env = experiment.eval_env.make(count, seeds)
         closing.callback(close_within, env)
         episodes = evaluate_policy(
             self._policy,

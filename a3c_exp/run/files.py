@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from a3c_exp.common.reading import UnreadableError, regular_only
 from a3c_exp.errors import FolderError
 from a3c_exp.run.interruption import Interruption
 
@@ -48,8 +49,8 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
     FolderError if it is missing.
     """
     try:
-        place = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
         raise FolderError(folder, "there is no such folder") from None
     _held.add(place)
     try:
@@ -79,7 +80,8 @@ def identity(folder: Path) -> tuple[int, int] | None:
 
 
 class RunOutput:
-    """Writes the files of the run in `folder`. A second Ctrl-C does not break into a write.
+    """Writes the files of the run in `folder`. A second signal does not break into a write, a third
+    one does: it may never return.
 
     lost: whether the folder was renamed, moved or deleted. Nothing is written any more: another run
         may be there.
@@ -97,22 +99,21 @@ class RunOutput:
     def write(self, what: str, write: Callable[..., object], *arguments: Any) -> None:
         """Call `write`, unless the folder's name is that of another folder now, or of none. what:
         for `unwritten`."""
-        # not half-way
-        before, self._interruption.may_break_in = self._interruption.may_break_in, False
+        self._interruption.writing = True
         try:
             self.lost = self.lost or identity(self.folder) != self._identity
             if self.lost:
                 self.unwritten.add(what)
                 return
             write(*arguments)
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, UnreadableError, KeyboardInterrupt) as error:
             if what not in self.unwritten:
-                log.error("%s cannot be written: %s", what, error)
+                log.error("%s cannot be written: %s", what, str(error) or "interrupted")
             self.unwritten.add(what)
         else:
             self.unwritten.discard(what)
         finally:
-            self._interruption.may_break_in = before
+            self._interruption.writing = False
 
 
 def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -121,10 +122,11 @@ def atomic_write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     After a full disk, a kill or a power cut, `path` is the whole old file or the whole new one.
     Raises OSError, and whatever `write` raises.
     """
-    # Always the same name: a killed process leaves one such file, and the next call overwrites it.
+    # Always the same name: a killed process leaves one such file, and the next call replaces it.
     partial = path.with_name(f"{path.name}.partial")
+    partial.unlink(missing_ok=True)
     try:
-        with open(partial, "wb") as file:
+        with open(partial, "xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -154,7 +156,9 @@ class Appender:
         self._open()
 
     def _open(self) -> None:
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._file = open(  # noqa: SIM115 (closed by close)
+            self._path, "ab", buffering=0, opener=regular_only
+        )
         self._end = os.fstat(self._file.fileno()).st_size
         self._pending: list[bytes] = []
 
@@ -234,10 +238,17 @@ def write_bytes(path: Path, data: bytes) -> None:
     atomic_write(path, lambda file: file.write(data))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace the file by `text` in UTF-8, atomically."""
-    # a folder's name may be none of UTF-8
-    write_bytes(path, text.encode(errors="backslashreplace"))
+def write_text(path: Path, text: str, before: Callable[[], object] = lambda: None) -> None:
+    """Replace the file by `text` in UTF-8, atomically. before: called once the text is written, and
+    before it is in the file's place."""
+
+    def write(file: IO[bytes]) -> None:
+        # a folder's name may be none of UTF-8
+        file.write(text.encode(errors="backslashreplace"))
+        file.flush()
+        before()
+
+    atomic_write(path, write)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from a3c_exp.common.signals import ENDING, end, handled
+from a3c_exp.errors import signal_code
 
 
 @dataclass(slots=True)
@@ -17,13 +18,16 @@ class Interruption:
 
     signal: the first one that interrupted, but SIGUSR2 if that has come too; None before.
     count: how many have interrupted. may_break_in: whether a second Ctrl-C raises
-        KeyboardInterrupt.
+        KeyboardInterrupt. at_once: any signal does, the first one too. writing: whether a file is
+        being written, into which a third signal breaks instead.
     save_requested: whether SIGUSR1 has asked for a checkpoint that has not been written yet.
     """
 
     signal: int | None = None
     count: int = 0
     may_break_in: bool = True
+    at_once: bool = False
+    writing: bool = False
     save_requested: bool = False
 
 
@@ -39,12 +43,16 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
 
     def ask(signum: int, frame: object) -> None:
         interruption.count += 1
-        if interruption.count > 1 and signum == signal.SIGINT and interruption.may_break_in:
-            interruption.may_break_in = False  # a third one would break off the end of the workers
-            raise KeyboardInterrupt
         # a batch system may send SIGTERM before it
         if interruption.signal is None or signum == signal.SIGUSR2:
             interruption.signal = signum
+        again = interruption.count > 1 and signum == signal.SIGINT
+        if interruption.writing:
+            if interruption.count > 2:
+                raise KeyboardInterrupt
+        elif interruption.may_break_in and (again or interruption.at_once):
+            interruption.may_break_in = False  # a third one would break off the end of the workers
+            raise KeyboardInterrupt(signal_code(interruption.signal))
 
     def save(signum: int, frame: object) -> None:
         interruption.save_requested = True

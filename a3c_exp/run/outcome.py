@@ -14,12 +14,17 @@ from typing import Any
 
 from a3c_exp.common.trust import PACKAGE, texts_to_trust
 from a3c_exp.core.experiment import Experiment, Stop
+from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.errors import FAILED
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
-from a3c_exp.run.run_folder import best_checkpoint
+from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
 
+LARGE_NETWORK = 20_000_000
+"""Parameters: ten times those of the largest preset."""
 RULES = [rule.name for rule in fields(Stop)]
+CHARTS_PAGE = "and open http://localhost:6006/#custom_scalars: the curves by topic"
+"""What follows TensorBoard's command, which serves there by default."""
 
 
 def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
@@ -44,6 +49,21 @@ def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
         f"{workers} worker{'s' * (workers > 1)} of {envs} environment{'s' * (envs > 1)} each, "
         f"backend {type(experiment.backend).__name__.lower()}, network {network.__name__}",
         f"folder: {short(folder)}",
+    ]
+
+
+def size_warning(spec: StoreSpec) -> list[str]:
+    """A line on the memory that a network takes which is larger than most are meant to be."""
+    if spec.size < LARGE_NETWORK:
+        return []
+    vector = 4 * spec.size  # float32
+    states = spec.workers if spec.optimizer_state_per_worker else 1
+    checkpoint = (1 + states * spec.optimizer.state_rows) * vector
+    return [
+        f"network: {spec.size:,} parameters take {amount(spec.nbytes())}B that workers share, "
+        f"{amount(2 * vector)}B more in each worker, and {amount(checkpoint)}B a checkpoint. "
+        "Smaller images need fewer: "
+        "'env.wrappers=[{ResizeObservation: {shape: [84, 84]}}]' (docs/images.md)"
     ]
 
 
@@ -103,16 +123,37 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     ]
 
 
+def collapse(folder: Path, mean: float, peak: float) -> str:
+    """Return a sentence about training returns that have fallen far below their peak.
+
+    folder: of the run. mean: over the last 100 episodes. peak: the highest of these means.
+    """
+    best = folder / CHECKPOINTS / BEST
+    remedy = (
+        f"{short(best)} has the policy of the best evaluation"
+        if best.exists()
+        else "no evaluation has kept a better policy (eval.every)"
+    )
+    return (
+        f"training returns have collapsed: {return_text(mean)} in the mean of the last 100 "
+        f"episodes, {return_text(peak)} before; {remedy}"
+    )
+
+
 def next_commands(
     reason: str,
     folder: Path,
     config: Mapping[str, Any] | None = None,
     experiment: Experiment | None = None,
 ) -> list[str]:
-    """Commands for a run that has ended by `reason`: to go on with one that was cut, or to see what
-    a finished one has learned, its policy too if it has kept a checkpoint. config, experiment: the
-    run's; what they have of a user's own, and what may act beyond the folder, a command allows
-    again."""
+    """Return the commands that come after a run that has ended by `reason`.
+
+    A run that was cut is continued. What a finished one has learned is evaluated, if it has kept a
+    checkpoint, reported, and shown by TensorBoard, whose page of charts the last line names.
+
+    config, experiment: the run's. What they have of a user's own, and what may act beyond the
+        folder, a command allows again.
+    """
     python = _program(Path(sys.executable).name)
     place = shlex.quote(short(folder))
     cut = reason in ("interrupted", *FAILED)
@@ -142,6 +183,7 @@ def next_commands(
         *evaluation,
         f"{python} -m a3c_exp.report {place}",
         f"{_program('tensorboard')} --logdir {place}",
+        CHARTS_PAGE,
     ]
 
 

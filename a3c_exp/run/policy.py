@@ -24,7 +24,7 @@ from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.envs import EnvBatch, EnvError, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
-from a3c_exp.errors import ConfigError, RunError, one_line, refused, require_package
+from a3c_exp.errors import FAILURES, RunError, one_line, place_of, refused, require_package
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
@@ -148,6 +148,8 @@ class Policy:
             raise ValueError(f"observation: finite numbers of shape {shape} are needed")
         actions, self._state = self.predict(observations, self._state, greedy)
         action = self._env.decode(actions)[0]
+        if isinstance(action, tuple):
+            return action
         return (
             int(action)
             if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer)
@@ -166,46 +168,79 @@ class Recorder:
     """Collects frames of an episode, called before each of its steps, for a video. Needs the
     `video` extra.
 
-    An episode that begins once more, after a failure, takes the place of the one before.
+    An episode that begins once more, after a failure, takes the place of the one before. What goes
+    wrong is a warning, and there is no video: an evaluation goes on.
+    strict: a first frame that cannot be drawn raises ConfigError.
     """
 
     FRAMES_PER_SECOND = 30
     MAX_FRAMES = 60 * FRAMES_PER_SECOND
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, strict: bool = True) -> None:
         require_package("video", True, "video", "moviepy")
         self._path = path
+        self._strict = strict
         self._frames: list[NDArray[np.uint8]] = []
+        self._failed = False
 
     def __call__(self, env: EnvBatch, time: int = 0) -> None:
         """time: number of steps of the episode before this one."""
         del self._frames[time:]
-        if len(self._frames) < self.MAX_FRAMES:
-            with refused("video", True, "the environment cannot be drawn"):
-                frame = env.render()
-            if frame is None:
-                raise ConfigError(
-                    "video", True, "must be false: this environment draws no pictures"
-                )
+        if self._failed or len(self._frames) >= self.MAX_FRAMES:
+            return
+        try:
+            frame = _rgb(env.render())
+            if self._frames and frame.shape != self._frames[0].shape:
+                raise ValueError(f"the size of its images changes to {frame.shape[:2]}")
+        except FAILURES as error:
+            if self._strict and not self._frames:
+                with refused("video", True, "the environment cannot be drawn"):
+                    raise
+            self._give_up(error)
+        else:
             self._frames.append(frame)
 
-    def write(self) -> Video | None:
-        """Write the mp4; None with a warning if that is impossible."""
-        from moviepy import ImageSequenceClip
+    def _give_up(self, error: BaseException) -> None:
+        self._failed = True
+        self._frames.clear()
+        reason = one_line(error) + place_of(error)
+        log.warning("there is no video %s: %s", self._path.name, reason)
 
+    def write(self) -> Video | None:
+        """Write the mp4; None, after a warning, if that is impossible."""
+        if self._failed:
+            return None
         part = self._path.with_suffix(".part.mp4")
         try:
+            from moviepy import ImageSequenceClip
+
             self._path.parent.mkdir(exist_ok=True)
             ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(
                 str(part), logger=None
             )
             part.replace(self._path)  # there is none where ffmpeg has ended without a word
-        except OSError as error:
+        except Exception as error:
             with suppress(OSError):
                 part.unlink()
-            log.warning("the video %s could not be written: %s", self._path.name, one_line(error))
+            self._give_up(error)
             return None
         return Video(self._path, self._frames[0])
+
+
+def _rgb(drawn: object) -> NDArray[np.uint8]:
+    """A drawn image as uint8 [height, width, 3]: see `EnvBatch.render`. Raises ValueError for what
+    is none."""
+    pixels = np.asarray(drawn)
+    if pixels.dtype.kind in "bf":
+        pixels = np.rint(255 * pixels)
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    fits = pixels.dtype.kind in "iuf" and pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4)
+    if not (fits and pixels.size and pixels.min() >= 0 and pixels.max() <= 255):
+        problem = "an image is [height, width, 3], of whole numbers to 255 or of floats to 1"
+        raise ValueError(f"{problem}, not {type(drawn).__name__} {pixels.dtype} {pixels.shape}")
+    colors = pixels[..., :3].astype(np.uint8)
+    return np.broadcast_to(colors, (*colors.shape[:2], 3))
 
 
 class _Tally:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
+from a3c_exp.common.reading import (
+    UnreadableError,
+    check_plain,
+    expanded,
+    open_regular,
+    read_text,
+)
 from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
@@ -17,11 +25,24 @@ CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
+LOG_FILE = "train.log"
+TRACE_FILE = "trace.json"
+EVENTS = "events.out.tfevents."
 VIDEOS = "videos"
-_NUMBERED = re.compile("step_([0-9]{1,18})[.]ckpt")
 CHECKPOINTS = "checkpoints"
 LATEST = "latest.ckpt"
 BEST = "best.ckpt"
+
+_STEPS = "(0|[1-9][0-9]{0,17})"
+_NUMBERED = re.compile(rf"step_{_STEPS}\.ckpt")
+_REPLACED = "|".join(map(re.escape, (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE)))
+_OWN_FILES = re.compile(
+    rf"({_REPLACED})(\.partial)?|{re.escape(LOG_FILE)}|{re.escape(TRACE_FILE)}"
+    rf"|{re.escape(EVENTS)}[0-9]{{10}}\..+\.[0-9]+\.0"
+    rf"|{CHECKPOINTS}/({re.escape(LATEST)}|{re.escape(BEST)}|{_NUMBERED.pattern})(\.partial)?"
+    rf"|{VIDEOS}/{_STEPS}(\.part)?\.mp4"
+)
+"""All that a run writes into its folder, and what is left of a file that was being written."""
 
 
 def environment_of(config: Mapping[str, Any]) -> str:
@@ -47,38 +68,47 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     return summary if isinstance(summary, dict) else None
 
 
-EVENTS = "events.out.tfevents."
-WRITTEN = (
-    CONFIG_FILE,
-    SUMMARY_FILE,
-    EPISODES_FILE,
-    "metrics.",
-    CHECKPOINTS,
-    VIDEOS,
-    EVENTS,
-    "train.log",
-    "trace.json",
-)
-"""How the names begin of all that a run writes into its folder: files that it replaces have others
-beside them."""
+def own_files(folder: Path) -> list[Path]:
+    """The files of a run in `folder`, in the order in which they are deleted. A user's own beside
+    them are not among them.
 
-
-def check_links(folder: Path, *starts: str) -> None:
-    """Raise FolderError if a link in a run's folder leads out of it: a file elsewhere would be
-    written.
-
-    An archive from anyone may hold links. starts: how the names begin that are looked at, with all
-    below them; those that a run writes, if none is given.
+    The summary is the first: whenever this is cut, the run there is an unfinished one.
     """
-    root = expanded(folder).resolve()
-    for top in sorted(root.iterdir()) if root.is_dir() else ():
-        if not top.name.startswith(starts or WRITTEN):
-            continue
-        for path in (top, *sorted(top.rglob("*"))):
-            if path.is_symlink() and not path.resolve().is_relative_to(root):
-                raise FolderError(
-                    folder, f"has a link that leads out of it: {path.relative_to(root)}"
-                )
+    paths = [*folder.glob("*"), *folder.glob(f"{CHECKPOINTS}/*"), *folder.glob(f"{VIDEOS}/*")]
+    own = [path for path in paths if _OWN_FILES.fullmatch(path.relative_to(folder).as_posix())]
+    return sorted(own, key=lambda path: path.name != SUMMARY_FILE)
+
+
+def check_places(folder: Path, *names: str) -> None:
+    """Raise FolderError if what is to be written in a folder is there as something else than a
+    regular file, or a folder if its name has no suffix, or is a link that leads out of it.
+
+    An archive from anyone may hold links and FIFOs. names: those of a run, if none is given.
+    """
+    name = "."
+    try:
+        root = expanded(folder).resolve()
+        if root.exists() and not root.is_dir():
+            raise FolderError(folder, "is there, and is no folder")
+        places = [root / each for each in names or (CHECKPOINTS, VIDEOS)]
+        for path in places if names else [*places, *own_files(root)]:
+            name = str(path.relative_to(root))
+            if not path.resolve().is_relative_to(root):
+                raise FolderError(folder, f"has a link that leads out of it: {name}")
+            is_right = stat.S_ISREG if path.suffix else stat.S_ISDIR
+            with suppress(FileNotFoundError):
+                if not is_right(path.stat().st_mode):
+                    kind = "regular file" if path.suffix else "folder"
+                    raise FolderError(folder, f"{name} is there, and is no {kind}")
+    except (OSError, RuntimeError) as error:  # a link that leads to itself
+        raise FolderError(folder, f"{name} cannot be used: {one_line(error)}") from error
+
+
+def begins_with(path: Path, mark: str) -> bool:
+    """Whether a file is a regular one that begins with a text, by which its writer is known."""
+    with suppress(OSError, UnreadableError), open_regular(path) as file:
+        return file.read(len(mark)) == mark.encode()
+    return False
 
 
 def config_text(config: Mapping[str, Any]) -> str:

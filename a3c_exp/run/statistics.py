@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.core.events import COUNTS, RECENT, Episodes, Event
+from a3c_exp.run.collapse import ReturnPeak
 
 
 class RunStatistics:
@@ -25,6 +26,7 @@ class RunStatistics:
     steps, updates, episodes, counts: totals of the run, earlier sessions of a resumed run included.
         counts: by the names in COUNTS.
     left: workers that have left the run in this session, by rule.
+    peak: the highest mean return of the run.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class RunStatistics:
         self._recent = Episodes()  # the last ones, by the step at which they ended
         self._finished_envs: dict[int, int] = {}  # by worker
         self._staleness = [0, 0, 0]  # sum, count, maximum
+        self.peak = ReturnPeak()
+        self._next_peak = RECENT  # episodes
         self._new_window(0.0)
 
     def _new_window(self, seconds: float) -> None:
@@ -71,6 +75,9 @@ class RunStatistics:
             # would be those of
             # the worker whose event came last.
             self._recent = self._recent.merge(event.episodes).last(self._kept)
+            if self.episodes >= self._next_peak:
+                self._next_peak = self.episodes + RECENT
+                self.peak.add(self._recent.returns[-RECENT:], self.steps)
             ended = event.episodes.envs_with_finished_episode
             self._finished_envs[event.worker] = max(ended, self._finished_envs.get(event.worker, 0))
             # It is enough to know that there are some: they would be copied each time.
@@ -110,6 +117,13 @@ class RunStatistics:
             return False
         return sum(self._finished_envs.values()) >= self.environments
 
+    def catch_up(self, values: Mapping[str, float]) -> None:
+        """Take up totals of the curves that are ahead of a checkpoint's: it has those of the events
+        that had come, and the steps of later ones."""
+        self.episodes = max(self.episodes, int(values.get("rollout/episodes", 0)))
+        for name, (_, curve) in COUNTS.items():
+            self.counts[name] = max(self.counts[name], int(values.get(curve or "", 0)))
+
     def window(self, seconds: float) -> dict[str, float]:
         """Values since the last call, by their names in TensorBoard; starts a new window.
 
@@ -121,8 +135,8 @@ class RunStatistics:
         slash keeps it. train/n_updates, rejected_updates, rollout/episodes, and the curves of
         COUNTS: totals of the run; the last are
             present once they are not 0.
-        async/staleness_mean, staleness_max: of the window's updates. time/steps_per_second: of the
-        window.
+        workers/staleness_mean, staleness_max: of the window's updates.
+        time/steps_per_second: of the window.
         """
         values: dict[str, float] = {}
         mean = self.mean_return
@@ -143,8 +157,8 @@ class RunStatistics:
                 values[curve] = self.counts[name]
         if window.staleness:
             total = sum(staleness * count for staleness, count in window.staleness.items())
-            values["async/staleness_mean"] = total / window.staleness.total()
-            values["async/staleness_max"] = max(window.staleness)
+            values["workers/staleness_mean"] = total / window.staleness.total()
+            values["workers/staleness_max"] = max(window.staleness)
         if seconds > self._window_started:
             values["time/steps_per_second"] = window.steps / (seconds - self._window_started)
         self._new_window(seconds)
@@ -160,6 +174,7 @@ class RunStatistics:
             "updates": self.updates,
             "wall_seconds": round(self.seconds, 3),
             "mean_return_100": self.mean_return if len(self._recent) >= RECENT else None,
+            "collapsed_from": None if self.peak.fallen_at is None else self.peak.highest,
             "staleness_mean": staleness / count if count else None,
             "staleness_max": maximum if count else None,
             **{summary: self.counts[name] for name, (summary, _) in COUNTS.items()},
@@ -176,6 +191,7 @@ class RunStatistics:
             **self.counts,
             "seconds": self.seconds,
             "staleness": list(self._staleness),
+            "peak": self.peak.state(),
             "recent_end_steps": recent.end_steps,
             "recent_returns": recent.returns,
             "recent_lengths": recent.lengths,
@@ -198,6 +214,9 @@ class RunStatistics:
         self.counts = {name: state.get(name, 0) for name in COUNTS}
         self._earlier_seconds = state["seconds"]
         self._staleness = list(state["staleness"])
+        if "peak" in state:  # checkpoints of before have none
+            self.peak.restore(state["peak"])
+        self._next_peak = self.episodes + RECENT
         returns, lengths, end_steps = (
             state[f"recent_{name}"] for name in ("returns", "lengths", "end_steps")
         )

@@ -24,7 +24,17 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import FAILED, ConfigError, FolderError, RunError, named, one_line, signal_code
+from a3c_exp.errors import (
+    FAILED,
+    MANY_FAILURES,
+    NO_EPISODES,
+    ConfigError,
+    FolderError,
+    RunError,
+    named,
+    one_line,
+    signal_code,
+)
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, checkpoint, files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
@@ -66,7 +76,7 @@ def session(
     resume: bool = False,
     overrides: Sequence[str] = (),
     label: str | None = None,
-    make_room: Callable[[], None] | None = None,
+    make_room: Callable[[], object] = lambda: None,
 ) -> Iterator[Trainer]:
     """Within: the trainer of a run in `folder`; with `resume`, from the latest checkpoint there.
 
@@ -76,8 +86,8 @@ def session(
     overrides: those of this run alone, for its summary. label: of a run of a sweep, whose runs lie
     in one folder. If it is not empty the terminal shows the run's warnings alone, with this in
     front. None: it is part of none.
-    make_room: deletes an earlier run's files in the folder. Called when all has been read and
-    nothing written.
+    make_room: deletes an earlier run's files in the folder. Called when all has been read, and the
+    configuration has been written but has not its name yet.
     Raises FolderError for a checkpoint that cannot be used, before anything is written, and for a
     folder that cannot be written to.
     """
@@ -101,13 +111,13 @@ def session(
                 state, latest, warning = load_latest(folder)
                 _restore(store, statistics, state, folder)
                 network.check_constants(state["store"], folder)
-            if make_room is not None:
-                make_room()
             (folder / run_folder.CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             # else it is the last: a folder that cannot be written to keeps the run that it has
             if not resume:
-                files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
-            terminal = stack.enter_context(run_log(folder / "train.log", label=label or ""))
+                files.write_text(
+                    folder / run_folder.CONFIG_FILE, run_folder.config_text(config), make_room
+                )
+            terminal = stack.enter_context(run_log(folder / run_folder.LOG_FILE, label=label or ""))
             if warning:
                 log.warning("%s", warning)
                 run_folder.make_latest(latest)
@@ -128,7 +138,8 @@ def session(
             # a resumed run has not ended any more
             (folder / run_folder.SUMMARY_FILE).unlink(missing_ok=True)
             log.info(network.runtime.description, extra=ONLY_FILE)
-            for warning in (*experiment.warnings, *network.warnings):
+            size = outcome.size_warning(store.spec)
+            for warning in (*experiment.warnings, *network.warnings, *size):
                 log.warning("%s", warning)
         except (OSError, UnreadableError) as error:
             raise FolderError(folder, f"cannot be written: {error}") from error
@@ -266,6 +277,7 @@ class Trainer:
         self._curves = callbacks.Curves(self)
         self._own: list[callbacks.Own] = [
             self._rules,
+            callbacks.CollapseWarning(self),
             self._evaluations,
             self._checkpoints,
             self._curves,
@@ -293,6 +305,10 @@ class Trainer:
     @property
     def stopping(self) -> bool:
         return self._stop_reason is not None
+
+    @property
+    def dropped(self) -> float:
+        return self._curves.dropped
 
     def stop(self, reason: str) -> None:
         if self._stop_reason is None:
@@ -360,8 +376,8 @@ class Trainer:
         evaluation and no save."""
         try:
             self._callbacks.tell(moment, *arguments)
-        except Exception as error:
-            if not self._ending:
+        except BaseException as error:
+            if not self._ending or isinstance(error, KeyboardInterrupt):
                 raise
             self._fail(error)
 
@@ -412,7 +428,9 @@ class Trainer:
         events = self.experiment.backend.run(context, self._store)
         with interruptions(self.interruption):
             try:
+                self.interruption.at_once = True  # a tracker may wait for its server
                 self.tell("on_start")
+                self.interruption.at_once = False
                 self._drain(events)
                 if self._stop_reason != "interrupted":
                     self._end_workers(events)  # those that were not waited for
@@ -436,7 +454,7 @@ class Trainer:
                     BaseException
                 ) as error:  # workers that cannot be ended do not keep the state from being saved
                     self._fail(error)
-                self.interruption.may_break_in = False
+                self.interruption.may_break_in = self.interruption.at_once = False
             return self._finish()
 
     def _end_workers(self, events: Generator[Event | None, None, None]) -> None:
@@ -490,6 +508,13 @@ class Trainer:
                 "all gradients were refused, so nothing has been learned: "
                 "a warning in train.log says more"
             )
+        failures = self.statistics.counts["restarts"]
+        if failures >= MANY_FAILURES and not self.statistics.episodes:
+            raise RunError(
+                f"no episode has ended, and workers have failed {failures:,} times, "
+                "so no return is known: the warnings in train.log say why",
+                NO_EPISODES,
+            )
         if self._stop_reason is None:
             is_whole = self._store.steps >= self.experiment.total_steps
             self._stop_reason = "total_steps" if is_whole else self._rules.leaving_rule()
@@ -501,6 +526,8 @@ class Trainer:
         for warning in event.warnings:
             log.warning("%s", warning)
         statistics.add(event)
+        if "restarts" in event.counts:
+            self._check_failures()
         if len(event.episodes):
             guard = self.experiment.env.max_steps_guard
             if guard is not None and event.episodes.lengths.max() >= guard:
@@ -509,12 +536,25 @@ class Trainer:
                     "of env.max_steps_guard"
                 )
                 self._warn_once("guard", text)
-            if event.episodes.left_out:
-                self._warn_once("info", f"worker {event.worker}: {event.episodes.left_out}")
+            for warning in event.episodes.warnings:
+                kind = warning.partition(":")[0]  # what it tells of another worker is no news
+                self._warn_once(kind, f"worker {event.worker}: {warning}")
             self.tell("on_episodes", event.worker, event.episodes)
         self.tell("on_event", event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self.seconds
+
+    def _check_failures(self) -> None:
+        """Warn if most episodes end in a failure: that of a worker is one of all its
+        environments'."""
+        failures, episodes = self.statistics.counts["restarts"], self.statistics.episodes
+        envs = self.experiment.envs_per_worker
+        if failures >= MANY_FAILURES and failures * envs > episodes:
+            text = (
+                f"most episodes end in a failure: {failures:,} failures of workers, each with "
+                f"{envs} episode{'s' * (envs > 1)} under way, and {episodes:,} ended episodes"
+            )
+            self._warn_once("failures", text)
 
     def _warn_once(self, what: str, text: str) -> None:
         if what not in self._warned:
@@ -547,6 +587,8 @@ class Trainer:
         summary["unwritten"] = sorted(self.output.unwritten)
         for line in outcome.ending(summary, self.experiment.reward_threshold):
             log.info("%s", line)
+        if (peak := summary["collapsed_from"]) is not None:
+            log.warning("%s", outcome.collapse(self.folder, summary["mean_return_100"], peak))
         if self.sweep is None:
             for line in outcome.next_commands(
                 summary["stop_reason"], self.folder, self.config, self.experiment
@@ -554,6 +596,7 @@ class Trainer:
                 log.info("  %s", line)
         self._ending = False  # all is saved
         self.interruption.may_break_in = True
+        self.interruption.at_once = self.interruption.signal is None
         try:
             self.tell("on_end", summary)
         except Exception as error:

@@ -165,15 +165,14 @@ class Program:
         return "; ".join(faults)
 
     def _is_in_order(self) -> bool:
-        """Whether times, and steps in rows about updates, rise in metrics.csv.
+        """Whether steps, and times in rows about updates, rise in metrics.csv.
 
-        A row about an evaluation has the step of the policy, which others have left behind
-        meanwhile.
+        A row about an evaluation has the step of the policy and the time of its result.
         """
         with open(self.folder / METRICS_FILE, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
-        seconds = [float(row["wall_seconds"]) for row in rows if row["wall_seconds"]]
-        steps = [float(row["step"]) for row in rows if row.get("train/n_updates")]
+        seconds = [float(row["wall_seconds"]) for row in rows if row.get("train/n_updates")]
+        steps = [float(row["step"]) for row in rows]
         return seconds == sorted(seconds) and steps == sorted(steps)
 
     def left_behind(self, *, files: bool) -> list[str]:

@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
+from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.backends.ga3c.agent import run_agent
 from a3c_exp.backends.ga3c.buffers import ENDED, BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
@@ -60,6 +61,8 @@ class Ga3c(RestartSettings, Backend):
     rollouts: that each agent may have open: the one being collected, those in the queue and those
         being learned from. With 1 an agent waits until its rollout has been learned from, and then
         acts with the result.
+    lag: 'warn' of returns that do not correct for the lag between acting and learning: with a
+        learning rate that stays high the policy may collapse. 'accept' it, as the paper does.
     """
 
     joins_rollouts: ClassVar[bool] = True
@@ -70,6 +73,7 @@ class Ga3c(RestartSettings, Backend):
     training_batch: Count = 64
     device: DeviceName = "auto"
     rollouts: Annotated[int, whole(1, 100)] = 2
+    lag: Literal["warn", "accept"] = "warn"
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for settings that agents without a network of their own cannot have."""
@@ -93,20 +97,28 @@ class Ga3c(RestartSettings, Backend):
         require(maximum >= envs, "backend.prediction_batch.maximum", maximum, allowed)
 
     def warning(self, experiment: Experiment) -> str | None:
-        """A warning if agents cannot fill a training batch without waiting for each update."""
+        """Return a warning if agents cannot fill a training batch without waiting for each update,
+        or if nothing corrects for the lag of their rollouts."""
         assert isinstance(experiment.rollout_length, int)
-        room = (
-            experiment.worker_count
-            * self.rollouts
-            * experiment.rollout_length
-            * experiment.envs_per_worker
-        )
-        if self.rollouts == 1 or room >= self.training_batch:
-            return None
-        return (
-            f"training_batch={self.training_batch} is more than agents have room for: "
-            "they all wait for each update"
-        )
+        transitions = experiment.rollout_length * experiment.envs_per_worker
+        room = experiment.worker_count * self.rollouts * transitions
+        warnings = []
+        if self.rollouts > 1 and room < self.training_batch:
+            warnings.append(
+                f"training_batch={self.training_batch} is more than agents have room for: "
+                "they all wait for each update"
+            )
+
+        algorithm = experiment.algorithm
+        # Ratios of PPO correct for the lag; action values are of a policy that nobody follows.
+        corrects = isinstance(algorithm, MinibatchAlgorithm) or algorithm.target_every is not None
+        if self.lag == "warn" and not (corrects or experiment.returns.off_policy):
+            warnings.append(
+                "returns without a correction for the lag between acting and learning may let the "
+                "policy collapse in a long run: returns=vtrace corrects (backend.lag=accept: no "
+                "warning)"
+            )
+        return "; ".join(warnings) or None
 
     def store(self, spec: StoreSpec) -> SharedStore:
         """A store with a row for each agent, and after them one for each trainer and each
@@ -125,7 +137,9 @@ class Ga3c(RestartSettings, Backend):
             spec = BufferSpec.of(context.experiment, self.rollouts, network, env)
             buffers = SharedBuffers(spec, context.experiment.worker_count)
             workers = self._workers(context, store, buffers, network.distribution, env)
-            yield from PipeSupervisor(workers, self, store).run(partial(_end, buffers))
+            environments = context.experiment.envs_per_worker
+            supervisor = PipeSupervisor(workers, self, store, environments)
+            yield from supervisor.run(partial(_end, buffers))
 
     def _workers(
         self,

@@ -169,7 +169,7 @@ def run_agent(
             event = Event(index, episodes=rollout.episodes, contributions=1)
             event.left = rules.add(rollout.episodes)
             now = time.perf_counter()
-            event.add({"ga3c/agent_wait": network.waited / (now - began)})
+            event.add({"workers/agent_wait": network.waited / (now - began)})
             began = now
             network.waited = 0.0
             if watch is not None:

@@ -94,7 +94,10 @@ class Services:
                 agent.reply(version, distributions[rows], values[rows], next_rows)
             event = Event(worker=0)
             event.add(
-                {"ga3c/prediction_batch": len(requests) * envs, "ga3c/prediction_queue": waiting}
+                {
+                    "workers/prediction_batch": len(requests) * envs,
+                    "workers/prediction_queue": waiting,
+                }
             )
             yield event
 
@@ -146,9 +149,9 @@ class Services:
             waiting = len(slots) + len(buffers.finished)
             event.add(
                 {
-                    "ga3c/training_batch": rollout.transitions,
-                    "ga3c/training_queue": waiting,
-                    "ga3c/lag": lag,
+                    "workers/training_batch": rollout.transitions,
+                    "workers/training_queue": waiting,
+                    "workers/lag": lag,
                 }
             )
             # Staleness counts from the oldest parameters that acted. PPO counts from each

@@ -34,4 +34,6 @@ class Processes(RestartSettings, Backend):
         return shared_store(spec)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        yield from PipeSupervisor(worker_sources(Child, context, store), self, store).run(end)
+        workers = worker_sources(Child, context, store)
+        environments = context.experiment.envs_per_worker
+        yield from PipeSupervisor(workers, self, store, environments).run(end)

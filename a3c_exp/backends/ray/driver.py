@@ -140,7 +140,7 @@ class Driver(Supervisor[ActorSource]):
             ActorSource(store=store, worker=worker, driver=self)
             for worker in range(self._spec.workers)
         )
-        super().__init__(workers, settings, store)
+        super().__init__(workers, settings, store, context.experiment.envs_per_worker)
 
     # -- the run
     # ----------------------------------------------------------------------------------------------
@@ -160,10 +160,10 @@ class Driver(Supervisor[ActorSource]):
                 return
             except self._lost as error:
                 end = WorkerExit(f"a parameter server died: {death_text(error)}")
-            event = self._restarts.on_failure("server", 0, end)
+            event, is_replaced = self._restarts.on_failure("server", 0, end)
             self._kill_actors()
             yield event
-            if "restarts" not in event.counts:
+            if not is_replaced:
                 return
             self._hung.clear()
             log.warning(

@@ -143,7 +143,7 @@ class RemoteStore:
     def push(self, worker: int, push: Push) -> Callable[[], bool]:
         """Send the gradient, the event and the generator's state, and do not wait. The first server
         reports the event, complete; it is not here."""
-        push.event.add({"ray/wait_share": self._wait_share()})
+        push.event.add({"workers/wait_share": self._wait_share()})
         rounds = max(reply.snapshot.rounds for reply in self._replies)
         calls = []
         for server, (shard, reply) in enumerate(zip(self._shards, self._replies, strict=True)):
