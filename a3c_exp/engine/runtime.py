@@ -85,9 +85,9 @@ class ArrayRuntime(ABC):
                 grad.log_probs.ravel(), grad.entropy.ravel(), grad.values.ravel()
             )
             if grad.parameters is not None:
-                own = grad.parameters.reshape(parameters.shape)
+                by_loss = grad.parameters.reshape(parameters.shape)
                 allowed = parameters != FORBIDDEN
-                grad_parameters = grad_parameters + np.where(allowed, own, np.float32(0))
+                grad_parameters = grad_parameters + np.where(allowed, by_loss, np.float32(0))
             backward(grad_parameters, grad_values, grad.features)
 
         outputs = NetworkOutputs(

@@ -243,11 +243,13 @@ class ActorCritic(nn.Module, ABC):
     def load_constants(self, constants: Mapping[str, Array]) -> None:
         """Write numbers that `constants` has given. Raises ValueError if they are of another
         network."""
-        own = self.constants()
-        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+        tensors = self.constants()
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         if shapes != {name: array.shape for name, array in constants.items()}:
-            raise ValueError(f"it has the constants {sorted(constants)}, the network {sorted(own)}")
-        for name, tensor in own.items():
+            raise ValueError(
+                f"it has the constants {sorted(constants)}, the network {sorted(tensors)}"
+            )
+        for name, tensor in tensors.items():
             tensor.data.copy_(torch.from_numpy(np.array(constants[name])))
 
     def check_constants(self, store_state: Mapping[str, Any], folder: object) -> None:
@@ -263,17 +265,17 @@ class ActorCritic(nn.Module, ABC):
     def differing_constants(self, others: Mapping[str, Any]) -> list[str]:
         """Return the names of constants that are not those of another network, tensors or arrays by
         name. NaNs are equal."""
+        constants = self.constants()
 
         def equal(name: str) -> bool:
-            if name not in own or name not in others:
+            if name not in constants or name not in others:
                 return False
-            one = own[name]
+            one = constants[name]
             other = torch.as_tensor(others[name])
             same_form = (one.shape, one.dtype) == (other.shape, other.dtype)
             return same_form and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
-        own = self.constants()
-        return [name for name in sorted(own.keys() | others.keys()) if not equal(name)]
+        return [name for name in sorted(constants.keys() | others.keys()) if not equal(name)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to 0. Those of a bound network stay in `gradient`."""
