@@ -1,7 +1,7 @@
-"""Log-probabilities and entropies of the actions that were taken, on arrays, with their derivatives
-written out.
+"""Log-probabilities and entropies of the actions that were taken, on arrays.
 
-`DISTRIBUTIONS` has a fast form for the classes in it. torch differentiates those of other classes.
+Their derivatives are written out for the common distributions, in `DISTRIBUTIONS`. torch
+differentiates those of the others.
 """
 
 from __future__ import annotations
@@ -17,19 +17,7 @@ import torch
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.action_values import QNetwork
-from a3c_exp.networks.distributions import (
-    MANY,
-    POINTS,
-    WEIGHTS,
-    Bernoulli,
-    Beta,
-    Categorical,
-    Distribution,
-    Gaussian,
-    MultiCategorical,
-    SquashedGaussian,
-    log_slopes,
-)
+from a3c_exp.networks.distributions import MANY, Categorical, Distribution, Gaussian
 
 Evaluated = tuple[Floats, Floats, Callable[[Floats, Floats], Floats]]
 """Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to
@@ -116,8 +104,7 @@ def _score_action_values(parameters: Floats, values: Floats, actions: Array) -> 
 # ----------------------------------------------------------------------------------------------
 
 
-def evaluate_choice(logits: Array, actions: Array) -> Evaluated:
-    """Evaluate choices int64 [N] among A, of logits [N, A]."""
+def _categorical(_: Categorical, logits: Array, actions: Array) -> Evaluated:
     # Actions first: adding up over an axis of two or three numbers takes ten times as long where
     # they lie side by side.
     log_probs = logits.T.copy()
@@ -149,53 +136,7 @@ def _sum(numbers: Array) -> Array:
     return sums.astype(numbers.dtype) if many else sums
 
 
-def _categorical(_: Categorical, parameters: Array, actions: Array) -> Evaluated:
-    return evaluate_choice(parameters, actions)
-
-
-def _multi_categorical(
-    distribution: MultiCategorical, parameters: Array, actions: Array
-) -> Evaluated:
-    pieces = np.split(parameters, distribution.ends, axis=-1)
-    evaluated = map(evaluate_choice, pieces, actions.T)
-    log_probs, entropies, backwards = zip(*evaluated, strict=True)
-
-    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-        gradients = [by_logits(grad_log_probs, grad_entropy) for by_logits in backwards]
-        return np.concatenate(gradients, axis=-1)
-
-    return np.add.reduce(log_probs), np.add.reduce(entropies), backward
-
-
-def _bernoulli(_: Bernoulli, parameters: Array, actions: Array) -> Evaluated:
-    log_one = -np.logaddexp(0, -parameters)
-    log_zero = -np.logaddexp(0, parameters)
-    one = np.exp(log_one)
-    log_probs = np.where(actions, log_one, log_zero).sum(-1)
-
-    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-        # dH/dx = -x p (1 - p), with p the probability of a 1 and x its logit.
-        by_entropy = grad_entropy[:, None] * parameters * one * (1 - one)
-        return np.asarray(grad_log_probs[:, None] * (actions - one) - by_entropy)
-
-    return log_probs, -(one * log_one + (1 - one) * log_zero).sum(-1), backward
-
-
 def _gaussian(distribution: Gaussian, parameters: Array, actions: Array) -> Evaluated:
-    log_probs, entropy, by_moments = _normal(distribution, parameters, actions)
-
-    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-        grad_mean, grad_log_std = by_moments(grad_log_probs, grad_entropy)
-        return _by_parameters(distribution, parameters, grad_mean, grad_log_std)
-
-    return log_probs, entropy, backward
-
-
-def _normal(
-    distribution: Gaussian, parameters: Array, actions: Array
-) -> tuple[Array, Array, Callable[[Array, Array], tuple[Array, Array]]]:
-    """Evaluate normal distributions. The derivatives are by means and log standard deviations,
-    [N, D]."""
     mean, log_std = distribution.moments(parameters)
     scale = np.exp(-log_std)
     noise = (actions - mean) * scale
@@ -204,20 +145,19 @@ def _normal(
     log_probs = -0.5 * (noise * noise).sum(-1) - total_log_std - constant
     entropy = total_log_std + constant + 0.5 * distribution.spread
 
-    def by_moments(grad_log_probs: Array, grad_entropy: Array) -> tuple[Array, Array]:
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
         by_log_prob = grad_log_probs[:, None]
         grad_mean = by_log_prob * noise
         grad_log_std = grad_mean * noise - by_log_prob + grad_entropy[:, None]
-        return grad_mean * scale, grad_log_std
+        return _by_parameters(distribution, parameters, grad_mean * scale, grad_log_std)
 
-    return log_probs, entropy, by_moments
+    return log_probs, entropy, backward
 
 
 def _by_parameters(
     distribution: Gaussian, parameters: Array, grad_mean: Array, grad_log_std: Array
 ) -> Array:
-    """Derivatives by the parameters, [N, 2 D], from those by the moments, which may be
-    overwritten."""
+    """Derivatives by the parameters, [N, 2 D], from those by the moments, which are overwritten."""
     mean = parameters[:, : distribution.spread]
     spread = parameters[:, distribution.spread :]
     lowest = distribution.lowest
@@ -232,57 +172,9 @@ def _by_parameters(
     return np.concatenate([grad_mean, grad_log_std], axis=-1)
 
 
-def _squashed_gaussian(
-    distribution: SquashedGaussian, parameters: Array, actions: Array
-) -> Evaluated:
-    log_probs, entropy, by_moments = _normal(distribution, parameters, actions)
-    mean, log_std = distribution.moments(parameters)
-    steps = np.exp(log_std)[..., None] * POINTS
-    points = mean[..., None] + steps  # [N, D, points]
-
-    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-        # d ln(1 - tanh^2 u) / du
-        weighted = -2 * np.tanh(points) * WEIGHTS * grad_entropy[:, None, None]
-        grad_mean, grad_log_std = by_moments(grad_log_probs, grad_entropy)
-        grad_mean = grad_mean + weighted.sum(-1)
-        grad_log_std = grad_log_std + (weighted * steps).sum(-1)
-        return _by_parameters(distribution, parameters, grad_mean, grad_log_std)
-
-    slopes = log_slopes(actions).sum(-1)
-    return log_probs - slopes, entropy + (log_slopes(points) @ WEIGHTS).sum(-1), backward
-
-
-def _beta(distribution: Beta, parameters: Array, actions: Array) -> Evaluated:
-    size = distribution.size
-    signs = distribution.signs
-    concentrations = distribution.concentrations(parameters)
-    log_probs, norms, logs = distribution.log_probs(concentrations, actions)
-    excess = (concentrations - np.where(signs > 0, 1.0, 2.0)) * signs  # alpha - 1, 2 - alpha - beta
-    digamma = torch.digamma(torch.from_numpy(concentrations)).numpy()
-    entropies = norms - (excess * digamma).sum(-1)
-
-    def with_sums(array: Array) -> Array:
-        """Derivatives by alpha and beta, of those by them and by their sums."""
-        return np.asarray(array[:, :size] + np.tile(array[:, size:], 2))
-
-    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
-        trigamma = torch.polygamma(1, torch.from_numpy(concentrations)).numpy()
-        by_log_prob = logs - with_sums(digamma * signs)
-        by_entropy = with_sums(excess * trigamma)
-        grad: Array = grad_log_probs[:, None] * by_log_prob - grad_entropy[:, None] * by_entropy
-        grad *= -np.expm1(-excess[:, :size])  # d alpha / dx = 1 - exp(1 - alpha)
-        return grad.astype(parameters.dtype, copy=False)
-
-    return log_probs.astype(parameters.dtype), entropies.astype(parameters.dtype), backward
-
-
 DISTRIBUTIONS: dict[type[Distribution], Callable[[Any, Floats, Array], Evaluated]] = {
     Categorical: _categorical,
     Gaussian: _gaussian,
-    MultiCategorical: _multi_categorical,
-    Bernoulli: _bernoulli,
-    SquashedGaussian: _squashed_gaussian,
-    Beta: _beta,
 }
 """The distributions with a fast form: a function of one of exactly this class, its parameters
 [N, P] and the actions [N, ...] that were taken."""

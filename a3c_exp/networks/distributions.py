@@ -150,27 +150,27 @@ class MultiCategorical(Distribution):
     """
 
     def __init__(self, space: gym.spaces.MultiDiscrete) -> None:
-        self.sizes = [int(n) for n in space.nvec.ravel()]
-        self.size = sum(self.sizes)
-        self.ends = np.cumsum(self.sizes)[:-1]
+        self._sizes = [int(n) for n in space.nvec.ravel()]
+        self.size = sum(self._sizes)
+        self._ends = np.cumsum(self._sizes)[:-1]
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         choices = []
         log_probs = []
-        for logits in np.split(parameters, self.ends, axis=-1):
+        for logits in np.split(parameters, self._ends, axis=-1):
             choice, log_prob = _sample_choice(logits, rng)
             choices.append(choice)
             log_probs.append(log_prob)
         return np.stack(choices, axis=-1), np.stack(log_probs).sum(0)
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        pieces = torch.split(parameters, self.sizes, dim=-1)
+        pieces = torch.split(parameters, self._sizes, dim=-1)
         evaluated = map(_evaluate_choice, pieces, actions.unbind(-1))
         log_probs, entropies = zip(*evaluated, strict=True)
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        pieces = torch.split(parameters, self.sizes, dim=-1)
+        pieces = torch.split(parameters, self._sizes, dim=-1)
         return torch.stack([logits.argmax(-1) for logits in pieces], dim=-1)
 
 
@@ -318,7 +318,7 @@ class SquashedGaussian(Gaussian):
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         actions, log_probs = super().sample(parameters, rng)
-        return actions, log_probs - log_slopes(actions).sum(-1)
+        return actions, log_probs - _log_slopes(actions).sum(-1)
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         normal = self._normal(parameters)
@@ -352,35 +352,26 @@ class Beta(Distribution):
         self.spread = self.size
         self._low = space.low.astype(np.float32).ravel()
         self._range = space.high.astype(np.float32).ravel() - self._low
-        self.signs = np.repeat([1.0, -1.0], [self.size, self._actions])
+        self._signs = np.repeat([1.0, -1.0], [self.size, self._actions])
 
     def initial_spread(self, std: float) -> Array:
         """See `Distribution.initial_spread`. 0.5 for more: a flat density has 0.577."""
         above = 0.5 / min(std, 0.5) ** 2 - 1.5  # ln(1 + exp x), of which x is wanted
         return np.full(self.spread, above + math.log(-math.expm1(-above)), np.float32)
 
-    def concentrations(self, parameters: Array) -> Array:
-        """Return alpha, beta and their sums side by side, [N, 3 D].
-
-        They are float64, since log-probabilities are small differences of large numbers.
-        """
-        both = 1 + np.logaddexp(0, np.fmin(parameters, MAX_CONCENTRATION), dtype=np.float64)
-        return np.concatenate([both, both[:, : self._actions] + both[:, self._actions :]], axis=-1)
-
-    def log_probs(self, concentrations: Array, actions: Array) -> tuple[Array, Array, Array]:
-        """Return log-probabilities [N], logarithms of the normalizers [N], and of x and 1 - x
-        [N, 2 D] for the shares x."""
-        logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
-        norms = torch.lgamma(torch.from_numpy(concentrations)).numpy() @ self.signs
-        return ((concentrations[:, : self.size] - 1) * logs).sum(-1) - norms, norms, logs
-
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        concentrations = self.concentrations(parameters)
-        alpha = concentrations[:, : self._actions]
-        beta = concentrations[:, self._actions : self.size]
+        # float64, since log-probabilities are small differences of large numbers
+        both = 1 + np.logaddexp(0, np.fmin(parameters, MAX_CONCENTRATION), dtype=np.float64)
+        alpha = both[:, : self._actions]
+        beta = both[:, self._actions :]
         shares = rng.beta(alpha, beta)
         actions = shares.clip(1e-6, 1 - 1e-6).astype(np.float32)  # 0 and 1 have no logarithm
-        return actions, self.log_probs(concentrations, actions)[0].astype(np.float32)
+
+        concentrations = np.concatenate([both, alpha + beta], axis=-1)
+        norms = torch.lgamma(torch.from_numpy(concentrations)).numpy() @ self._signs
+        logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
+        log_probs = ((both - 1) * logs).sum(-1) - norms
+        return actions, log_probs.astype(np.float32)
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         limited = bounded(parameters.double(), -math.inf, MAX_CONCENTRATION)
@@ -389,7 +380,7 @@ class Beta(Distribution):
         # Alpha, beta and their sums side by side, since few operations on large tensors take less
         # time than many on small ones. The sums count with the opposite sign.
         concentrations = torch.cat([both, alpha + beta], dim=-1)
-        signs = torch.from_numpy(self.signs)
+        signs = torch.from_numpy(self._signs)
         ones = torch.where(signs > 0, 1.0, 2.0)
 
         norms = torch.lgamma(concentrations) @ signs  # ln B(alpha, beta)
@@ -474,8 +465,8 @@ def _has_bounds(space: gym.Space[Any]) -> bool:
         return bool(np.isfinite(np.subtract(space.high, space.low, dtype=np.float32)).all())
 
 
-def log_slopes(u: Array) -> Array:
-    """Return ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
+def _log_slopes(u: Array) -> Array:
+    """ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
     size = np.abs(u)
     return np.asarray(2 * (math.log(2) - size - np.log1p(np.exp(-2 * size))))
 
