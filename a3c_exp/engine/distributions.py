@@ -23,40 +23,42 @@ Evaluated = tuple[Floats, Floats, Callable[[Floats, Floats], Floats]]
 """Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to
 those by the distribution's parameters [N, P]. It may be called once."""
 
-Scored = tuple[Floats, Floats, Floats, Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]]
+EvaluatedActions = tuple[
+    Floats, Floats, Floats, Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
+]
 """The same with values [N] after the entropies: see `ActorCritic.evaluate_actions`. The function
 returns derivatives by parameters [N, P] and values [N]."""
 
-Score = Callable[[Floats, Floats, Array], Scored]
-"""Scores the actions [N, ...] of parameters [N, P] and values [N]."""
+EvaluateActions = Callable[[Floats, Floats, Array], EvaluatedActions]
+"""Evaluates actions [N, ...], given parameters [N, P] and values [N]."""
 
 
-def score_of(network: ActorCritic, kernels: bool) -> Score:
-    """How a network's actions are scored: by a fast form, if there is one and `kernels` allows it,
-    or by torch."""
+def actions_evaluation(network: ActorCritic, kernels: bool) -> EvaluateActions:
+    """Return what evaluates a network's actions: a fast form, if there is one and `kernels` allows
+    it, or torch."""
     if kernels and type(network) is QNetwork:
-        return _score_action_values
+        return _evaluate_action_values
     evaluate = DISTRIBUTIONS.get(type(network.distribution)) if kernels else None
     if evaluate is None:
-        return partial(score_by_torch, network)
-    return partial(_score_policy, partial(evaluate, network.distribution))
+        return partial(evaluate_actions_by_torch, network)
+    return partial(_evaluate_policy, partial(evaluate, network.distribution))
 
 
-def score_by_torch(
+def evaluate_actions_by_torch(
     network: ActorCritic, parameters: Floats, values: Floats, actions: Array
-) -> Scored:
-    """Score actions by `ActorCritic.evaluate_actions`, which torch differentiates."""
+) -> EvaluatedActions:
+    """Evaluate actions by `ActorCritic.evaluate_actions`, which torch differentiates."""
     parameters_leaf = torch.from_numpy(parameters).requires_grad_()
     values_leaf = torch.from_numpy(values).requires_grad_()
-    scores = network.evaluate_actions(parameters_leaf, values_leaf, torch.from_numpy(actions))
+    outputs = network.evaluate_actions(parameters_leaf, values_leaf, torch.from_numpy(actions))
 
     def backward(*gradients: Floats) -> tuple[Floats, Floats]:
         # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in each
         # process.
         weighted = [
-            score * torch.from_numpy(gradient)
-            for score, gradient in zip(scores, gradients, strict=True)
-            if score.requires_grad
+            output * torch.from_numpy(gradient)
+            for output, gradient in zip(outputs, gradients, strict=True)
+            if output.requires_grad
         ]
         torch.autograd.backward(torch.stack(weighted).sum())
         by_parameters, by_values = (
@@ -65,16 +67,16 @@ def score_by_torch(
         )
         return by_parameters.numpy(), by_values.numpy()
 
-    log_probs, entropies, taken_values = (score.detach().numpy() for score in scores)
+    log_probs, entropies, taken_values = (output.detach().numpy() for output in outputs)
     return log_probs, entropies, taken_values, backward
 
 
-def _score_policy(
+def _evaluate_policy(
     evaluate: Callable[[Floats, Array], Evaluated],
     parameters: Floats,
     values: Floats,
     actions: Array,
-) -> Scored:
+) -> EvaluatedActions:
     log_probs, entropies, by_parameters = evaluate(parameters, actions)
 
     def backward(
@@ -85,7 +87,7 @@ def _score_policy(
     return log_probs, entropies, values, backward
 
 
-def _score_action_values(parameters: Floats, values: Floats, actions: Array) -> Scored:
+def _evaluate_action_values(parameters: Floats, values: Floats, actions: Array) -> EvaluatedActions:
     """See `QNetwork.evaluate_actions`."""
     rows = np.arange(len(parameters))
 

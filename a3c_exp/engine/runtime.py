@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.engine.arrays import NetworkOutputs, OutputGradients
-from a3c_exp.engine.distributions import DISTRIBUTIONS, score_of
+from a3c_exp.engine.distributions import DISTRIBUTIONS, actions_evaluation
 from a3c_exp.engine.kernels import (
     LinearKernel,
     SequenceKernel,
@@ -52,7 +52,7 @@ class ArrayRuntime(ABC):
     critic: Callable[[Array], Array] | None = None
 
     def __init__(self, network: ActorCritic, kernels: bool) -> None:
-        self._score = score_of(network, kernels)
+        self._evaluate_actions = actions_evaluation(network, kernels)
 
     @abstractmethod
     def act_forward(
@@ -78,10 +78,12 @@ class ArrayRuntime(ABC):
         shape = observations.shape[:2]
         parameters, values, features, backward = self.train_forward(observations, recurrent_input)
         flat_actions = actions.reshape(-1, *actions.shape[2:])
-        log_probs, entropy, values, score_backward = self._score(parameters, values, flat_actions)
+        log_probs, entropy, values, actions_backward = self._evaluate_actions(
+            parameters, values, flat_actions
+        )
 
         def add_gradient(grad: OutputGradients) -> None:
-            grad_parameters, grad_values = score_backward(
+            grad_parameters, grad_values = actions_backward(
                 grad.log_probs.ravel(), grad.entropy.ravel(), grad.values.ravel()
             )
             if grad.parameters is not None:
