@@ -20,13 +20,14 @@ COMPONENTS = ("envs", "networks", "returns", "algorithms", "optimizers", "schedu
 LAYERS = {
     "errors": 0,
     "common": 1,
-    "core": 3,
-    "backends": 4,
-    "callbacks": 4,
-    "run": 5,
-    "config": 6,
+    "engine": 3,
+    "core": 4,
+    "backends": 5,
+    "callbacks": 5,
+    "run": 6,
+    "config": 7,
 } | dict.fromkeys(COMPONENTS, 2)
-TOP = 7  # the package itself, and the commands: cli, export, report
+TOP = 8  # the package itself, and the commands: cli, export, report
 
 
 def module_name(path: Path) -> str:
