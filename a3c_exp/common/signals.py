@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from a3c_exp.errors import signal_code
+from a3c_exp.ending import signal_code
 
 ENDING = (
     signal.SIGHUP,

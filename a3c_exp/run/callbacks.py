@@ -13,6 +13,7 @@ from a3c_exp.common.reading import open_regular
 from a3c_exp.core.callback import Callback, EvalResult, Media, RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
+from a3c_exp.ending import StopReason
 from a3c_exp.envs.info import EPISODE_COLUMNS
 from a3c_exp.errors import FAILURES, one_line, place_of
 from a3c_exp.run import checkpoint, files, outcome, run_folder
@@ -101,23 +102,23 @@ class StopRules(Own):
     def on_tick(self, run: RunView) -> None:
         stop, statistics = self._run.experiment.stop, self._run.statistics
         if stop.mean_return is not None and statistics.reached(stop.mean_return, stop.window):
-            run.stop("mean_return")
+            run.stop(StopReason.MEAN_RETURN)
         if stop.max_episodes is not None and statistics.episodes >= stop.max_episodes:
-            run.stop("max_episodes")
+            run.stop(StopReason.MAX_EPISODES)
         if stop.max_seconds is not None and self._run.session_seconds >= stop.max_seconds:
-            run.stop("max_seconds")
+            run.stop(StopReason.MAX_SECONDS)
 
-    def leaving_rule(self) -> str:
+    def leaving_rule(self) -> StopReason:
         """The rule by which all workers have left before the total steps: that of most of those
         that say why."""
         # On Ray, one that had finished all its episodes in an earlier session says nothing.
         silent = (
-            "total_steps"
+            StopReason.TOTAL_STEPS
             if self._run.experiment.stop.worker_episodes is None
-            else "worker_episodes"
+            else StopReason.WORKER_EPISODES
         )
         ((rule, _),) = self._run.statistics.left.most_common(1) or [(silent, 0)]
-        return rule
+        return StopReason(rule)
 
 
 class CollapseWarning(Own):

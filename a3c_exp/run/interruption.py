@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from a3c_exp.common.signals import ENDING, end, handled
-from a3c_exp.errors import signal_code
+from a3c_exp.ending import signal_code
 
 
 @dataclass(slots=True)

@@ -24,17 +24,8 @@ from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import (
-    FAILED,
-    MANY_FAILURES,
-    NO_EPISODES,
-    ConfigError,
-    FolderError,
-    RunError,
-    named,
-    one_line,
-    signal_code,
-)
+from a3c_exp.ending import MANY_FAILURES, Ending, StopReason, run_exit_code
+from a3c_exp.errors import ConfigError, FolderError, RunError, named, one_line
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import callbacks, checkpoint, files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
@@ -45,8 +36,6 @@ from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import SECONDS, STEP
 from a3c_exp.run.statistics import RunStatistics
 
-HOLDING = ("total_steps", "max_episodes", "worker_episodes", "mean_return")
-"""Reasons that soon end a resumed run again."""
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits
 # for them.
 PATIENCE_SECONDS = 3.0
@@ -61,11 +50,8 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if the run failed or a file could not be written; `signal_code` of the signal that
-        interrupted it."""
-        if self.summary["signal"] is not None:
-            return signal_code(self.summary["signal"])
-        return int(self.summary["error"] is not None or bool(self.summary["unwritten"]))
+        """See `run_exit_code`."""
+        return run_exit_code(self.summary)
 
 
 @contextmanager
@@ -233,9 +219,8 @@ class Trainer:
         self._resumed = 0 if state is None else state["resumed"] + 1
         self._warned: set[str] = set()  # in this session, whatever there was in an earlier one
         self._solved = None if state is None or state["solved"] is None else tuple(state["solved"])
-        self._stop_reason: str | None = None
+        self._end = Ending()
         self._deadline = math.inf  # for workers that have been asked to end
-        self._error: str | None = None
         self._ending = False
         self._commit = provenance.commit()  # now: the code may change during the run
         self._add_callbacks(terminal)
@@ -304,19 +289,21 @@ class Trainer:
 
     @property
     def stopping(self) -> bool:
-        return self._stop_reason is not None
+        return self._end.reason is not None
 
     @property
     def dropped(self) -> float:
         return self._curves.dropped
 
     def stop(self, reason: str) -> None:
-        if self._stop_reason is None:
-            is_own = reason not in (*FAILED, "interrupted") or self.interruption.signal is not None
-            self._stop_reason = reason if is_own else f"callback: {reason}"
-            self._store.stop()
-            if not self.experiment.backend.deterministic:
-                self._deadline = time.monotonic() + PATIENCE_SECONDS
+        if self._end.stop_by_callback(reason):
+            self._let_workers_end()
+
+    def _let_workers_end(self) -> None:
+        """Ask workers to end after their rollout, and wait for them a while."""
+        self._store.stop()
+        if not self.experiment.backend.deterministic:
+            self._deadline = time.monotonic() + PATIENCE_SECONDS
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         numbers = {
@@ -432,19 +419,19 @@ class Trainer:
                 self.tell("on_start")
                 self.interruption.at_once = False
                 self._drain(events)
-                if self._stop_reason != "interrupted":
+                if not self._end.is_interrupted:
                     self._end_workers(events)  # those that were not waited for
                     self._count_lost(self._store.state())
                     self._ending = True
                     self.tell("on_trained")
                     self._evaluations.evaluate_final()
-                if self.interruption.signal is not None and self._stop_reason in HOLDING:
-                    self._stop_reason = "interrupted"  # resumed, the run makes its last evaluation
+                if self.interruption.signal is not None:
+                    self._end.be_continued()
             except (
                 KeyboardInterrupt
             ):  # the second Ctrl-C, or one that an environment raised: do not wait for workers
                 self.interruption.signal = self.interruption.signal or signal.SIGINT
-                self._stop_reason = "interrupted"
+                self._end.interrupt()
             except BaseException as error:  # whatever it is, the state is saved below
                 self._fail(error)
             finally:
@@ -472,13 +459,11 @@ class Trainer:
             else traceback.format_exc().rstrip()
         )
         if self.interruption.signal is not None:
-            self._stop_reason = "interrupted"
+            self._end.interrupt()
             if not isinstance(error, RunError):
                 log.warning("while the run was ending: %s", text)
             return
-        if self._error is None:
-            self._stop_reason = error.reason if isinstance(error, RunError) else "failed"
-        self._error = text if self._error is None else f"{self._error}\n{text}"
+        self._end.fail(error.reason if isinstance(error, RunError) else StopReason.FAILED, text)
         log.error(text)
 
     def _drain(self, events: Generator[Event | None, None, None]) -> None:
@@ -487,8 +472,8 @@ class Trainer:
         for event in events:
             if event is not None:
                 self._take_event(event)
-            if self.interruption.signal is not None:
-                self.stop("interrupted")
+            if self.interruption.signal is not None and self._end.stop(StopReason.INTERRUPTED):
+                self._let_workers_end()
             if time.monotonic() > self._deadline:
                 log.warning(
                     "workers that did not finish their rollout within %.0f s are ended",
@@ -513,20 +498,19 @@ class Trainer:
             raise RunError(
                 f"no episode has ended, and workers have failed {failures:,} times, "
                 "so no return is known: the warnings in train.log say why",
-                NO_EPISODES,
+                StopReason.NO_EPISODES,
             )
-        if self._stop_reason is None:
-            is_whole = self._store.steps >= self.experiment.total_steps
-            self._stop_reason = "total_steps" if is_whole else self._rules.leaving_rule()
+        is_whole = self._store.steps >= self.experiment.total_steps
+        self._end.stop(StopReason.TOTAL_STEPS if is_whole else self._rules.leaving_rule())
 
     def _take_event(self, event: Event) -> None:
         statistics, threshold = self.statistics, self.experiment.reward_threshold
-        if "rejected" in event.counts:
-            self._warn_once("rejected", event.explanation or "a gradient was refused")
+        if event.explanation is not None:
+            self._warn_once("rejected", event.explanation)
         for warning in event.warnings:
             log.warning("%s", warning)
         statistics.add(event)
-        if "restarts" in event.counts:
+        if event.replaced:
             self._check_failures()
         if len(event.episodes):
             guard = self.experiment.env.max_steps_guard
@@ -578,9 +562,8 @@ class Trainer:
         self._count_lost(state)
         self._curves.log_new()
         self.write(run_folder.LATEST, self.checkpoint(state))
-        finished = self._error is None and self._stop_reason != "interrupted"
         for each in self._own:
-            each.close(finished)
+            each.close(self._end.is_finished)
         summary = self._summary()
         path = self.folder / run_folder.SUMMARY_FILE
         self.output.write(path.name, files.write_json, path, summary)
@@ -609,8 +592,8 @@ class Trainer:
         solved_steps, solved_seconds = self._solved or (None, None)
         return {
             "seed": self.experiment.seed,
-            "stop_reason": self._stop_reason,
-            "error": self._error,
+            "stop_reason": self._end.stop_reason,
+            "error": self._end.error,
             "signal": self.interruption.signal,
             "unwritten": sorted(self.output.unwritten),
             **self.statistics.summary(),
