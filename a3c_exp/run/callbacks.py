@@ -1,11 +1,10 @@
-"""The callbacks of a run: the package's own, but for evaluations, and the list of all that are told
-of each moment."""
+"""The package's own callbacks of a run, but for evaluations."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,11 +14,11 @@ from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.ending import StopReason
 from a3c_exp.envs.info import EPISODE_COLUMNS
-from a3c_exp.errors import FAILURES, one_line, place_of
-from a3c_exp.run import checkpoint, files, outcome, run_folder
+from a3c_exp.run import files, outcome, run_folder
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.event_file import EventFile, header
 from a3c_exp.run.files import Appender, RunOutput, amount, log, set_aside
+from a3c_exp.run.hooks import Hooks
 from a3c_exp.run.interruption import Interruption
 from a3c_exp.run.metrics import SECONDS, STEP, PointsTable
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, EPISODES_FILE, LATEST, METRICS_FILE
@@ -35,7 +34,6 @@ PLAIN_SECONDS = 10.0
 """Seconds between two progress lines on a terminal, and in the log."""
 SPEED_SECONDS = 10.0
 """The speed is that of so many last seconds."""
-MOMENTS = [name for name in vars(Callback) if name.startswith("on_") and name != "on_error"]
 
 
 class OwnView(RunView, Protocol):
@@ -49,12 +47,10 @@ class OwnView(RunView, Protocol):
     output: RunOutput
     interruption: Interruption
     best_return: float | None
+    hooks: Hooks
 
     @property
     def session_seconds(self) -> float: ...
-
-    def tell(self, moment: str, *arguments: object) -> None:
-        """See `CallbackList.tell`."""
 
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The content of a checkpoint, as of now. state: of the store; None: its present one."""
@@ -409,78 +405,3 @@ class ProgressLine(Own):
             self._samples.popleft()
         (start, steps), (end, steps_now) = self._samples[0], self._samples[-1]
         return (steps_now - steps) / (end - start) if end > start else 0.0
-
-
-class CallbackList:
-    """The package's own callbacks of a run, and after them the user's, by the names of their
-    classes."""
-
-    def __init__(self, run: RunView, own: Sequence[Callback], users: Sequence[Callback]) -> None:
-        self._run = run
-        self._users = {type(each).__name__: each for each in users}
-        everyone = [*own, *self._users.values()]
-        self._listeners = {moment: _listeners(everyone, moment) for moment in MOMENTS}
-        self._telling: list[Callable[..., None]] = []
-        self._failed: set[str] = set()
-
-    def tell(self, moment: str, *arguments: object) -> None:
-        """Call a moment's method of all callbacks that have one. One that logs a point while it is
-        told of a point is not told of its own. What a callback whose `on_error` is raise has raised
-        comes after all have been told."""
-        raised: list[BaseException] = []
-        for callback, method in self._listeners[moment]:
-            if method in self._telling:
-                continue
-            self._telling.append(method)
-            try:
-                method(self._run, *arguments)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # SystemExit, and panics of packages in Rust
-                if callback.on_error == "raise":
-                    raised.append(error)
-                else:
-                    self._warn_once(f"callback {type(callback).__name__}.{moment} failed", error)
-            finally:
-                self._telling.pop()
-        if raised:
-            raise raised[0]
-
-    def state(self) -> dict[str, Any]:
-        """The states of the user's callbacks by name; one that a checkpoint cannot hold is left
-        out."""
-        states: dict[str, Any] = {}
-        for name, callback in self._users.items():
-            try:
-                with_this = states | {name: callback.state_dict() or {}}
-                checkpoint.require_plain(with_this)
-            except FAILURES as error:
-                self._warn_once(f"checkpoints have no state of callback {name}", error)
-            else:
-                states = with_this
-        return states
-
-    def load(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give the user's callbacks their states."""
-        for name in states.keys() & self._users.keys():
-            try:
-                self._users[name].load_state_dict(states[name])
-            except FAILURES as error:
-                self._warn_once(
-                    f"callback {name} begins anew, since its state does not fit it", error
-                )
-
-    def _warn_once(self, what: str, error: BaseException) -> None:
-        if what not in self._failed:
-            self._failed.add(what)
-            log.warning("%s: %s%s", what, one_line(error), place_of(error))
-
-
-def _listeners(
-    callbacks: Sequence[Callback], moment: str
-) -> list[tuple[Callback, Callable[..., None]]]:
-    """The callbacks that have a method of their own for a moment, and this method."""
-    having = [
-        each for each in callbacks if getattr(type(each), moment) is not getattr(Callback, moment)
-    ]
-    return [(each, getattr(each, moment)) for each in having]

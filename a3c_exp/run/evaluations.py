@@ -163,7 +163,7 @@ class Evaluations(Own):
                 log.warning("evaluation at step %d: %s (eval.max_steps)", result.steps, cut)
             run.statistics.counts["cut_eval_episodes"] += result.cut
         try:
-            run.tell("on_evaluation", result)
+            run.hooks.on_evaluation(result)
         finally:  # a callback may raise
             mean = result.mean_return
             best = -math.inf if run.best_return is None else run.best_return

@@ -32,6 +32,7 @@ from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.files import RunOutput, log
+from a3c_exp.run.hooks import Hooks
 from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.metrics import SECONDS, STEP
 from a3c_exp.run.statistics import RunStatistics
@@ -221,11 +222,10 @@ class Trainer:
         self._solved = None if state is None or state["solved"] is None else tuple(state["solved"])
         self._end = Ending()
         self._deadline = math.inf  # for workers that have been asked to end
-        self._ending = False
         self._commit = provenance.commit()  # now: the code may change during the run
         self._add_callbacks(terminal)
         if state is not None:
-            self._callbacks.load(state.get("callbacks", {}))
+            self.hooks.states.restore(state.get("callbacks", {}))
 
     def _best_return(self, state: Mapping[str, Any]) -> float | None:
         """The best evaluation: a run that was killed may have saved a better policy after its last
@@ -270,7 +270,7 @@ class Trainer:
         ]
         if self.experiment.record_episodes:
             self._own.append(callbacks.EpisodeTable(self))
-        self._callbacks = callbacks.CallbackList(self, self._own, self.experiment.callbacks)
+        self.hooks: Hooks = Hooks(self, self._own, self.experiment.callbacks)
 
     # What callbacks may do.
 
@@ -309,7 +309,7 @@ class Trainer:
         numbers = {
             _checked(name): x if type(x) in (int, float) else float(x) for name, x in values.items()
         }
-        self.tell("on_point", self.steps if step is None else operator.index(step), numbers)
+        self.hooks.on_point(self.steps if step is None else operator.index(step), numbers)
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
         numbers = np.asarray(values, np.float64).ravel()
@@ -334,7 +334,7 @@ class Trainer:
         self._log_media("video", name, path)
 
     def _log_media(self, kind: Media, name: str, value: object) -> None:
-        self.tell("on_media", self.steps, kind, _checked(name), value)
+        self.hooks.on_media(self.steps, kind, _checked(name), value)
 
     def record_evaluations(self) -> None:
         self._evaluations.record()
@@ -358,16 +358,6 @@ class Trainer:
 
     # What the package's own callbacks may do.
 
-    def tell(self, moment: str, *arguments: object) -> None:
-        """See `CallbackList.tell`. At the end, what a callback raises keeps the run from no
-        evaluation and no save."""
-        try:
-            self._callbacks.tell(moment, *arguments)
-        except BaseException as error:
-            if not self._ending or isinstance(error, KeyboardInterrupt):
-                raise
-            self._fail(error)
-
     def write(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all."""
         for each in self._own:
@@ -379,7 +369,7 @@ class Trainer:
                 self.output.write(
                     "numbered checkpoints", self._checkpoints.number_latest, state["store"]["steps"]
                 )
-            self.tell("on_checkpoint", path)
+            self.hooks.on_checkpoint(path)
 
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The content of a checkpoint, as of now. state: of the store; None: its present one."""
@@ -393,7 +383,7 @@ class Trainer:
             "training_seconds": self.seconds,
             "best_eval_return": self.best_return,
             "solved": None if self._solved is None else list(self._solved),
-            "callbacks": self._callbacks.state(),
+            "callbacks": self.hooks.states.state(),
         }
 
     # The run.
@@ -416,14 +406,14 @@ class Trainer:
         with interruptions(self.interruption):
             try:
                 self.interruption.at_once = True  # a tracker may wait for its server
-                self.tell("on_start")
+                self.hooks.on_start()
                 self.interruption.at_once = False
                 self._drain(events)
                 if not self._end.is_interrupted:
                     self._end_workers(events)  # those that were not waited for
                     self._count_lost(self._store.state())
-                    self._ending = True
-                    self.tell("on_trained")
+                    self.hooks.errors.keep = self._fail
+                    self.hooks.on_trained()
                     self._evaluations.evaluate_final()
                 if self.interruption.signal is not None:
                     self._end.be_continued()
@@ -456,7 +446,7 @@ class Trainer:
         text = (
             str(error)
             if isinstance(error, RunError | ConfigError)
-            else traceback.format_exc().rstrip()
+            else "".join(traceback.format_exception(error)).rstrip()
         )
         if self.interruption.signal is not None:
             self._end.interrupt()
@@ -485,7 +475,7 @@ class Trainer:
                     f"{self.folder} was renamed, moved or deleted: "
                     "nothing is written there any more"
                 )
-            self.tell("on_tick")
+            self.hooks.on_tick()
         self._ended_at = self.session_seconds
         self._curves.log_new()
         if self.statistics.counts.get("rejected") and not self.statistics.updates:
@@ -523,8 +513,8 @@ class Trainer:
             for warning in event.episodes.warnings:
                 kind = warning.partition(":")[0]  # what it tells of another worker is no news
                 self._warn_once(kind, f"worker {event.worker}: {warning}")
-            self.tell("on_episodes", event.worker, event.episodes)
-        self.tell("on_event", event)
+            self.hooks.on_episodes(event.worker, event.episodes)
+        self.hooks.on_event(event)
         if self._solved is None and threshold is not None and statistics.reached(threshold):
             self._solved = statistics.steps, self.seconds
 
@@ -556,7 +546,7 @@ class Trainer:
 
     def _finish(self) -> Run:
         self._ended_at = self.session_seconds
-        self._ending = True
+        self.hooks.errors.keep = self._fail
         self._evaluations.end()
         state = self._store.state()
         self._count_lost(state)
@@ -577,11 +567,11 @@ class Trainer:
                 summary["stop_reason"], self.folder, self.config, self.experiment
             ):
                 log.info("  %s", line)
-        self._ending = False  # all is saved
+        self.hooks.errors.keep = None  # all is saved
         self.interruption.may_break_in = True
         self.interruption.at_once = self.interruption.signal is None
         try:
-            self.tell("on_end", summary)
+            self.hooks.on_end(summary)
         except Exception as error:
             log.exception("on_end of a callback failed")
             raise RunError(f"on_end of a callback failed: {one_line(error)}") from error
