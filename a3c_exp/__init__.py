@@ -23,7 +23,7 @@ from a3c_exp.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from a3c_exp.core.callback import Callback
     from a3c_exp.run.policy import Policy
-    from a3c_exp.run.trainer import Run
+    from a3c_exp.run.session import Run
 
 __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]

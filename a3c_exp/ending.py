@@ -134,7 +134,8 @@ class Ending:
     @property
     def stop_reason(self) -> str | None:
         """The `stop_reason` of the summary."""
-        return self.word if self.reason is StopReason.CALLBACK else self.reason
+        word = self.word if self.reason is StopReason.CALLBACK else self.reason
+        return None if word is None else str(word)
 
     @property
     def is_interrupted(self) -> bool:

@@ -24,7 +24,7 @@ from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
-    from a3c_exp.run.trainer import Run
+    from a3c_exp.run.session import Run
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
 """Backends whose processes are forked from a server."""
@@ -42,7 +42,7 @@ class Plan:
     trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it
         is the user's own.
     callbacks: of a program, besides those of the configuration.
-    overrides: those of this run alone. label: see `trainer.session`.
+    overrides: those of this run alone. label: see `session`.
     """
 
     config: Mapping[str, Any]
@@ -64,7 +64,7 @@ def execute(plan: Plan) -> Run | None:
     """
     prestart(plan.config.get("backend"))
     from a3c_exp.config.builder import load_final
-    from a3c_exp.run.trainer import session
+    from a3c_exp.run.session import session
 
     # An absolute path: a program, or an environment, may change the current folder later.
     place = expanded("outputs" if plan.folder is None else plan.folder).absolute()
@@ -97,13 +97,13 @@ def execute(plan: Plan) -> Run | None:
         try:
             with session(
                 experiment, config, folder, resumes, plan.overrides, plan.label, make_room
-            ) as trainer:
+            ) as opened:
                 if len(known) < len(plan.callbacks):
                     log.warning(
                         "callbacks of a script are not in config.yaml: "
                         "a resumed run is given them again"
                     )
-                return trainer.run()
+                return opened.run()
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
                 folder.rmdir()

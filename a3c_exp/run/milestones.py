@@ -1,0 +1,56 @@
+"""What a run has reached: its seconds of training, its best evaluation, when it was solved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Milestones:
+    """What a run has reached, earlier sessions of a resumed run included.
+
+    Args:
+        clock: seconds of training of this session.
+
+    resumed: how often the run has been resumed.
+    best_return: mean return of the best evaluation; None before the first.
+    solved: environment steps and seconds at which `reward_threshold` was reached; None before.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.resumed = 0
+        self.best_return: float | None = None
+        self.solved: tuple[int, float] | None = None
+        self._clock = clock
+        self._earlier_seconds = 0.0
+        self._ended_at: float | None = None
+
+    @property
+    def session_seconds(self) -> float:
+        """Seconds of training of this session."""
+        return self._clock() if self._ended_at is None else self._ended_at
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training of all sessions."""
+        return self._earlier_seconds + self.session_seconds
+
+    def stop_clock(self) -> None:
+        """Count no more seconds: the workers have ended."""
+        self._ended_at = self.session_seconds
+
+    def state(self) -> dict[str, Any]:
+        """Return the content of a checkpoint."""
+        return {
+            "resumed": self.resumed,
+            "training_seconds": self.seconds,
+            "best_eval_return": self.best_return,
+            "solved": None if self.solved is None else list(self.solved),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state()`, in one more session."""
+        self.resumed = state["resumed"] + 1
+        self.best_return = state["best_eval_return"]
+        self._earlier_seconds = state["training_seconds"]
+        self.solved = None if state["solved"] is None else tuple(state["solved"])
