@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
+
+from a3c_exp.common.fields import (
+    Fields,
+    StateField,
+    attribute,
+    is_count,
+    is_list,
+    is_number,
+    optional,
+    read_state,
+    write_state,
+)
 
 
 class Milestones:
@@ -16,6 +28,22 @@ class Milestones:
     best_return: mean return of the best evaluation; None before the first.
     solved: environment steps and seconds at which `reward_threshold` was reached; None before.
     """
+
+    FIELDS: ClassVar[Fields[Milestones]] = {
+        "resumed": attribute("resumed", is_count),
+        "training_seconds": StateField(
+            is_number,
+            lambda own: own.seconds,
+            lambda own, seconds: setattr(own, "_earlier_seconds", seconds),
+        ),
+        "best_eval_return": attribute("best_return", optional(is_number)),
+        "solved": StateField(
+            optional(lambda value: is_list(value, is_number, 2)),
+            lambda own: None if own.solved is None else list(own.solved),
+            lambda own, solved: setattr(own, "solved", None if solved is None else tuple(solved)),
+        ),
+    }
+    """What a checkpoint holds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.resumed = 0
@@ -41,16 +69,9 @@ class Milestones:
 
     def state(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
-        return {
-            "resumed": self.resumed,
-            "training_seconds": self.seconds,
-            "best_eval_return": self.best_return,
-            "solved": None if self.solved is None else list(self.solved),
-        }
+        return read_state(self, self.FIELDS)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state()`, in one more session."""
-        self.resumed = state["resumed"] + 1
-        self.best_return = state["best_eval_return"]
-        self._earlier_seconds = state["training_seconds"]
-        self.solved = None if state["solved"] is None else tuple(state["solved"])
+        write_state(self, self.FIELDS, state)
+        self.resumed += 1
