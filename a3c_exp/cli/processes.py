@@ -20,14 +20,13 @@ from typing import Literal
 
 from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.startup import LABEL, PARENT
-from a3c_exp.common.signals import ENDING
+from a3c_exp.common.signals import ENDING, Interruption, interruptions
 from a3c_exp.ending import PREEMPTED, StopReason, signal_code
 from a3c_exp.errors import ConfigError, say
 from a3c_exp.report.ranking import comparison, rank, table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import FolderLockedError, exclusive_folder
-from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.outcome import next_commands, outcome, short
 from a3c_exp.run.run_folder import read_summary
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.algorithms.algorithm import CURVE_NAME
+from a3c_exp.common.signals import Interruption
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.store import SharedStore
 from a3c_exp.ending import Ending
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run.files import RunOutput
 from a3c_exp.run.hooks import Hooks
-from a3c_exp.run.interruption import Interruption
 from a3c_exp.run.metrics import SECONDS, STEP
 from a3c_exp.run.milestones import Milestones
 from a3c_exp.run.statistics import RunStatistics

@@ -12,6 +12,7 @@ from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, parse_yaml, read_text
 from a3c_exp.common.settings import comparable
+from a3c_exp.common.signals import Interruption, interruptions
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
@@ -24,7 +25,6 @@ from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
 from a3c_exp.run.files import RunOutput, log
 from a3c_exp.run.hooks import Hooks
-from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.loop import consume
 from a3c_exp.run.milestones import Milestones
 from a3c_exp.run.open_run import OpenRun
