@@ -22,7 +22,7 @@ def consume(run: OpenRun, recorders: Recorders, events: Iterator[Event | None]) 
     """
     for event in events:
         if event is not None:
-            record(run, event)
+            take_event(run, event)
         if _is_over(run):
             break
         run.hooks.on_tick()
@@ -36,7 +36,7 @@ def consume(run: OpenRun, recorders: Recorders, events: Iterator[Event | None]) 
     )
 
 
-def record(run: OpenRun, event: Event) -> None:
+def take_event(run: OpenRun, event: Event) -> None:
     """Add an event of a worker to the statistics, and notify callbacks. There may be thousands a
     second."""
     run.statistics.add(event)
