@@ -37,7 +37,7 @@ from a3c_exp.envs.answers import WrongAnswerError, flags_of, rewards_of
 from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.policy import MOST_FAILURES, Recorder, evaluate_policy
-from a3c_exp.run.trainer import Run
+from a3c_exp.run.session import Run
 
 NAME = "faulty:Misbehaving-v0"
 SEEDS = [4, 5, 6]
