@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.errors import ConfigError, RunError
@@ -23,7 +22,7 @@ from a3c_exp.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from a3c_exp.core.callback import Callback
     from a3c_exp.run.policy import Policy
-    from a3c_exp.run.trainer import Run
+    from a3c_exp.run.session import Run
 
 __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
@@ -108,16 +107,16 @@ def train(
                 raise ConfigError(key, value, problem)
         config = compose(overrides, config_dir)
     plan = Plan(config=config, folder=folder, callbacks=callbacks)
+    from a3c_exp.common.signals import error_of
     from a3c_exp.core.seeding import globals_kept
 
     with alone(), globals_kept():
         finished = execute(plan)
     assert finished is not None
-    if finished.summary["signal"] is not None:
+    number = finished.summary["signal"]
+    if number is not None:
         # The signal ends the caller too: a loop over seeds does not continue with the next one.
-        raise (KeyboardInterrupt if finished.summary["signal"] == SIGINT else SystemExit)(
-            finished.exit_code
-        )
+        raise error_of(number, finished.exit_code)
     if finished.exit_code:
         reason = (
             finished.summary["error"]

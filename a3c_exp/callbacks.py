@@ -149,7 +149,7 @@ class Videos(Callback):
 @dataclass(kw_only=True)
 class Profile(Callback):
     """Logs the workers' seconds by part as curves, and as a table at the end of the run. The first
-    moments of each worker become a Chrome trace, trace.json, which chrome://tracing shows.
+    updates of each worker become a Chrome trace, trace.json, which chrome://tracing shows.
 
     seconds: of all workers, by part. spans: of the trace.
     """

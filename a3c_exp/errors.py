@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from a3c_exp.ending import StopReason, signal_code
+
 
 class ConfigError(ValueError):
     """A value in the configuration that cannot be used, found before anything is started or
@@ -117,25 +119,13 @@ def require_package(key: str, value: object, extra: str, *packages: str) -> None
         raise ConfigError(key, value, f"needs {missing}: pip install 'a3c-exp[{extra}]'")
 
 
-NO_EPISODES = "no_episodes"
-FAILED = ("failed", "max_restarts", "stalled", "env_errors", NO_EPISODES, "server_died")
-"""Stop reasons of runs that failed: in general; after too many restarts of a worker; because of a
-worker that hangs and cannot be ended; after too many errors of an environment; after MANY_FAILURES
-of workers without a single ended episode; because the fork server died, which is no fault of the
-run."""
-
-MANY_FAILURES = 10
-"""Failures of workers after which a run without an ended episode has failed, and one whose episodes
-mostly end in failures says so."""
-
-
 class RunError(RuntimeError):
     """A run that failed: a worker raised or was killed, training diverged, or a cluster was lost.
 
-    reason: the run's `stop_reason`, one of FAILED.
+    reason: the run's `stop_reason`, one of `ending.FAILED`.
     """
 
-    def __init__(self, text: str, reason: str = "failed") -> None:
+    def __init__(self, text: str, reason: StopReason = StopReason.FAILED) -> None:
         super().__init__(text)
         self.reason = reason
 
@@ -174,20 +164,6 @@ def place_of(error: BaseException) -> str:
     own = [each for each in frames if not each.filename.startswith(others)]
     found = (own or frames)[-1:]
     return "".join(f" ({each.filename}:{each.lineno})" for each in found)
-
-
-INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended: 128 plus the number of the signal."""
-
-PREEMPTED = 75
-"""The exit code after SIGUSR2, which batch systems send before they take a machine away:
-EX_TEMPFAIL, try again."""
-
-
-def signal_code(number: int) -> int:
-    """The exit code of a program that a signal has ended: 128 + its number, but PREEMPTED after
-    SIGUSR2."""
-    return PREEMPTED if number == signal.SIGUSR2 else 128 + number
 
 
 LEAVING_SECONDS = 30.0
@@ -241,9 +217,10 @@ def exit_code(program: Callable[[], int]) -> int:
         say(f"a3c_exp: {error}")
         return 1
     except KeyboardInterrupt as interruption:  # its argument: the exit code of an interrupted run
-        code = interruption.args[0] if interruption.args else INTERRUPTED
+        interrupted = signal_code(signal.SIGINT)
+        code = interruption.args[0] if interruption.args else interrupted
         # an environment may have raised it, with any argument
-        return code if isinstance(code, int) else INTERRUPTED
+        return code if isinstance(code, int) else interrupted
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.algorithms import BatchArrays
-from a3c_exp.common.arrays import Floats
-from a3c_exp.networks import NetworkOutputs, OutputGradients
+from a3c_exp.common.arrays import Bools, Floats
+from a3c_exp.engine.arrays import BatchArrays, NetworkOutputs, OutputGradients
 
 
 def make_batch(
-    log_probs: Any, values: Any, advantages: Any, targets: Any, mask: Floats | None = None
+    log_probs: Any, values: Any, advantages: Any, targets: Any, valid: Bools | None = None
 ) -> BatchArrays:
     """A batch for a loss, which needs neither observations nor actions. All rewards are 0."""
     nothing = np.zeros((*targets.shape, 1), np.float32)
@@ -25,7 +24,7 @@ def make_batch(
         rewards=rewards,
         advantages=advantages,
         targets=targets,
-        mask=mask,
+        valid=valid,
     )
 
 

@@ -21,12 +21,12 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from scripted import Answer, Bandit, Scripted
+from torch import Tensor
 
-from a3c_exp.algorithms import A3C, BatchArrays
+from a3c_exp.algorithms import A3C, Batch, Metrics, PolicyOutputs
 from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.common.arrays import Vector
 from a3c_exp.core.events import Event
-from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.optimizers import SGD
 
 _forking = threading.Lock()
@@ -179,9 +179,7 @@ class FailingA3C(A3C):
 
     trigger: str
 
-    def closed_form(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
-    ) -> tuple[OutputGradients, dict[str, float]]:
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         names = (
             threading.current_thread().name,
             multiprocessing.current_process().name,
@@ -191,7 +189,7 @@ class FailingA3C(A3C):
             with suppress(FileNotFoundError):
                 Path(self.trigger).unlink()
                 raise RuntimeError("scripted to fail")
-        return super().closed_form(outputs, batch, progress)
+        return super().loss(policy, batch, progress)
 
 
 class Misbehaving(Scripted):

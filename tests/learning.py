@@ -13,7 +13,8 @@ from torch import Tensor, distributions
 from torch.nn import functional
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.networks import ActorCritic, NetworkOutputs, OutputGradients
+from a3c_exp.engine.arrays import NetworkOutputs, OutputGradients
+from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.recurrent import RecurrentInput
 
 
@@ -33,12 +34,13 @@ def learned(
 
     features: weights [T, B, F]; None: they do not count.
     """
-    outputs, add_gradient = network.evaluate(observations, actions, recurrent_input)
+    outputs, add_gradient = network.runtime.evaluate(observations, actions, recurrent_input)
     rows = observations.shape[:2]
     by_rows = {"log_probs": log_probs, "entropy": entropy, "values": values}
     weights = {name: np.full(rows, weight, np.float32) for name, weight in by_rows.items()}
     add_gradient(OutputGradients(**weights, features=features))
-    return outputs
+    returned: NetworkOutputs = outputs
+    return returned
 
 
 def evaluated_by_torch(

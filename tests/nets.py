@@ -12,8 +12,8 @@ from torch import nn
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.modules import network_of
+from a3c_exp.engine.runtime import make_runtime
 from a3c_exp.networks import ActorCritic, Lstm
-from a3c_exp.networks.actor_critic import TorchRuntime
 from a3c_exp.networks.recurrent import RecurrentInput
 
 VECTORS = Box(-1, 1, (4,), np.float32)
@@ -35,7 +35,9 @@ def make_network(
     rng_seed: of the generator that draws parameters; None: nothing is drawn. seed: of constructors.
     """
     rng = None if rng_seed is None else np.random.default_rng(rng_seed)
-    return network_of(module, settings).build(observation_space, action_space, rng, seed=seed)
+    return with_runtime(
+        network_of(module, settings).build(observation_space, action_space, rng, seed=seed)
+    )
 
 
 def make_lstm(
@@ -48,12 +50,18 @@ def make_lstm(
 ) -> ActorCritic:
     """LSTM cells after a module. encoder: settings of the module."""
     network = Lstm(encoder=network_of(module, encoder or {}), **settings)
-    return network.build(observation_space, action_space, np.random.default_rng(1))
+    return with_runtime(network.build(observation_space, action_space, np.random.default_rng(1)))
+
+
+def with_runtime(network: ActorCritic) -> ActorCritic:
+    """The network, computed as in a run."""
+    network.runtime = make_runtime(network)
+    return network
 
 
 def by_torch(network: ActorCritic) -> ActorCritic:
-    """The network, computed by torch from now on."""
-    network.runtime = TorchRuntime(network)
+    """The network, computed by torch alone from now on."""
+    network.runtime = make_runtime(network, kernels=False)
     return network
 
 

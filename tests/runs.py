@@ -25,9 +25,9 @@ from a3c_exp.core.experiment import Experiment, RunContext, build_network, store
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.callbacks import EpisodeTable
 from a3c_exp.run.files import RunOutput
-from a3c_exp.run.trainer import Run, session
+from a3c_exp.run.recorders.episode_table import EpisodeTable
+from a3c_exp.run.session import Run, session
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 BACKENDS = ("serial", "threads", "processes")
@@ -111,8 +111,8 @@ def train(folder: Path, env: str = BANDIT, backend: str = "serial", **settings: 
 def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> Run:
     """Run a whole configuration in a folder, or resume its run there."""
     whole, experiment = load_final(whole)
-    with session(experiment, whole, folder, resume) as trainer:
-        return trainer.run()
+    with session(experiment, whole, folder, resume) as opened:
+        return opened.run()
 
 
 def latest(folder: Path) -> dict[str, Any]:

@@ -105,7 +105,22 @@ def test_bytes_that_are_not_scaled_are_warned_of(inside_a_dict: bool) -> None:
     for setting, warns in ((False, True), (True, False)):
         with_bytes = replace(experiment, env=replace(env, normalize_observations=setting))
         network, _ = build_network(with_bytes)
-        assert any("bytes" in warning for warning in network.warnings) == warns
+        assert any("255" in warning for warning in network.warnings) == warns
+
+
+@pytest.mark.parametrize(("high", "dtype"), [(255, np.float32), (65535, np.uint16)])
+def test_images_that_are_no_bytes_and_not_scaled_are_warned_of(high: int, dtype: type) -> None:
+    images = {
+        "observations": Box(0, high, (8, 8, 1), dtype),
+        "actions": Discrete(2),
+        "observation": np.ones((8, 8, 1), dtype),
+    }
+    env = Gym(id="scripted:Echo-v0", kwargs=images, max_episode_steps=9)
+    experiment = load_experiment(config(CORNERS, network=SMALL_CNN))
+    for setting, warns in ((False, True), (True, False)):
+        with_images = replace(experiment, env=replace(env, normalize_observations=setting))
+        network, _ = build_network(with_images)
+        assert any("255" in warning for warning in network.warnings) == warns
 
 
 def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_path: Path) -> None:

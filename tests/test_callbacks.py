@@ -29,6 +29,7 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.events import Episodes
 from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.run.hooks import Hooks
 from a3c_exp.run.metrics import read_points
 
 
@@ -581,3 +582,39 @@ def test_no_improvement_ends_a_run_after_so_many_evaluations(tmp_path: Path) -> 
         )
         == 4
     )
+
+
+# Points that are logged while callbacks are notified of a point.
+
+
+@dataclass(kw_only=True)
+class Answering(Callback):
+    """Logs a point whenever it is notified of one, and notes those that it is notified of."""
+
+    name: str = "a"
+    seen: list[str] = field(default_factory=list)
+
+    def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
+        self.seen.extend(values)
+        run.log({f"{name}/{self.name}": 1.0 for name in values})
+
+
+def test_a_point_that_is_logged_meanwhile_comes_after_the_first_one_and_not_to_who_logged_it() -> (
+    None
+):
+    """Neither of two that answer each other is asked again, so that this comes to an end."""
+    a, b, both = Answering(name="a"), Answering(name="b"), Answering(name="c")
+    logged: list[str] = []
+
+    def log(values: Mapping[str, float]) -> None:
+        logged.extend(values)
+        hooks.on_point(0, values)
+
+    run: Any = SimpleNamespace(log=log)
+    hooks = Hooks(run, [a], [b, both])
+    log({"p": 1.0})
+    assert logged[:4] == ["p", "p/a", "p/b", "p/c"], "after all have been notified of the first one"
+    assert a.seen == ["p", "p/b", "p/c", "p/b/c", "p/c/b"]
+    assert b.seen == ["p", "p/a", "p/c", "p/a/c", "p/c/a"]
+    log({"q": 1.0})
+    assert "q" in both.seen and "q/a" in both.seen

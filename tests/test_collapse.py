@@ -59,8 +59,10 @@ def peak_of(means: list[float], spread: NDArray[np.float64] = SPREAD * 0) -> Ret
 def test_a_fall_below_a_third_of_the_gain_is_a_collapse_once_it_lasts() -> None:
     peak = peak_of([20.0, 500.0, 500.0, 150.0])
     assert (peak.highest, peak.steps, peak.fallen_at) == (500.0, 300, 400)
-    assert not peak.has_collapsed(steps=440)
-    assert peak.has_collapsed(steps=445)
+    assert not peak.has_collapsed(steps=499, total_steps=1000)
+    assert peak.has_collapsed(steps=500, total_steps=1000)
+    assert not peak.has_collapsed(steps=699, total_steps=10**9), "as long as it took to get there"
+    assert peak.has_collapsed(steps=700, total_steps=10**9)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +89,12 @@ def test_no_recorded_curve_collapses() -> None:
     for path in CURVES:
         with path.open() as file:
             rows = [row for row in csv.DictReader(file) if row["rollout/ep_rew_mean"]]
+        total_steps = int(rows[-1]["step"])
         peak = ReturnPeak()
         for row in rows:
             steps = int(row["step"])
             peak.add(float(row["rollout/ep_rew_mean"]) + SPREAD, steps)
-            assert not peak.has_collapsed(steps), (path.name, steps)
+            assert not peak.has_collapsed(steps, total_steps), (path.name, steps)
         assert peak.fallen_at is None, path.name
 
 

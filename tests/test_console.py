@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from a3c_exp.core.events import Episodes, Event
-from a3c_exp.run.callbacks import ProgressLine
 from a3c_exp.run.console import LiveLineHandler, duration, run_log
 from a3c_exp.run.files import amount
+from a3c_exp.run.recorders.progress_line import ProgressLine
 from a3c_exp.run.statistics import RunStatistics
 
 log = logging.getLogger("a3c_exp")
@@ -69,7 +69,11 @@ class Shown:
         experiment = SimpleNamespace(
             total_steps=1_000_000, stop=SimpleNamespace(max_seconds=max_seconds)
         )
-        run = SimpleNamespace(statistics=self.statistics, experiment=experiment, best_return=None)
+        run = SimpleNamespace(
+            statistics=self.statistics,
+            experiment=experiment,
+            milestones=SimpleNamespace(best_return=None),
+        )
         self.run = cast(Any, run)
         self.progress = ProgressLine(self.run, handler)
         self.progress.update()
@@ -82,7 +86,7 @@ class Shown:
         ends = np.full(len(returns), self.statistics.steps)
         ended = Episodes(np.array(returns), np.ones(len(returns), np.int64), ends)
         self.statistics.add(Event(0, steps=count, episodes=ended))
-        self.run.best_return = best
+        self.run.milestones.best_return = best
         self.progress.update()
 
 
@@ -95,7 +99,7 @@ def test_the_line_tells_steps_speed_mean_return_best_evaluation_and_time_left() 
         "250k / 1M steps | 50k/s | return 15.0 | best eval 123.4 | 0:15 left"
     ]
     shown.now += 1
-    shown.run.best_return = None
+    shown.run.milestones.best_return = None
     shown.progress.update("evaluation")
     assert shown.screen.rows() == ["250k / 1M steps | 41.7k/s | return 15.0 | evaluation"]
 

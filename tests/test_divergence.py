@@ -87,13 +87,11 @@ def test_a_gradient_without_a_square_is_refused_unless_it_is_clipped(limit: floa
 def test_rows_that_are_no_transitions_are_not_blamed() -> None:
     worker = make_worker()
     batch = worker._learner._batch(worker._actor.collect(worker._learner.pull()))
-    rewards, values, mask = (
-        batch.rewards.copy(),
-        batch.values.copy(),
-        np.ones(batch.shape, np.float32),
-    )
-    rewards[0, 0], mask[0, 0], values[1, 1] = np.nan, 0, np.inf
-    spoiled = replace(batch, rewards=rewards, values=values, mask=mask)
+    rewards = batch.rewards.copy()
+    values = batch.values.copy()
+    valid = np.ones(batch.shape, np.bool_)
+    rewards[0, 0], valid[0, 0], values[1, 1] = np.nan, False, np.inf
+    spoiled = replace(batch, rewards=rewards, values=values, valid=valid)
     assert explain_divergence(worker._network, spoiled).startswith("Not finite: values")
 
 

@@ -35,8 +35,8 @@ from a3c_exp.backends.ray import Ray
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.config.schema import settings_of
+from a3c_exp.ending import FAILED
 from a3c_exp.envs.gym import PACKAGES
-from a3c_exp.errors import FAILED
 from a3c_exp.export import __main__ as export
 from a3c_exp.report import __main__ as report
 from bench import settings

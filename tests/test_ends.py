@@ -12,6 +12,7 @@ from scripted import Scripted, vector
 from workers import make_workers
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.normalization import (
     NormalizedObservations,
     Normalizer,
@@ -49,11 +50,10 @@ def make_batch(kind: str, count: int, **kwargs: Any) -> EnvBatch:
 def make_actor(
     kind: str = "python", count: int = 2, length: Any = 11, *, ends: Any = ENDS, **settings: Any
 ) -> Actor:
-    policy = FixedPolicy(lambda step: step % 2, value)
-    rng = np.random.default_rng(0)
+    policy = ActingPolicy(FixedPolicy(lambda step: step % 2, value), np.random.default_rng(0))
     batch = make_batch(kind, count, **ends)
     shaping = Gym(id=SCRIPTED, **settings)
-    return Actor(batch, policy, rng, shaping, rollout_length=length, gamma=GAMMA)
+    return Actor(batch, policy, shaping, rollout_length=length, gamma=GAMMA)
 
 
 def raw_rewards(rollout: Rollout) -> Array:

@@ -26,6 +26,7 @@ from scripted import Changed, Echo
 from a3c_exp.cli.existing import find_action
 from a3c_exp.config.builder import load_final
 from a3c_exp.config.saved import read_config
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor
@@ -36,7 +37,7 @@ from a3c_exp.envs.answers import WrongAnswerError, flags_of, rewards_of
 from a3c_exp.envs.errors import close_within
 from a3c_exp.errors import ConfigError, RunError
 from a3c_exp.run.policy import MOST_FAILURES, Recorder, evaluate_policy
-from a3c_exp.run.trainer import Run
+from a3c_exp.run.session import Run
 
 NAME = "faulty:Misbehaving-v0"
 SEEDS = [4, 5, 6]
@@ -264,8 +265,9 @@ SPOILED_STEPS = {
 def test_a_batch_of_a_users_own_may_not_give_what_a_rollout_cannot_hold(text: str) -> None:
     game = Gym(id="scripted:Scripted-v0", kwargs={"lengths": [0]})
     env: Any = Changed(game.make(2, [0, 1]), SPOILED_STEPS[text])
-    policy = FixedPolicy(lambda step: 0, lambda observations: observations[:, 0])
-    actor = Actor(env, policy, np.random.default_rng(0), game, rollout_length=4, gamma=0.5)
+    network = FixedPolicy(lambda step: 0, lambda observations: observations[:, 0])
+    policy = ActingPolicy(network, np.random.default_rng(0))
+    actor = Actor(env, policy, game, rollout_length=4, gamma=0.5)
     with np.errstate(invalid="ignore"), pytest.raises(EnvError, match=f"Changed returned {text}"):
         actor.collect(Snapshot(0, 0, None), 0.0)
 

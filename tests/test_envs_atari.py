@@ -14,6 +14,7 @@ from refusals import refused
 from test_envs import collected_transitions
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
@@ -132,10 +133,8 @@ def test_each_game_has_its_own_seed() -> None:
 
 def make_actor(game: Atari, length: Any) -> Actor:
     """An actor that always fires."""
-    firing = FixedPolicy(lambda step: 1)
-    return Actor(
-        game.make(1, [0]), firing, np.random.default_rng(0), game, rollout_length=length, gamma=0.99
-    )
+    firing = ActingPolicy(FixedPolicy(lambda step: 1), np.random.default_rng(0))
+    return Actor(game.make(1, [0]), firing, game, rollout_length=length, gamma=0.99)
 
 
 def test_scores_are_those_of_the_game_and_only_training_clips() -> None:

@@ -26,8 +26,8 @@ from runs import BANDIT, LINUX, command, config, kill_all, latest, processes, tr
 from a3c_exp.core import seeding
 from a3c_exp.core.seeding import Role
 from a3c_exp.run import checkpoint
-from a3c_exp.run.callbacks import StopRules
-from a3c_exp.run.evaluations import Evaluations
+from a3c_exp.run.recorders.evaluations import Evaluations
+from a3c_exp.run.recorders.stop_rules import StopRules
 
 # The first environment of the second worker.
 VICTIM = seeding.environment_seeds(0, Role.ENVIRONMENT, 1, 1)[0]
@@ -68,7 +68,7 @@ def test_a_worker_that_is_to_end_its_rollout_is_not_waited_for(
 ) -> None:
     """A stop rule asks workers to end after their rollout. One that hangs in it is killed."""
     note = tmp_path / "note"
-    monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("a3c_exp.run.open_run.PATIENCE_SECONDS", 0.5)
     # The rule holds once the worker hangs.
     monkeypatch.setattr(
         StopRules, "on_tick", lambda _, run: run.stop("mean_return") if note.exists() else None

@@ -44,6 +44,7 @@ from a3c_exp.backends.ga3c.agent import RemoteNetwork
 from a3c_exp.backends.ga3c.buffers import WAITING, WORKING, BufferSpec, SharedBuffers
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.core.heartbeat import Heartbeat
@@ -393,14 +394,8 @@ class TestConcatRollouts:
         for agent in range(3):
             env = experiment.env.make(1, [agent])
             network = experiment.build_network(env, np.random.default_rng(0))
-            actor = Actor(
-                env,
-                network,
-                np.random.default_rng(agent),
-                experiment.env,
-                rollout_length=4,
-                gamma=0.9,
-            )
+            policy = ActingPolicy(network, np.random.default_rng(agent))
+            actor = Actor(env, policy, experiment.env, rollout_length=4, gamma=0.9)
             for _ in range(2):
                 rollout = actor.collect(Snapshot(version=0, steps=0, normalizer=None))
                 rollouts.append(replace(rollout, version=np.full(rollout.rewards.shape, agent)))

@@ -37,6 +37,7 @@ from a3c_exp.backends.ga3c.device import (
 )
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, build_network
 from a3c_exp.core.heartbeat import Heartbeat
@@ -189,9 +190,8 @@ class TestLearner:
             experiment.envs_per_worker, list(range(experiment.envs_per_worker))
         )
         network = experiment.build_network(env, np.random.default_rng(0))
-        actor = Actor(
-            env, network, np.random.default_rng(0), experiment.env, rollout_length=4, gamma=0.9
-        )
+        policy = ActingPolicy(network, np.random.default_rng(0))
+        actor = Actor(env, policy, experiment.env, rollout_length=4, gamma=0.9)
         return [actor.collect(Snapshot(version=0, steps=0, normalizer=None)) for _ in range(8)]
 
     def learn(

@@ -208,13 +208,14 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
         def building(*arguments: Any) -> Any:
             network = build(*arguments)
             if threading.current_thread().name.startswith(kind):
-                method = getattr(network, name)
+                owner = network.runtime if kind == "trainer" else network
+                method = getattr(owner, name)
 
                 def failing(*arguments: Any) -> Any:
                     action(next(numbers))
                     return method(*arguments)
 
-                setattr(network, name, failing)
+                setattr(owner, name, failing)
             return network
 
         monkeypatch.setattr(services, "build_thread_network", building)

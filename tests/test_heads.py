@@ -3,6 +3,7 @@ its kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +16,14 @@ from nets import normal
 from refusals import refused
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.networks.distributions import Distribution, make_distribution
+from a3c_exp.engine.distributions import DISTRIBUTIONS, Evaluated
+from a3c_exp.engine.kernels import head_kernel
+from a3c_exp.networks.distributions import (
+    FORBIDDEN,
+    Distribution,
+    Gaussian,
+    make_distribution,
+)
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.initialization import Initializer
 
@@ -45,15 +53,55 @@ def draw(distribution: Distribution) -> tuple[Floats, Array]:
     return parameters, distribution.sample(parameters, np.random.default_rng(3))[0]
 
 
+Evaluate = Callable[[Distribution, Array, Array], Evaluated]
+
+
+def evaluate_by_torch(distribution: Distribution, parameters: Array, actions: Array) -> Evaluated:
+    """The definition, and its derivatives by torch."""
+    leaf = torch.from_numpy(parameters).requires_grad_()
+    log_probs, entropies = distribution.evaluate(leaf, torch.from_numpy(actions))
+
+    def backward(grad_log_probs: Array, grad_entropies: Array) -> Array:
+        gradients = torch.from_numpy(grad_log_probs), torch.from_numpy(grad_entropies)
+        torch.autograd.backward((log_probs, entropies), gradients)
+        assert leaf.grad is not None
+        return leaf.grad.numpy()
+
+    return log_probs.detach().numpy(), entropies.detach().numpy(), backward
+
+
+def evaluate_as_a_run(distribution: Distribution, parameters: Array, actions: Array) -> Evaluated:
+    """The fast form, if there is one."""
+    form = DISTRIBUTIONS.get(type(distribution), evaluate_by_torch)
+    return form(distribution, parameters, actions)
+
+
+@pytest.fixture(params=[evaluate_by_torch, evaluate_as_a_run])
+def evaluate(request: pytest.FixtureRequest) -> Evaluate:
+    """Both forms of an evaluation: tests hold both against torch's own distributions."""
+    form: Evaluate = request.param
+    return form
+
+
+def test_every_fast_form_is_held_against_torch_and_no_subclass_has_that_of_its_parent() -> None:
+    class Own(Gaussian):
+        """A subclass, whose methods may do anything."""
+
+    made = [make_distribution(space) for space in SPACES]
+    made += [make_distribution(Box(-2, 2, (3,)), **settings) for settings in CONTINUOUS]
+    assert DISTRIBUTIONS.keys() <= {type(distribution) for distribution in made}
+    assert Own not in DISTRIBUTIONS
+
+
 class TestDistributions:
     @pytest.mark.parametrize("space", SPACES, ids=str)
     def test_numbers_and_derivatives_are_those_of_torchs_distributions(
-        self, space: gym.Space[Any]
+        self, evaluate: Evaluate, space: gym.Space[Any]
     ) -> None:
         distribution = make_distribution(space)
         parameters, actions = draw(distribution)
         weights, entropy_weights = normal(2, ROWS, seed=4)
-        log_probs, entropy, backward = distribution.evaluate(parameters, actions)
+        log_probs, entropy, backward = evaluate(distribution, parameters, actions)
         grad = backward(weights.copy(), entropy_weights.copy())
 
         tensor = torch.from_numpy(parameters).requires_grad_()
@@ -69,7 +117,7 @@ class TestDistributions:
 
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
     def test_continuous_ones_are_those_of_torch_in_double_precision(
-        self, settings: dict[str, Any]
+        self, evaluate: Evaluate, settings: dict[str, Any]
     ) -> None:
         space = Box(-2, 2, (3,))
         distribution = make_distribution(space, **settings)
@@ -77,7 +125,7 @@ class TestDistributions:
         parameters *= 0.5  # standard deviations below 3
         weights, entropy_weights = normal(2, ROWS, seed=4).astype(np.float64)
 
-        log_probs, entropy, backward = distribution.evaluate(parameters, actions)
+        log_probs, entropy, backward = evaluate(distribution, parameters, actions)
         grad = backward(weights.copy(), entropy_weights.copy())
         tensor = torch.from_numpy(parameters).requires_grad_()
         expected = evaluated_by_torch(space, tensor, torch.from_numpy(actions), **settings)
@@ -90,7 +138,9 @@ class TestDistributions:
         np.testing.assert_allclose(grad, tensor.grad, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
-    def test_sampled_actions_follow_the_density_they_report(self, settings: dict[str, Any]) -> None:
+    def test_sampled_actions_follow_the_density_they_report(
+        self, evaluate: Evaluate, settings: dict[str, Any]
+    ) -> None:
         """1 / density, averaged over samples, is the size of where they lie; an environment gets
         them within its range.
 
@@ -99,7 +149,7 @@ class TestDistributions:
         distribution = make_distribution(Box(3, 7, (1,)), **settings)
         parameters = np.repeat(normal(1, 2), 100_000, 0)
         actions, log_probs = distribution.sample(parameters, np.random.default_rng(3))
-        again, _, _ = distribution.evaluate(parameters, actions)
+        again, _, _ = evaluate(distribution, parameters, actions)
         np.testing.assert_allclose(log_probs, again, atol=1e-4)
         shares = (distribution.to_env(actions)[:, 0] - 3) / 4
         assert shares.min() >= 0 and shares.max() <= 1
@@ -107,13 +157,31 @@ class TestDistributions:
         size = 0.4 if settings.get("continuous") == "beta" else 0.8
         assert (inside / np.exp(log_probs)).mean() == pytest.approx(size, rel=0.02)
 
+    @pytest.mark.parametrize("allowed", [1.0, 0.5], ids=["all", "some"])
+    @pytest.mark.parametrize("space", SPACES, ids=str)
+    def test_sampled_actions_have_the_log_probability_that_the_learner_computes(
+        self, evaluate: Evaluate, space: gym.Space[Any], allowed: float
+    ) -> None:
+        """Else the ratios of PPO and V-trace would drift from 1."""
+        distribution = make_distribution(space)
+        parameters = 3 * normal(200, distribution.size)
+        if isinstance(space, (Discrete, MultiDiscrete)):
+            forbidden = np.random.default_rng(1).random(parameters.shape) > allowed
+            forbidden[:, [0, -1]] = False  # of each choice one is left
+            if isinstance(space, MultiDiscrete):
+                forbidden[:, np.cumsum(space.nvec)[:-1]] = False
+            parameters = np.where(forbidden, FORBIDDEN, parameters)
+        actions, log_probs = distribution.sample(parameters, np.random.default_rng(3))
+        again, _, _ = evaluate(distribution, parameters, actions)
+        np.testing.assert_allclose(log_probs, again, rtol=1e-5, atol=1e-5)
+
     def test_the_greedy_bits_are_the_likelier_ones(self) -> None:
         bits = make_distribution(MultiBinary(2)).mode_for_env(torch.tensor([[0.1, -0.1]]))
         assert bits.tolist() == [[1, 0]]
 
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
     def test_the_greedy_action_is_in_the_middle_of_sampled_ones(
-        self, settings: dict[str, Any]
+        self, evaluate: Evaluate, settings: dict[str, Any]
     ) -> None:
         """The mean, or the median where the two differ: of a squashed Gaussian."""
         distribution = make_distribution(Box(3, 7, (2,)), **settings)
@@ -121,7 +189,7 @@ class TestDistributions:
         repeated = np.repeat(parameters, 40_000, 0)
         actions, log_probs = distribution.sample(repeated, np.random.default_rng(3))
         np.testing.assert_allclose(
-            log_probs, distribution.evaluate(repeated, actions)[0], atol=1e-4
+            log_probs, evaluate(distribution, repeated, actions)[0], atol=1e-4
         )
         in_env = distribution.to_env(actions)
         middle = in_env.mean(0) if settings.get("continuous") == "beta" else np.median(in_env, 0)
@@ -133,7 +201,7 @@ class TestDistributions:
     )
     @pytest.mark.parametrize("size", [1e3, 1e30, np.inf])
     def test_extreme_parameters_give_finite_actions_and_numbers(
-        self, settings: dict[str, Any], size: float
+        self, evaluate: Evaluate, settings: dict[str, Any], size: float
     ) -> None:
         distribution = make_distribution(Box(-1, 1, (2,)), **settings)
         parameters = np.array([[1, -1, 1, -1], [-1, -1, 1, 1]], np.float32) * np.float32(size)
@@ -141,7 +209,7 @@ class TestDistributions:
         in_env = distribution.to_env(actions)
         assert (np.abs(in_env) <= 1).all()
         if np.isfinite(size) and settings["continuous"] == "beta":
-            numbers = distribution.evaluate(parameters, actions)
+            numbers = evaluate(distribution, parameters, actions)
             grad = numbers[2](np.ones(2, np.float32), np.ones(2, np.float32))
             assert all(np.isfinite(each).all() for each in (log_probs, *numbers[:2], grad))
 
@@ -153,14 +221,14 @@ class TestDistributions:
         at_the_bound = -0.5 * 2**2 - 0.5 * np.log(2 * np.pi)
         np.testing.assert_allclose(log_probs[actions[:, 0] == 1], at_the_bound, rtol=1e-5)
 
-    def test_a_dimension_without_room_has_its_only_action(self) -> None:
+    def test_a_dimension_without_room_has_its_only_action(self, evaluate: Evaluate) -> None:
         space = Box(np.array([0.5, -1], np.float32), np.array([0.5, 1], np.float32))
         distribution = make_distribution(space, clip_actions=True)
         parameters = normal(ROWS, 4)
         actions, log_probs = distribution.sample(parameters, np.random.default_rng(0))
         assert (
             np.isfinite(log_probs).all()
-            and np.isfinite(distribution.evaluate(parameters, actions)[0]).all()
+            and np.isfinite(evaluate(distribution, parameters, actions)[0]).all()
         )
         assert all(action in space for action in distribution.to_env(actions))
 
@@ -175,7 +243,7 @@ class TestDistributions:
         ids=str,
     )
     def test_a_deviation_is_bounded_and_its_derivative_leads_back(
-        self, settings: dict[str, Any], signs: list[int]
+        self, evaluate: Evaluate, settings: dict[str, Any], signs: list[int]
     ) -> None:
         """d/dx (w H): beyond a bound it is 0 only if a step against it would lead further out."""
         distribution: Any = make_distribution(Box(-1, 1, (1,)), **settings)
@@ -185,7 +253,7 @@ class TestDistributions:
         np.testing.assert_allclose(std[1:], np.exp([2, 2, -5, -5]), rtol=1e-3)
         no_log_probs = np.zeros(5, np.float32)
         weights = np.array([1, 1, -1, 1, -1], np.float32)
-        grad = distribution.evaluate(parameters, np.zeros((5, 1), np.float32))[2](
+        grad = evaluate(distribution, parameters, np.zeros((5, 1), np.float32))[2](
             no_log_probs, weights
         )[:, 1]
         assert np.sign(grad).tolist() == signs
@@ -206,11 +274,13 @@ class TestDistributions:
         refused(lambda: make_distribution(space, continuous), key, value)
 
     @pytest.mark.parametrize("choices", [3, 1000, 200_000])
-    def test_numbers_of_very_many_choices_are_those_in_double_precision(self, choices: int) -> None:
+    def test_numbers_of_very_many_choices_are_those_in_double_precision(
+        self, evaluate: Evaluate, choices: int
+    ) -> None:
         distribution = make_distribution(Discrete(choices))
         logits = 2 * normal(2, choices)
         actions, log_probs = distribution.sample(logits, np.random.default_rng(0))
-        evaluated, entropy, backward = distribution.evaluate(logits, actions)
+        evaluated, entropy, backward = evaluate(distribution, logits, actions)
         grad = backward(np.ones(2, np.float32), np.ones(2, np.float32))
 
         exact = logits.astype(np.float64)
@@ -219,18 +289,22 @@ class TestDistributions:
         chosen = np.arange(choices) == actions[:, None]
         for found in (log_probs, evaluated):
             np.testing.assert_allclose(found, exact[chosen], atol=3e-6)
-        np.testing.assert_allclose(entropy, exact_entropy, atol=3e-6)
+        np.testing.assert_allclose(entropy, exact_entropy, rtol=1e-6, atol=3e-6)
         np.testing.assert_allclose(
             grad, chosen - np.exp(exact) * (1 + exact + exact_entropy[:, None]), atol=3e-6
         )
         assert log_probs.dtype == evaluated.dtype == entropy.dtype == grad.dtype == np.float32
 
     @pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete([3, 2]), MultiBinary(2)], ids=str)
-    def test_extreme_logits_give_finite_numbers(self, space: gym.Space[Any]) -> None:
+    def test_extreme_logits_give_finite_numbers(
+        self, evaluate: Evaluate, space: gym.Space[Any]
+    ) -> None:
         distribution = make_distribution(space)
         parameters = 1e4 * normal(ROWS, distribution.size)
-        log_probs, entropy, backward = distribution.evaluate(
-            parameters, distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
+        log_probs, entropy, backward = evaluate(
+            distribution,
+            parameters,
+            distribution.mode_for_env(torch.from_numpy(parameters)).numpy(),
         )
         grad = backward(np.ones(ROWS, np.float32), np.ones(ROWS, np.float32))
         assert np.isfinite(grad).all()
@@ -261,7 +335,7 @@ class TestHeads:
             make_drawn_head(space, state_dependent_std, continuous) for _ in range(2)
         )
         features = normal(ROWS, 5)
-        kernel = by_kernel.kernel()
+        kernel = head_kernel(by_kernel)
         parameters = kernel.act_forward(features)
         weights = normal(*parameters.shape, seed=4)
         grad_features = kernel.backward(features, weights.copy())

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from runs import LINUX, QUICK, wait_until
 
-from a3c_exp.common.signals import ENDING
+from a3c_exp.common.signals import ENDING, Interruption, interruptions
 from a3c_exp.run.files import RunOutput
-from a3c_exp.run.interruption import Interruption, interruptions
 
 
 def send(number: int) -> None:

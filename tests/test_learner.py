@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from nets import with_runtime
 from runs import SCRIPTED, config
 from scripted import vector
 from workers import next_event
@@ -18,12 +19,14 @@ from workers import next_event
 from a3c_exp.algorithms import A3C
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Experiment, store_spec
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
 from a3c_exp.core.worker import PARAMETER_NORM_EVERY, Learner
+from a3c_exp.engine.losses import LOSSES
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import ActorCritic, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
 from a3c_exp.returns import Trajectory, VTrace
@@ -46,10 +49,12 @@ def lagging(
 ) -> tuple[Rollout, ActorCritic]:
     """A rollout, and the network that acted, its parameters far from what they were."""
     batch = env()
-    network = kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
-    rng = np.random.default_rng(1)
+    network = with_runtime(
+        kind.build(batch.observation_space, batch.action_space, np.random.default_rng(0))
+    )
+    policy = ActingPolicy(network, np.random.default_rng(1), epsilon)
     small = Gym(id=SCRIPTED, reward_scale=0.01)
-    actor = Actor(batch, network, rng, small, rollout_length=LENGTH, gamma=GAMMA, epsilon=epsilon)
+    actor = Actor(batch, policy, small, rollout_length=LENGTH, gamma=GAMMA)
     actor.collect(START)  # so that the next one begins within episodes
     rollout = actor.collect(START)
     network.vector += (
@@ -127,9 +132,9 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     env: Callable[[], EnvBatch], kind: Network, epsilon: float, vtrace: VTrace
 ) -> None:
     rollout, network = lagging(env, kind, epsilon)
-    with mock.patch.object(A3C, "gradient", autospec=True, side_effect=A3C.gradient) as gradient:
+    with mock.patch.dict(LOSSES, {A3C: mock.Mock(side_effect=LOSSES[A3C])}):
         event = learn(replace(experiment_of(), returns=vtrace), network, rollout)
-    batch = gradient.call_args.args[2]
+        batch = LOSSES[A3C].call_args.args[2]  # type: ignore[attr-defined]
     assert (event.steps, event.updates) == (rollout.transitions, 1)
 
     trajectory = corrected(rollout, network)

@@ -19,7 +19,7 @@ from runs import BACKENDS, BANDIT, CORNERS, CORRIDOR, SMALL_CNN, TARGET, latest,
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.evaluate import load_run
-from a3c_exp.run.trainer import Run
+from a3c_exp.run.session import Run
 
 ADAM = {"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 3e-2}
 SIZES = {"workers": 2, "envs_per_worker": 16, "rollout_length": 8}

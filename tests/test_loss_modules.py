@@ -15,16 +15,18 @@ import pytest
 import torch
 from batches import make_batch
 from gymnasium.spaces import Box, Discrete
-from nets import draw_recurrent_input, normal
+from nets import draw_recurrent_input, normal, with_runtime
 from runs import TARGET, config, train
 from thirdparty import Attention, PredictingA3C, Predictor
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import A3C, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
+from a3c_exp.algorithms import A3C, Algorithm, Batch, Metrics, PolicyOutputs
 from a3c_exp.algorithms.algorithm import RUN_METRICS
 from a3c_exp.common.arrays import Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.modules import network_of
+from a3c_exp.engine.arrays import BatchArrays
+from a3c_exp.engine.losses import LOSSES, loss_gradient
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Lstm, Mlp, Network
 from a3c_exp.networks.composed import EncoderActorCritic
@@ -51,8 +53,10 @@ NETWORKS: dict[str, Network] = {
 
 def build(network: Network, algorithm: Algorithm) -> EncoderActorCritic:
     observations = Box(-1, 1, (4,), np.float32)
-    built = network.build(
-        observations, Discrete(3), np.random.default_rng(1), build_loss=algorithm.build
+    built = with_runtime(
+        network.build(
+            observations, Discrete(3), np.random.default_rng(1), build_loss=algorithm.build
+        )
     )
     assert isinstance(built, EncoderActorCritic)
     return built
@@ -63,9 +67,9 @@ def draw_batch(network: ActorCritic, masked: bool) -> BatchArrays:
     rows = (LENGTH, COUNT)
     rng = np.random.default_rng(2)
     log_probs, values, rewards, advantages, targets = normal(5, *rows)
-    mask = (rng.random(rows) < 0.6).astype(np.float32) if masked else None
+    valid = rng.random(rows) < 0.6 if masked else None
     return replace(
-        make_batch(log_probs, values, advantages, targets, mask),
+        make_batch(log_probs, values, advantages, targets, valid),
         observations=normal(*rows, 4, seed=3),
         actions=rng.integers(0, 3, rows),
         rewards=rewards,
@@ -76,8 +80,10 @@ def draw_batch(network: ActorCritic, masked: bool) -> BatchArrays:
 def gradient(network: ActorCritic, algorithm: Algorithm, batch: BatchArrays) -> Floats:
     """The gradient as a learner makes it."""
     network.gradient.fill(0)
-    outputs, backward = network.evaluate(batch.observations, batch.actions, batch.recurrent_input)
-    backward(algorithm.gradient(outputs, batch, 0.0, network.loss_module)[0])
+    outputs, backward = network.runtime.evaluate(
+        batch.observations, batch.actions, batch.recurrent_input
+    )
+    backward(loss_gradient(algorithm, network.loss_module)(outputs, batch, 0.0)[0])
     found: Floats = network.gradient.copy()
     return found
 
@@ -95,8 +101,8 @@ def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float
     parameters, values = parameters.reshape(LENGTH, COUNT, -1), values.reshape(LENGTH, COUNT)
     valid = (
         torch.ones(batch.shape, dtype=torch.bool)
-        if batch.mask is None
-        else torch.from_numpy(batch.mask != 0)
+        if batch.valid is None
+        else torch.from_numpy(batch.valid)
     )
     policy = torch.distributions.Categorical(logits=parameters)
     log_probs = policy.log_prob(torch.from_numpy(batch.actions))  # type: ignore[no-untyped-call]
@@ -149,8 +155,8 @@ def test_a_loss_may_use_logits_actions_and_observations(masked: bool) -> None:
     batch = draw_batch(network, masked)
     weights = (
         batch.observations[..., 0] > 0
-        if batch.mask is None
-        else (batch.observations[..., 0] > 0) * batch.mask
+        if batch.valid is None
+        else (batch.observations[..., 0] > 0) * batch.valid
     )
     # The cross entropy is -log pi(a | s), which A3C weights by the advantages.
     expected = gradient(
@@ -241,21 +247,21 @@ class Dropping(PredictingA3C):
 
 @dataclass(frozen=True, kw_only=True)
 class Miswritten(A3C):
-    """Derivatives of another loss."""
+    """A loss with the derivatives of another one."""
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         return batch.mean(policy.values**2), {}
 
-    def closed_form(self, *arguments: Any) -> Any:
-        return super().closed_form(*arguments)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Unmasked(A3C):
-    """Derivatives of rows that are no transitions, too."""
+    """A loss with derivatives of rows that are no transitions, too."""
 
-    def closed_form(self, outputs: Any, batch: BatchArrays, progress: float) -> Any:
-        return super().closed_form(outputs, replace(batch, mask=None), progress)
+
+LOSSES[Miswritten] = LOSSES[A3C]
+LOSSES[Unmasked] = lambda algorithm, outputs, batch, progress: LOSSES[A3C](
+    algorithm, outputs, replace(batch, valid=None), progress
+)
 
 
 def refusal(algorithm: str, **settings: Any) -> ConfigError:
@@ -305,7 +311,15 @@ class TestWhatIsRefused:
     def test_a_loss_that_is_another_one_each_time_or_in_its_closed_form(self) -> None:
         assert "another gradient when it is computed again" in refusal("Dropping").problem
         for mistaken in ("Miswritten", "Unmasked"):
-            assert "its closed_form has another gradient" in refusal(mistaken).problem
+            assert "its closed form has another gradient" in refusal(mistaken).problem
+            load_experiment(
+                config(
+                    TARGET,
+                    plugins=PLUGINS,
+                    algorithm={"_target_": f"{HERE}.{mistaken}"},
+                    kernels=False,
+                )
+            )
 
     def test_one_that_needs_features_for_a_whole_actor_critic(self) -> None:
         whole = {"_target_": "thirdparty.Whole"}

@@ -3,7 +3,6 @@ part in them."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +18,20 @@ from hypothesis.extra.numpy import arrays as drawn_arrays
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, BatchArrays, Metrics, PolicyOutputs
-from a3c_exp.algorithms.algorithm import differentiate, has_closed_form
-from a3c_exp.algorithms.batch import explained_variance
-from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.networks import NetworkOutputs
+from a3c_exp.algorithms import (
+    A3C,
+    PPO,
+    Algorithm,
+    Batch,
+    Metrics,
+    NStepQ,
+    OneStepQ,
+    PolicyOutputs,
+    Sarsa,
+)
+from a3c_exp.common.arrays import Array, Bools, Floats
+from a3c_exp.engine.arrays import BatchArrays, NetworkOutputs, explained_variance
+from a3c_exp.engine.losses import LOSSES, batch_of, differentiate, loss_gradient
 from a3c_exp.schedules import Linear, value
 
 Wide = NDArray[np.float64]
@@ -31,7 +39,7 @@ Wide = NDArray[np.float64]
 FEATURES = 3
 FALLING = Linear(start=0.3, end=0.1)
 
-LOSSES: dict[str, A3C | PPO] = {
+POLICY_LOSSES: dict[str, A3C | PPO] = {
     "a3c": A3C(value_coefficient=0.25, entropy_coefficient=0.1),
     "a3c, sum": A3C(reduction="sum", entropy_coefficient=-0.1),
     "a3c, normalized, sum": A3C(normalize_advantages=True, reduction="sum"),
@@ -40,6 +48,11 @@ LOSSES: dict[str, A3C | PPO] = {
     "ppo, another weight": PPO(value_coefficient=2.0),
     "ppo, schedules": PPO(clip=FALLING, entropy_coefficient=FALLING),
     "ppo, target": PPO(target_kl=0.05, normalize_advantages=False),
+}
+ALL_LOSSES: dict[str, Algorithm] = POLICY_LOSSES | {
+    "n-step q": NStepQ(),
+    "one-step q, mean": OneStepQ(reduction="mean"),
+    "sarsa": Sarsa(),
 }
 
 
@@ -66,15 +79,28 @@ def samples(draw: st.DrawFn) -> tuple[NetworkOutputs, BatchArrays]:
     advantages = (shift + normal()).astype(np.float32)
     if draw(st.booleans()):
         advantages = np.full(shape, advantages[0, 0])
-    mask = None if share is None else (rng.random(shape) < share).astype(np.float32)
+    valid = None if share is None else rng.random(shape) < share
     outputs = NetworkOutputs(
         (log_probs + spread * normal()).astype(np.float32),
         np.abs(normal()),
         (values + spread * normal()).astype(np.float32),
         normal(FEATURES),
     )
-    batch = make_batch(log_probs, values, advantages, targets, mask)
+    batch = make_batch(log_probs, values, advantages, targets, valid)
     return outputs, replace(batch, rewards=normal())
+
+
+def transitions_of(batch: BatchArrays) -> Bools:
+    return np.ones(batch.shape, np.bool_) if batch.valid is None else batch.valid
+
+
+def policy_of(outputs: NetworkOutputs, batch: Batch, module: nn.Module | None) -> PolicyOutputs:
+    """The outputs as a loss is given them, where every row is a transition."""
+    names = ("log_probs", "entropy", "values")
+    leaves = {
+        name: torch.from_numpy(getattr(outputs, name)).clone().requires_grad_() for name in names
+    }
+    return PolicyOutputs(batch, **leaves, module=module)
 
 
 def wide(*arrays: Floats) -> list[Wide]:
@@ -82,10 +108,10 @@ def wide(*arrays: Floats) -> list[Wide]:
 
 
 def kinks(
-    algorithm: A3C | PPO, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+    algorithm: Algorithm, outputs: NetworkOutputs, batch: BatchArrays, progress: float
 ) -> Wide:
     """The distances from the places at which the loss has no derivative."""
-    if isinstance(algorithm, A3C):
+    if not isinstance(algorithm, PPO):
         return np.ones(1)
     now, before = wide(outputs.log_probs, batch.log_probs)
     distances: Wide = np.abs(np.abs(np.exp(now - before) - 1) - value(algorithm.clip, progress))
@@ -97,7 +123,7 @@ def formula(
 ) -> tuple[float, dict[str, float]]:
     """The loss and its metrics in float64, as the classes have them in their docstrings."""
     log_probs, entropy, values = outputs
-    rows = np.ones(batch.shape, np.bool_) if batch.mask is None else batch.mask != 0
+    rows = transitions_of(batch)
     count = max(int(rows.sum()), 1)
     old_log_probs, advantages, targets = wide(batch.log_probs, batch.advantages, batch.targets)
     if algorithm.normalize_advantages and rows.any():
@@ -132,17 +158,17 @@ def assert_close(one: NDArray[Any], other: NDArray[Any], rtol: float) -> None:
 # ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", LOSSES.values(), ids=LOSSES)
 class TestDerivatives:
+    @pytest.mark.parametrize("algorithm", ALL_LOSSES.values(), ids=ALL_LOSSES)
     @settings(max_examples=40)
     @given(samples(), st.sampled_from([0.0, 0.4, 1.0]))
     def test_the_closed_form_is_what_torch_finds(
-        self, algorithm: A3C | PPO, sample: tuple[NetworkOutputs, BatchArrays], progress: float
+        self, algorithm: Algorithm, sample: tuple[NetworkOutputs, BatchArrays], progress: float
     ) -> None:
         outputs, batch = sample
         assume(kinks(algorithm, outputs, batch, progress).min() > 1e-4)
-        by_hand, metrics = algorithm.closed_form(outputs, batch, progress)
-        by_torch, torch_metrics = differentiate(algorithm, outputs, batch, progress)
+        by_hand, metrics = LOSSES[type(algorithm)](algorithm, outputs, batch, progress)
+        by_torch, torch_metrics = differentiate(algorithm, None, outputs, batch, progress)
         for one, other in zip(parts(by_hand), parts(by_torch), strict=True):
             assert one.dtype == other.dtype == np.float32
             assert_close(one, other, 1e-5)
@@ -150,6 +176,11 @@ class TestDerivatives:
         assert metrics == pytest.approx(torch_metrics, rel=1e-4, abs=1e-5)
         assert all(type(number) is float for number in (*metrics.values(), *torch_metrics.values()))
 
+    def test_every_closed_form_is_held_against_torch(self) -> None:
+        shipped = {cls for cls in LOSSES if cls.__module__.startswith("a3c_exp.")}
+        assert shipped == {type(algorithm) for algorithm in ALL_LOSSES.values()}
+
+    @pytest.mark.parametrize("algorithm", POLICY_LOSSES.values(), ids=POLICY_LOSSES)
     @settings(max_examples=20)
     @given(samples(), st.sampled_from([0.0, 0.4, 1.0]))
     def test_the_loss_and_its_metrics_are_those_of_the_formula(
@@ -159,13 +190,12 @@ class TestDerivatives:
         is."""
         outputs, arrays = sample
         assume(kinks(algorithm, outputs, arrays, progress).min() > 1e-4)
-        batch = Batch(arrays)
-        loss, _ = algorithm.loss(PolicyOutputs(outputs, batch, None), batch, progress)
+        batch = batch_of(arrays)
+        loss, _ = algorithm.loss(policy_of(outputs, batch, None), batch, progress)
         expected, metrics = formula(algorithm, wide(*parts(outputs)), arrays, progress)
         assert float(loss.detach()) == pytest.approx(expected, rel=1e-4, abs=1e-3)
-        assert algorithm.closed_form(outputs, arrays, progress)[1] == pytest.approx(
-            metrics, rel=1e-4, abs=1e-3
-        )
+        by_hand = LOSSES[type(algorithm)](algorithm, outputs, arrays, progress)[1]
+        assert by_hand == pytest.approx(metrics, rel=1e-4, abs=1e-3)
 
 
 # -- subclasses
@@ -181,16 +211,25 @@ class Doubled(A3C):
         return 2 * loss, {**metrics, "doubled": 1.0}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Renamed(A3C):
+    """The same loss, in a class of its own."""
+
+
 class TestSubclasses:
     def test_one_with_a_loss_of_its_own_has_its_own_derivatives(self) -> None:
         """Not the closed form of its parent, which is that of another loss."""
         outputs, batch = drawn()
-        gradient, metrics = Doubled().gradient(outputs, batch, 0.0)
-        for one, other in zip(
-            parts(gradient), parts(A3C().gradient(outputs, batch, 0.0)[0]), strict=True
-        ):
+        gradient, metrics = loss_gradient(Doubled(), None)(outputs, batch, 0.0)
+        of_parent, _ = loss_gradient(A3C(), None)(outputs, batch, 0.0)
+        for one, other in zip(parts(gradient), parts(of_parent), strict=True):
             np.testing.assert_allclose(one, 2 * other, rtol=1e-5, atol=1e-7)
-        assert not has_closed_form(Doubled) and "doubled" in metrics
+        assert "doubled" in metrics
+
+    def test_none_has_the_closed_form_of_its_parent(self) -> None:
+        assert Doubled not in LOSSES and Renamed not in LOSSES
+        for algorithm in (Doubled(), Renamed()):
+            assert loss_gradient(algorithm, None).func is differentiate  # type: ignore[attr-defined]
 
 
 # -- losses of a user's own
@@ -234,13 +273,13 @@ def drawn(
 ) -> tuple[NetworkOutputs, BatchArrays]:
     """Outputs with features, and a batch, some of whose rows are no transitions."""
     rng = np.random.default_rng(4)
-    log_probs, values, advantages, targets, rewards, mask = rng.standard_normal((6, *shape)).astype(
+    log_probs, values, advantages, targets, rewards, lots = rng.standard_normal((6, *shape)).astype(
         np.float32
     )
     entropy, new_values = rng.standard_normal((2, *shape)).astype(np.float32)
     features = rng.standard_normal((*shape, FEATURES)).astype(np.float32)
     outputs = NetworkOutputs(log_probs + np.float32(0.3), entropy, new_values, features)
-    rows = (mask > -0.5).astype(np.float32) if masked else None
+    rows = lots > -0.5 if masked else None
     return outputs, replace(
         make_batch(log_probs, values, advantages, targets, rows), rewards=rewards
     )
@@ -255,7 +294,7 @@ def soiled(
     def soil(record: Any, *names: str) -> Any:
         arrays = {name: getattr(record, name).copy() for name in names}
         for array in arrays.values():
-            array[batch.mask == 0] = garbage
+            array[~transitions_of(batch)] = garbage
         return replace(record, **arrays)
 
     names = ("log_probs", "values", "rewards", "advantages", "targets")
@@ -273,7 +312,7 @@ def differentiated(
     """The derivatives by all outputs and by the parameters of the loss's module, and the
     metrics."""
     own = module()
-    gradient, metrics = algorithm.gradient(*sample, 0.5, own)
+    gradient, metrics = loss_gradient(algorithm, own)(*sample, 0.5)
     by_features = (
         np.zeros_like(sample[0].features) if gradient.features is None else gradient.features
     )
@@ -291,38 +330,60 @@ class TestRowsThatAreNoTransitions:
     ) -> None:
         algorithm = OneTerm(term=term, summed=summed)
         sample = drawn()
-        mask = sample[1].mask
-        assert mask is not None and 0 < mask.sum() < mask.size
+        valid = transitions_of(sample[1])
+        assert 0 < valid.sum() < valid.size
         one, metrics = differentiated(algorithm, sample)
         other, same_metrics = differentiated(algorithm, soiled(sample, garbage))
         assert metrics == same_metrics and all(map(math.isfinite, metrics.values()))
         for by, and_by in zip(one, other, strict=True):
             np.testing.assert_array_equal(by, and_by)
             assert np.isfinite(by).all()
-        assert not any(by[mask == 0].any() for by in one[:4])
+        assert not any(by[~valid].any() for by in one[:4])
 
-    @pytest.mark.parametrize("algorithm", LOSSES.values(), ids=LOSSES)
+    @pytest.mark.parametrize("algorithm", ALL_LOSSES.values(), ids=ALL_LOSSES)
     @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
+    @pytest.mark.parametrize("kernels", [True, False])
     @np.errstate(over="ignore", invalid="ignore")  # as in a worker
-    def test_nor_for_the_losses_here(self, algorithm: A3C | PPO, garbage: float) -> None:
-        for derive in (algorithm.closed_form, functools.partial(differentiate, algorithm)):
-            (one, metrics), (other, same_metrics) = (
-                derive(*sample, 0.5) for sample in (drawn(), soiled(drawn(), garbage))
-            )
-            assert metrics == same_metrics
-            for by, and_by in zip(parts(one), parts(other), strict=True):
-                np.testing.assert_array_equal(by, and_by)
-                assert not by[drawn()[1].mask == 0].any()
+    def test_nor_for_the_losses_here(
+        self, algorithm: Algorithm, garbage: float, kernels: bool
+    ) -> None:
+        derive = loss_gradient(algorithm, None, kernels)
+        one, metrics = derive(*drawn(), 0.5)
+        other, same_metrics = derive(*soiled(drawn(), garbage), 0.5)
+        assert metrics == same_metrics
+        for by, and_by in zip(parts(one), parts(other), strict=True):
+            np.testing.assert_array_equal(by, and_by)
+            assert not by[~transitions_of(drawn()[1])].any()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched(A3C):
+    """A3C that keeps what it is given."""
+
+    seen: list[PolicyOutputs]
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        self.seen.append(policy)
+        return super().loss(policy, batch, progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logarithm(Algorithm):
+    """The mean of a linear function of ln V(s)."""
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        assert policy.module is not None
+        return batch.mean(policy.module(policy.values.log()[..., None])[..., 0]), {}
 
 
 class TestWhatALossIsGiven:
     @pytest.mark.parametrize("masked", [False, True])
     def test_numbers_of_the_batch_are_those_of_its_transitions(self, masked: bool) -> None:
         _, arrays = drawn(masked=masked)
-        batch = Batch(arrays)
-        rows = np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
-        assert batch.mask.dtype == torch.bool and batch.count == rows.sum()
-        np.testing.assert_array_equal(batch.mask, rows)
+        batch = batch_of(arrays)
+        rows = transitions_of(arrays)
+        assert batch.valid.dtype == torch.bool and batch.count == rows.sum()
+        np.testing.assert_array_equal(batch.valid, rows)
         for name in ("advantages", "targets", "log_probs", "values", "rewards"):
             tensor: Tensor = getattr(batch, name)
             assert tensor.dtype == torch.float32 and not tensor.requires_grad
@@ -341,8 +402,10 @@ class TestWhatALossIsGiven:
     @pytest.mark.parametrize("masked", [False, True])
     def test_ratios_and_the_divergence_are_by_definition(self, masked: bool) -> None:
         outputs, arrays = drawn(masked=masked)
-        policy = PolicyOutputs(outputs, Batch(arrays), None)
-        rows = np.ones(arrays.shape, np.bool_) if arrays.mask is None else arrays.mask != 0
+        seen: list[PolicyOutputs] = []
+        loss_gradient(Watched(seen=seen), None)(outputs, arrays, 0.0)
+        [policy] = seen
+        rows = transitions_of(arrays)
         difference = (outputs.log_probs.astype(np.float64) - arrays.log_probs)[rows]
         ratio = np.exp(difference)
         np.testing.assert_allclose(policy.log_ratio.detach().numpy()[rows], difference, atol=1e-6)
@@ -357,33 +420,27 @@ class TestWhatALossIsGiven:
         of a module."""
         outputs, arrays = drawn(masked=True)
         outputs = replace(outputs, values=np.abs(outputs.values) + 1)
-        batch = Batch(arrays)
         scale = nn.Linear(1, 1)
-        policy = PolicyOutputs(outputs, batch, scale)
-        torch.autograd.backward(batch.mean(scale(policy.values.log()[..., None])[..., 0]))
+        gradient, _ = loss_gradient(Logarithm(), scale)(outputs, arrays, 0.0)
         assert scale.weight.grad is not None and scale.weight.grad.isfinite().all()
-        values = policy.gradients().values
-        assert np.isfinite(values).all()
-        assert arrays.mask is not None and not values[arrays.mask == 0].any()
+        assert np.isfinite(gradient.values).all()
+        assert not gradient.values[~transitions_of(arrays)].any()
 
     @pytest.mark.parametrize("masked", [True, False])
     def test_a_mean_of_numbers_that_are_not_one_a_transition_is_refused(self, masked: bool) -> None:
         arrays = make_batch(*np.zeros((4, 3, 2), np.float32))
-        batch = Batch(
-            replace(arrays, mask=np.array([[1, 1], [1, 1], [1, 0]], np.float32))
-            if masked
-            else arrays
-        )
+        valid = np.array([[1, 1], [1, 1], [1, 0]], np.bool_)
+        batch = batch_of(replace(arrays, valid=valid) if masked else arrays)
         for wrong in (torch.zeros(2), torch.zeros(()), torch.zeros(3, 2, 1)):
             with pytest.raises(ValueError, match=r"must be \[3, 2\]"):
                 batch.mean(wrong)
 
     def test_the_mean_of_no_transition_is_0(self) -> None:
         _, arrays = drawn()
-        batch = Batch(replace(arrays, mask=np.zeros(arrays.shape, np.float32)))
+        batch = batch_of(replace(arrays, valid=np.zeros(arrays.shape, np.bool_)))
         ones = torch.ones(arrays.shape)
         assert (batch.count, float(batch.sum(ones)), float(batch.mean(ones))) == (1, 0.0, 0.0)
-        assert not batch.mask.any() and torch.isfinite(batch.normalize(ones)).all()
+        assert not batch.valid.any() and torch.isfinite(batch.normalize(ones)).all()
 
 
 @pytest.mark.parametrize("advantage", [3.0, -0.4427041, 0.1, -50.3])
@@ -392,9 +449,8 @@ def test_equal_advantages_normalize_to_nothing(advantage: float) -> None:
     were drawn."""
     one = np.zeros((512, 1), np.float32)
     y = make_batch(one, one, one + np.float32(advantage), one)
-    by, _ = A3C(normalize_advantages=True, reduction="sum").gradient(
-        NetworkOutputs(one, one, one), y, 0.0
-    )
+    algorithm = A3C(normalize_advantages=True, reduction="sum")
+    by, _ = loss_gradient(algorithm, None)(NetworkOutputs(one, one, one), y, 0.0)
     np.testing.assert_allclose(by.log_probs, 0, atol=1e-6)
 
 
@@ -415,9 +471,9 @@ def test_it_is_undefined_where_targets_do_not_vary(same: float) -> None:
 def test_rows_that_do_not_count_are_left_out() -> None:
     values = floats(1, 99, 2, 5)
     targets = floats(1, 7, 2, 5)
-    mask = floats(1, 0, 1, 1)
-    assert explained_variance(values, targets, mask) == 1
-    assert math.isnan(explained_variance(values, targets, 0 * mask))
+    valid = floats(1, 0, 1, 1) > 0
+    assert explained_variance(values, targets, valid) == 1
+    assert math.isnan(explained_variance(values, targets, ~valid & valid))
 
 
 @given(

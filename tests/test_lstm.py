@@ -13,13 +13,15 @@ from runs import SCRIPTED
 from torch import Tensor
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.rollout import Actor
 from a3c_exp.core.store import Snapshot
+from a3c_exp.engine.lstm import LstmKernel
 from a3c_exp.envs import Gym
 from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.initialization import Initializer
-from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
+from a3c_exp.networks.recurrent import LstmCore, RecurrentInput
 
 SPACE = Box(-1, 1, (4,))
 T = 9
@@ -96,7 +98,8 @@ def make_actor(count: int, vectorized: bool, **kwargs: Any) -> tuple[ActorCritic
     network = build()
     game = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized)
     env = game.make(count, list(range(count)))
-    return network, Actor(env, network, np.random.default_rng(0), game, rollout_length=7, gamma=0.9)
+    policy = ActingPolicy(network, np.random.default_rng(0))
+    return network, Actor(env, policy, game, rollout_length=7, gamma=0.9)
 
 
 class TestTheNextValueOfARow:
@@ -113,7 +116,7 @@ class TestTheNextValueOfARow:
         rollouts = [actor.collect(START) for _ in range(5)]
         assert vectorized != all(rollout.valid.all() for rollout in rollouts)
         for rollout in rollouts:
-            again, _ = network.evaluate(
+            again, _ = network.runtime.evaluate(
                 rollout.observations, rollout.actions, rollout.recurrent_input
             )
             np.testing.assert_allclose(

@@ -17,11 +17,11 @@ from nets import make_network
 from torch import nn
 
 from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.engine.check_network import verify
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, Impala, cnn
 from a3c_exp.networks.cnn import multiplies_bfloat16, to_format
 from a3c_exp.networks.inputs import LEAST_FOR_CNN, ImageLayout
-from a3c_exp.networks.verification import verify
 
 ATARI = Box(0, 255, (4, 84, 84), np.uint8)
 SMALL = Box(0, 255, (2, 20, 18), np.uint8)
@@ -192,7 +192,7 @@ def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
         monkeypatch.setattr(cnn, "CHUNK_BYTES", chunk)
         parameters, values, _ = network.act_forward(images)
         actions, log_probs = network.distribution.sample(parameters, np.random.default_rng(3))
-        again, _ = network.evaluate(images[None], actions[None])
+        again, _ = network.runtime.evaluate(images[None], actions[None])
         np.testing.assert_allclose(again.values[0], values, atol=1e-5)
         np.testing.assert_allclose(network.values(images), values, atol=1e-5)
         np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)

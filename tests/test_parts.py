@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector.utils import batch_space
-from nets import by_torch
+from nets import by_torch, with_runtime
 from refusals import refused
 from runs import drain, same
 
@@ -23,11 +23,12 @@ from a3c_exp.core.normalization import (
     Normalizer,
     measure_stats,
 )
+from a3c_exp.engine.arrays import OutputGradients
 from a3c_exp.envs import EnvError, SyncEnvBatch, VectorEnvBatch
 from a3c_exp.envs.answers import AnswerCheck
 from a3c_exp.envs.parts import MaskFromInfo, PartsBox, sample_action
 from a3c_exp.envs.spaces import encoder
-from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec, OutputGradients
+from a3c_exp.networks import DictEncoder, EncoderNetwork, Mlp, ModuleSpec
 from a3c_exp.networks.distributions import FORBIDDEN, Categorical
 from a3c_exp.networks.inputs import ObservationInput
 
@@ -401,7 +402,7 @@ class TestMask:
         check = AnswerCheck(Dict({"vector": Box(-1, 1, (3,)), "action_mask": MultiBinary(4)}))
         space = check.box
         described = EncoderNetwork(encoder=ModuleSpec(network), policy_gain=1.0)
-        built = described.build(space, actions, np.random.default_rng(0))
+        built = with_runtime(described.build(space, actions, np.random.default_rng(0)))
         built = by_torch(built) if of_torch else built
         mask = np.array([[1, 0, 0, 1], [0, 1, 1, 1], [1, 0, 1, 0]], np.int8)
         rows = check.batch(
@@ -420,7 +421,7 @@ class TestMask:
             np.testing.assert_allclose(
                 built(torch.from_numpy(rows))[0].numpy(), parameters, rtol=1e-5
             )
-        outputs, backward = built.evaluate(rows[None], chosen[None])
+        outputs, backward = built.runtime.evaluate(rows[None], chosen[None])
         assert np.isfinite(outputs.log_probs).all() and (outputs.entropy >= 0).all()
         ones = np.ones((1, 3), np.float32)
         backward(OutputGradients(ones, ones, ones))

@@ -23,8 +23,9 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.experiment import build_network
 from a3c_exp.core.normalization import NormalizedObservations
+from a3c_exp.engine.arrays import OutputGradients
 from a3c_exp.errors import ConfigError
-from a3c_exp.networks import Cnn, OutputGradients
+from a3c_exp.networks import Cnn
 from a3c_exp.networks.inputs import ImageLayout
 from a3c_exp.run.policy import Policy
 
@@ -78,7 +79,7 @@ def test_pixels_less_their_mean_over_their_deviation_enter_the_network(
     actions = np.zeros((1, len(images)), np.int64)
     found = []
     for one, observations in ((network, images), (plain, scaled(images, each))):
-        outputs, add_gradient = one.evaluate(observations[None], actions)
+        outputs, add_gradient = one.runtime.evaluate(observations[None], actions)
         ones = np.ones_like(outputs.values)
         add_gradient(OutputGradients(log_probs=ones, entropy=0 * ones, values=ones))
         found.append(

@@ -14,15 +14,16 @@ from refusals import refused
 from runs import BANDIT, CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, config, drain
 from workers import LSTM, events_of, make_workers, next_event, ppo_config
 
-from a3c_exp.algorithms import PPO, BatchArrays
+from a3c_exp.algorithms import PPO
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import build_network
 from a3c_exp.core.rollout import Actor, Rollout, episode_boundaries
 from a3c_exp.core.store import Snapshot
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker
+from a3c_exp.engine.arrays import BatchArrays, NetworkOutputs
+from a3c_exp.engine.losses import loss_gradient
 from a3c_exp.errors import RunError
-from a3c_exp.networks import NetworkOutputs
 
 MLP = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": [16]}
 START = Snapshot(version=0, steps=0, normalizer=None)
@@ -294,9 +295,8 @@ def test_a_ratio_beyond_the_clip_range_goes_no_farther_but_may_come_back(
 ) -> None:
     cell = np.ones((1, 1), np.float32)
     x = NetworkOutputs(log_ratio * cell, cell, cell)
-    by, _ = PPO(normalize_advantages=False).gradient(
-        x, make_batch(0 * cell, cell, advantage * cell, cell), 0.0
-    )
+    batch = make_batch(0 * cell, cell, advantage * cell, cell)
+    by, _ = loss_gradient(PPO(normalize_advantages=False), None)(x, batch, 0.0)
     assert np.isfinite(by.log_probs).all()
     assert bool(by.log_probs.any()) is learns
 

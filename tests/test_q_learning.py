@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from nets import VECTORS, by_torch, normal
+from nets import VECTORS, by_torch, normal, with_runtime
 from refusals import Refuses, refused
 from runs import BANDIT, CORRIDOR, QUICK, config, train
 from runs import make_store as store_of
@@ -22,7 +22,8 @@ from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.modules import network_of
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.worker import Worker
-from a3c_exp.networks import ActorCritic, Cnn, Mlp, OutputGradients
+from a3c_exp.engine.arrays import OutputGradients
+from a3c_exp.networks import ActorCritic, Cnn, Mlp
 from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.distributions import Greedy
 from a3c_exp.optimizers import SGD, Adam, Optimizer, RMSProp, TorchOptimizer
@@ -215,7 +216,8 @@ def read(store: Any) -> Array:
 def make_q_network() -> ActorCritic:
     """Values of three actions, by two layers."""
     network = network_of(Mlp, {"hidden_sizes": (8,), "init": "orthogonal"})
-    return network.build(VECTORS, Discrete(3), np.random.default_rng(1), action_values=True)
+    rng = np.random.default_rng(1)
+    return with_runtime(network.build(VECTORS, Discrete(3), rng, action_values=True))
 
 
 def test_kernels_and_torch_compute_the_same_and_no_gradient_reaches_the_target_network() -> None:
@@ -226,7 +228,7 @@ def test_kernels_and_torch_compute_the_same_and_no_gradient_reaches_the_target_n
     actions = np.array([[0, 2], [1, 1], [2, 0]])
     weights = normal(3, 2, seed=2)
     for network in (numpy_network, torch_network):
-        outputs, add_gradient = network.evaluate(rows, actions)
+        outputs, add_gradient = network.runtime.evaluate(rows, actions)
         parameters, values, _ = network.act_forward(rows[0])
         np.testing.assert_allclose(outputs.values[0], parameters[[0, 1], actions[0]], rtol=1e-5)
         np.testing.assert_allclose(values, parameters[:, 3:].max(1), rtol=1e-6)
@@ -248,7 +250,8 @@ def test_the_target_network_begins_as_a_copy() -> None:
 def test_the_target_network_scales_pictures_as_the_other_does() -> None:
     pictures = Box(0, 255, (8, 8, 3), np.uint8)
     network = network_of(Cnn, {"layers": ((4, 3, 1),), "features_dim": 8})
-    built = network.build(pictures, Discrete(3), np.random.default_rng(1), action_values=True)
+    rng = np.random.default_rng(1)
+    built = with_runtime(network.build(pictures, Discrete(3), rng, action_values=True))
     built.normalize_pixels(np.array(100, np.float32), np.array(0.1, np.float32))
     parameters, _, _ = built.act_forward(
         np.random.default_rng(2).integers(0, 256, (4, 8, 8, 3), np.uint8)

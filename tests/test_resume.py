@@ -18,9 +18,9 @@ from a3c_exp.__main__ import main
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import FolderError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.callbacks import ProgressLine
 from a3c_exp.run.files import exclusive_folder
-from a3c_exp.run.trainer import Run, Trainer
+from a3c_exp.run.recorders.progress_line import ProgressLine
+from a3c_exp.run.session import Run, Session
 
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
 NORMALIZED = {
@@ -153,7 +153,7 @@ class TestFiles:
         train(tmp_path)
         assert (tmp_path / "summary.json").exists()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Trainer, "run", Mock(side_effect=KeyboardInterrupt))
+            patch.setattr(Session, "run", Mock(side_effect=KeyboardInterrupt))
             resume(tmp_path, total_steps=320)
         assert not (tmp_path / "summary.json").exists()
 

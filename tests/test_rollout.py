@@ -12,6 +12,7 @@ from runs import SCRIPTED
 from scripted import Changed, Scripted
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.core.acting import ActingPolicy
 from a3c_exp.core.normalization import (
     NormalizedObservations,
     Normalizer,
@@ -32,9 +33,9 @@ def value(observations: Array) -> Array:
     return result
 
 
-def policy() -> FixedPolicy:
+def policy() -> ActingPolicy:
     """A policy whose actions are 1 and 0 in turn."""
-    return FixedPolicy(lambda step: step % 2, value)
+    return ActingPolicy(FixedPolicy(lambda step: step % 2, value), np.random.default_rng(0))
 
 
 def make_actor(
@@ -47,7 +48,7 @@ def make_actor(
     }
     game = Gym(id=SCRIPTED, vectorized=vectorized, kwargs=kwargs, **rewards)
     env = game.make(count, list(range(count)))
-    return Actor(env, policy(), np.random.default_rng(0), game, rollout_length=length, gamma=0.5)
+    return Actor(env, policy(), game, rollout_length=length, gamma=0.5)
 
 
 def collect(actor: Actor, steps: int = 0, normalizer: Normalizer | None = None) -> Rollout:
@@ -206,9 +207,7 @@ def test_a_lost_life_ends_the_learned_episode_and_not_the_reported_one() -> None
 
     game = Gym(id=SCRIPTED, kwargs={"lengths": (3,)})
     lives: Any = Changed(game.make(2, [0, 0]), lose_a_life)
-    rollout = collect(
-        Actor(lives, policy(), np.random.default_rng(0), game, rollout_length=14, gamma=0.5)
-    )
+    rollout = collect(Actor(lives, policy(), game, rollout_length=14, gamma=0.5))
     for env in range(2):
         assert np.flatnonzero(rollout.terminated[:6, env]).tolist() == [2, 5]
         assert not rollout.next_values[rollout.terminated[:, env], env].any()

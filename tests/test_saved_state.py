@@ -24,9 +24,9 @@ from a3c_exp.config.builder import build_experiment
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.callbacks import Checkpoints
 from a3c_exp.run.checkpoint import load_latest, load_state
 from a3c_exp.run.files import RunOutput
+from a3c_exp.run.recorders.checkpoints import Checkpoints
 
 RUN: dict[str, Any] = {"total_steps": 64, "env__normalize_observations": True}
 
@@ -243,7 +243,10 @@ def test_a_best_checkpoint_that_could_not_be_written_leaves_the_latest(tmp_path:
     settings = build_experiment(config(checkpoint={"keep": "best"}))
     output = RunOutput(tmp_path)
     output.unwritten.add("best.ckpt")
-    run: Any = SimpleNamespace(experiment=settings, folder=tmp_path, steps=160, output=output)
+    network = SimpleNamespace(constants=dict)
+    run: Any = SimpleNamespace(
+        experiment=settings, folder=tmp_path, steps=160, output=output, network=network
+    )
     Checkpoints(run).close(finished=True)
     assert names(tmp_path) == ["best.ckpt", "latest.ckpt"]
 

@@ -21,6 +21,7 @@ from a3c_exp.backends.supervision import (
 from a3c_exp.backends.threads import ThreadSource
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, STEPPING, StallWatch, inactivity
+from a3c_exp.ending import StopReason
 from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
 
@@ -137,7 +138,7 @@ class TestRestarts:
         restarts = made()
         contribute(restarts, 1)
         with pytest.raises(RunError, match=r"^diverged$") as caught:
-            restarts.on_failure(1, 1, failed("worker 1", RunError("diverged", "stalled")))
+            restarts.on_failure(1, 1, failed("worker 1", RunError("diverged", StopReason.STALLED)))
         assert caught.value.reason == "stalled"
 
     def test_an_environments_error_is_counted_and_its_worker_replaced(self) -> None:

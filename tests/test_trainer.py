@@ -30,9 +30,9 @@ from a3c_exp.core.callback import EvalResult
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
-from a3c_exp.run.evaluations import Evaluations
 from a3c_exp.run.policy import Policy, evaluate_policy
-from a3c_exp.run.trainer import Run
+from a3c_exp.run.recorders.evaluations import Evaluations
+from a3c_exp.run.session import Run
 
 # What the curves are called, as everybody's dashboards know them.
 CURVES = """

@@ -29,10 +29,10 @@ from user_modules import (
     Tied,
 )
 
+from a3c_exp.engine.check_network import verify
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, DictEncoder, Mlp
 from a3c_exp.networks.recurrent import RecurrentInput
-from a3c_exp.networks.verification import verify
 
 PICTURES = Box(0, 255, (8, 9, 3), np.uint8)
 BOX = Box(-2, 2, (2,))
@@ -213,7 +213,9 @@ class TestAWholeActorCritic:
         network = verified(Plain, VECTORS, space)
         assert not network.recurrent and network.initial_state(3) is None
         assert list(network.param_slices) == ["network"]
-        assert network.runtime.description == "torch computes the network"
+        assert network.runtime.description == (
+            "kernels: numpy, but torch for the network (a whole actor-critic)"
+        )
         compare_gradients(network, normal(3, 2, 4), space)
 
     def test_is_given_the_spaces_that_its_constructor_asks_for(self) -> None:

@@ -20,7 +20,7 @@ from runs import LINUX, latest, train, wait_until
 
 import a3c_exp
 from a3c_exp.backends.messages import GRACE_SECONDS
-from a3c_exp.run.trainer import Run
+from a3c_exp.run.session import Run
 
 pytestmark = LINUX
 LATE = 5.0
@@ -67,7 +67,7 @@ def test_a_stopped_worker(
 ) -> None:
     """A checkpoint that is asked for comes, and the first Ctrl-C, or the rule of a stop, ends the
     run."""
-    monkeypatch.setattr("a3c_exp.run.trainer.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("a3c_exp.run.open_run.PATIENCE_SECONDS", 0.5)
     limited = "stop__max_seconds" in settings
     file = tmp_path / "checkpoints" / "latest.ckpt"
     asked: list[float] = []

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from a3c_exp.algorithms import A3C, Batch, Metrics, PolicyOutputs
+from a3c_exp.engine.arrays import BatchArrays, NetworkOutputs
+from a3c_exp.engine.losses import LOSSES, LossGradient
 
 
 class Attention(nn.Module):
@@ -114,3 +116,18 @@ class PredictingA3C(A3C):
             "reward_loss": error,
             "coefficient": coefficient,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByHand(A3C):
+    """The loss of A3C, with a closed form that says so."""
+
+
+def by_hand(
+    algorithm: ByHand, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+) -> LossGradient:
+    gradient, metrics = LOSSES[A3C](algorithm, outputs, batch, progress)
+    return gradient, metrics | {"by_hand": 1.0}
+
+
+LOSSES[ByHand] = by_hand

@@ -5,7 +5,6 @@ from a3c_exp.algorithms.algorithm import Algorithm as Algorithm
 from a3c_exp.algorithms.algorithm import Metrics as Metrics
 from a3c_exp.algorithms.algorithm import MinibatchAlgorithm as MinibatchAlgorithm
 from a3c_exp.algorithms.batch import Batch as Batch
-from a3c_exp.algorithms.batch import BatchArrays as BatchArrays
 from a3c_exp.algorithms.batch import PolicyOutputs as PolicyOutputs
 from a3c_exp.algorithms.ppo import PPO as PPO
 from a3c_exp.algorithms.q_learning import NStepQ as NStepQ

@@ -7,20 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from a3c_exp.algorithms.algorithm import Algorithm, LossGradient, Metrics
-from a3c_exp.algorithms.batch import (
-    Batch,
-    BatchArrays,
-    PolicyOutputs,
-    broadcast,
-    dot,
-    masked,
-    masked_advantages,
-    total,
-)
-from a3c_exp.common.arrays import Floats
+from a3c_exp.algorithms.algorithm import Algorithm, Metrics
+from a3c_exp.algorithms.batch import Batch, PolicyOutputs
 from a3c_exp.common.ranges import Finite, NotNegative
-from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 from a3c_exp.schedules import Schedule, value
 
 
@@ -48,43 +37,24 @@ class A3C(Algorithm):
     reduction: Literal["mean", "sum"] = "mean"
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy."""
-        advantages = (
-            batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
-        )
+        """Compute the loss of the class. Metrics: policy_loss, value_loss (with its 1/2),
+        entropy."""
+        advantages = batch.advantages
+        if self.normalize_advantages:
+            advantages = batch.normalize(advantages)
+
         policy_losses = -policy.log_probs * advantages
         value_losses = 0.5 * (batch.targets - policy.values) ** 2
         entropy_coefficient = value(self.entropy_coefficient, progress)
-        # Reduced once: each operation on small tensors takes as long as one on large ones.
         losses = (
             policy_losses
             + self.value_coefficient * value_losses
             - entropy_coefficient * policy.entropy
         )
+
         loss = batch.sum(losses) if self.reduction == "sum" else batch.mean(losses)
         return loss, {
             "policy_loss": policy_losses,
             "value_loss": value_losses,
             "entropy": policy.entropy,
-        }
-
-    def closed_form(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
-    ) -> LossGradient:
-        """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
-        mask = batch.mask
-        advantages, count = masked_advantages(batch.advantages, mask, self.normalize_advantages)
-        errors: Floats = masked(outputs.values - batch.targets, mask)
-        entropy_coefficient = value(self.entropy_coefficient, progress)
-
-        scale = 1.0 if self.reduction == "sum" else 1 / count
-        grad = OutputGradients(
-            log_probs=advantages * -scale,
-            entropy=broadcast(-entropy_coefficient * scale, outputs.entropy, mask),
-            values=errors * (self.value_coefficient * scale),
-        )
-        return grad, {
-            "policy_loss": -dot(masked(outputs.log_probs, mask), advantages) / count,
-            "value_loss": 0.5 * dot(errors, errors) / count,
-            "entropy": total(outputs.entropy, mask) / count,
         }

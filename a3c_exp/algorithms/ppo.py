@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,21 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a3c_exp.algorithms.algorithm import LossGradient, Metrics, MinibatchAlgorithm
-from a3c_exp.algorithms.batch import (
-    Batch,
-    BatchArrays,
-    PolicyOutputs,
-    broadcast,
-    dot,
-    masked,
-    masked_advantages,
-    total,
-)
-from a3c_exp.common.arrays import Floats
+from a3c_exp.algorithms.algorithm import Metrics, MinibatchAlgorithm
+from a3c_exp.algorithms.batch import Batch, PolicyOutputs
 from a3c_exp.common.ranges import BelowOne, Count, Finite, NotNegative, Positive, whole
-from a3c_exp.errors import require
-from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
+from a3c_exp.errors import ConfigError
 from a3c_exp.schedules import Schedule, value
 
 MAX_EPOCHS = 1000
@@ -70,49 +58,56 @@ class PPO(MinibatchAlgorithm):
         super().__post_init__()
         # A schedule may end at 0; a number of 0, by someone who wants no clip, would be one that
         # lets nothing through.
-        require(self.clip != 0, "clip", self.clip, "a number between 0 and 1, or a schedule")
+        if self.clip == 0:
+            raise ConfigError("clip", self.clip, "must be a number between 0 and 1, or a schedule")
 
     def check_rollout(self, count: int, length: int) -> None:
         """Raise ConfigError where the minibatches do not divide a rollout, or cut its sequences."""
         size = self.minibatch_size
+        if size is None:
+            return
+
         transitions = count * length
-        if size is not None:
-            rollout = (
-                f"rollout_length x envs_per_worker = {transitions} transitions "
-                "(experiment=ppo sets all of them)"
+        if transitions % size:
+            problem = (
+                f"must be a divisor of rollout_length x envs_per_worker = {transitions} "
+                "transitions (experiment=ppo sets all of them)"
             )
-            require(transitions % size == 0, "minibatch_size", size, f"a divisor of {rollout}")
-            allowed = (
-                f"a multiple of rollout_length={length}: a recurrent network learns whole sequences"
+            raise ConfigError("minibatch_size", size, problem)
+        if size % length:
+            problem = (
+                f"must be a multiple of rollout_length={length}: "
+                "a recurrent network learns whole sequences"
             )
-            require(size % length == 0, "minibatch_size", size, allowed)
+            raise ConfigError("minibatch_size", size, problem)
 
     def minibatches(
         self, count: int, length: int, rng: np.random.Generator
     ) -> Iterator[NDArray[np.intp]]:
         """All of them, by their numbers, `epochs` times. Nothing is drawn where one minibatch takes
         them all."""
-        parts = (
-            1
-            if self.minibatch_size is None
-            else min(count, -(-count * length // self.minibatch_size))
-        )
-        for _ in range(self.epochs if count else 0):
-            yield from np.array_split(
-                rng.permutation(count) if parts > 1 else np.arange(count), parts
-            )
+        if not count:
+            return
+        parts = 1
+        if self.minibatch_size is not None:
+            parts = min(count, -(-count * length // self.minibatch_size))
+        for _ in range(self.epochs):
+            sequences = rng.permutation(count) if parts > 1 else np.arange(count)
+            yield from np.array_split(sequences, parts)
 
     def should_stop_early(self, metrics: Mapping[str, float]) -> bool:
         """Return whether the policy has moved farther than `target_kl` from the one that acted."""
         return self.target_kl is not None and metrics["approx_kl"] > self.target_kl
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """See the class; metrics: policy_loss, value_loss (with its 1/2), entropy, approx_kl, and
-        clip_fraction: the share of transitions whose r lies outside the clip range."""
+        """Compute the loss of the class. Metrics: policy_loss, value_loss (with its 1/2), entropy,
+        approx_kl, and clip_fraction: the share of transitions whose r lies outside the clip
+        range."""
+        advantages = batch.advantages
+        if self.normalize_advantages:
+            advantages = batch.normalize(advantages)
+
         epsilon = value(self.clip, progress)
-        advantages = (
-            batch.normalize(batch.advantages) if self.normalize_advantages else batch.advantages
-        )
         clipped_ratio = policy.ratio.clamp(1 - epsilon, 1 + epsilon)
         policy_losses = -torch.minimum(policy.ratio * advantages, clipped_ratio * advantages)
         value_losses = 0.5 * (batch.targets - policy.values) ** 2
@@ -122,48 +117,11 @@ class PPO(MinibatchAlgorithm):
             + self.value_coefficient * value_losses
             - entropy_coefficient * policy.entropy
         )
+
         return batch.mean(losses), {
             "policy_loss": policy_losses,
             "value_loss": value_losses,
             "entropy": policy.entropy,
             "approx_kl": policy.approx_kl,
             "clip_fraction": (policy.ratio - 1).abs() > epsilon,
-        }
-
-    def closed_form(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
-    ) -> LossGradient:
-        """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
-        mask = batch.mask
-        advantages, count = masked_advantages(batch.advantages, mask, self.normalize_advantages)
-        log_ratios = masked(outputs.log_probs - batch.log_probs, mask)
-
-        # min(r A, clip(r) A) is A times r bounded above by 1 + epsilon if A > 0, and below by 1 -
-        # epsilon if A < 0.
-        # Outside the bound it does not change with r. The bound is on ln r, since r may be too
-        # large for float32.
-        epsilon = value(self.clip, progress)
-        positive = advantages >= 0
-        lowest = np.where(positive, np.float32(-math.inf), np.float32(math.log1p(-epsilon)))
-        highest = np.where(positive, np.float32(math.log1p(epsilon)), np.float32(math.inf))
-        clipped_log_ratios = np.clip(log_ratios, lowest, highest)
-        unclipped = clipped_log_ratios == log_ratios
-        with np.errstate(over="ignore"):
-            ratios = np.exp(log_ratios)
-            weighted = np.exp(clipped_log_ratios) * advantages
-        errors: Floats = masked(outputs.values - batch.targets, mask)
-
-        grad = OutputGradients(
-            log_probs=np.where(unclipped, weighted * (-1 / count), np.float32(0)),
-            entropy=broadcast(
-                -value(self.entropy_coefficient, progress) / count, outputs.entropy, mask
-            ),
-            values=errors * (self.value_coefficient / count),
-        )
-        return grad, {
-            "policy_loss": -float(weighted.sum()) / count,
-            "value_loss": 0.5 * dot(errors, errors) / count,
-            "entropy": total(outputs.entropy, mask) / count,
-            "approx_kl": total(ratios - 1 - log_ratios, mask) / count,
-            "clip_fraction": total(np.abs(ratios - 1) > epsilon, mask) / count,
         }

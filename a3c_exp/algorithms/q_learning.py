@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 from torch import Tensor
 
-from a3c_exp.algorithms.algorithm import Algorithm, LossGradient, Metrics
-from a3c_exp.algorithms.batch import Batch, BatchArrays, PolicyOutputs, count_of, dot, masked
-from a3c_exp.common.arrays import Floats
+from a3c_exp.algorithms.algorithm import Algorithm, Metrics
+from a3c_exp.algorithms.batch import Batch, PolicyOutputs
 from a3c_exp.common.ranges import Count
-from a3c_exp.networks.actor_critic import NetworkOutputs, OutputGradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,23 +37,10 @@ class NStepQ(Algorithm):
     one_step: ClassVar[bool] = False
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """See the class; metrics: value_loss (with its 1/2)."""
+        """Compute the loss of the class. Metrics: value_loss (with its 1/2)."""
         losses = 0.5 * (batch.targets - policy.values) ** 2
-        return batch.sum(losses) if self.reduction == "sum" else batch.mean(losses), {
-            "value_loss": losses
-        }
-
-    def closed_form(
-        self, outputs: NetworkOutputs, batch: BatchArrays, progress: float
-    ) -> LossGradient:
-        """The derivatives of `loss` and its metrics, written out. See `Algorithm.gradient`."""
-        errors: Floats = masked(outputs.values - batch.targets, batch.mask)
-        count = count_of(errors, batch.mask)
-        nothing = np.zeros_like(errors)
-        scale = 1.0 if self.reduction == "sum" else 1 / count
-        return OutputGradients(nothing, nothing, errors * scale), {
-            "value_loss": 0.5 * dot(errors, errors) / count
-        }
+        loss = batch.sum(losses) if self.reduction == "sum" else batch.mean(losses)
+        return loss, {"value_loss": losses}
 
 
 @dataclass(frozen=True, kw_only=True)

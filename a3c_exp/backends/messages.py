@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 
 from a3c_exp.core.events import Event, YieldPoint
+from a3c_exp.ending import StopReason
 from a3c_exp.envs import EnvError
 from a3c_exp.errors import ConfigError, RunError
 
@@ -46,7 +47,7 @@ class WorkerExit:
     failure: str | None = None
     is_own: bool = False
     final: bool = False
-    reason: str = "failed"
+    reason: StopReason = StopReason.FAILED
 
 
 def failed(who: str, error: BaseException) -> WorkerExit:

@@ -23,6 +23,7 @@ from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch, inactivity
 from a3c_exp.core.store import SharedStore, Store
 from a3c_exp.core.worker import Worker
+from a3c_exp.ending import StopReason
 from a3c_exp.errors import RunError, one_line
 
 RESUMED_STRIDE = 1 << 16
@@ -117,7 +118,7 @@ class Restarts:
         is_hopeless = end.final or serves_others or (end.is_own and key not in self._contributed)
         if self._maximum == 0 or is_hopeless:
             raise RunError(end.failure, end.reason)
-        is_one_of_many = end.reason == "env_errors" and self._rollouts[key] > 0
+        is_one_of_many = end.reason is StopReason.ENV_ERRORS and self._rollouts[key] > 0
         failures = self._failures.get(key, 0.0) + 1 / (self._environments if is_one_of_many else 1)
         self._failures[key] = failures
         self._rollouts[key] = 0
@@ -126,11 +127,12 @@ class Restarts:
                 f"backend.max_restarts={self._maximum} allows no more replacements "
                 "without an ended episode in between."
             )
-            raise RunError(f"{end.failure}\n{text}", "max_restarts")
+            raise RunError(f"{end.failure}\n{text}", StopReason.MAX_RESTARTS)
         separator = "\n" if "\n" in end.failure else ": "
-        event = Event(worker, warnings=(f"{end.failure}{separator}another one takes its place",))
+        warning = f"{end.failure}{separator}another one takes its place"
+        event = Event(worker, warnings=(warning,), replaced=True)
         event.counts["restarts"] += 1
-        if end.reason == "env_errors":
+        if end.reason is StopReason.ENV_ERRORS:
             event.counts["env_errors"] += 1
         return Verdict(event, True)
 
@@ -350,9 +352,8 @@ class Supervisor(ABC, Generic[AnySource]):
         elif self._restarts.is_over(key) and not source.serves_others:
             yield key, WorkerExit(f"{text}, and is left behind")
         else:
-            raise RunError(
-                f"{text}. A thread cannot be ended from outside, so the run ends.", "stalled"
-            )
+            problem = "A thread cannot be ended from outside, so the run ends."
+            raise RunError(f"{text}. {problem}", StopReason.STALLED)
 
 
 class PipeSupervisor(Supervisor[PipeSource]):

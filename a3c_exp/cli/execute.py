@@ -25,7 +25,7 @@ from a3c_exp.run.run_folder import config_text
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
     from a3c_exp.core.experiment import Experiment
-    from a3c_exp.run.trainer import Run
+    from a3c_exp.run.session import Run
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
 """Backends whose processes are forked from a server."""
@@ -43,7 +43,7 @@ class Plan:
     trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it
         is the user's own.
     callbacks: of a program, besides those of the configuration.
-    overrides: those of this run alone. label: see `trainer.session`.
+    overrides: those of this run alone. label: see `session`.
     variables: environment variables that Hydra sets for it. changes_folder: it trains in another
         current folder.
     """
@@ -103,7 +103,7 @@ def _train(
 ) -> Run:
     """Begin or continue a run in a folder that is locked. Raises FolderError."""
     from a3c_exp.config.builder import load_final
-    from a3c_exp.run.trainer import session
+    from a3c_exp.run.session import session
 
     resumes = action == "resume"
     make_room = partial(clear, folder, keep_log=plan.existing == "resume")
@@ -113,13 +113,13 @@ def _train(
         named(plan.key),
         session(
             experiment, config, folder, resumes, plan.overrides, plan.label, make_room
-        ) as trainer,
+        ) as opened,
     ):
         if any(type(each).__module__ == "__main__" for each in plan.callbacks):
             log.warning(
                 "callbacks of a script are not in config.yaml: a resumed run is given them again"
             )
-        return trainer.run()
+        return opened.run()
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from typing import Any, Literal
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import as_typed, read_config
-from a3c_exp.errors import FAILED, NO_EPISODES, ConfigError, FolderError
+from a3c_exp.ending import BY_TOTALS, CUT, FAILED, StopReason
+from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     LOG_FILE,
@@ -47,8 +48,6 @@ MAY_CHANGE = (
     "workers",
 )
 """Settings and components that may change when a run goes on."""
-CUT = ("interrupted", "server_died")
-"""Stop reasons of runs that continue: nothing is wrong with them."""
 
 
 def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Action:
@@ -85,7 +84,7 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     how = how_ended(folder)
     if how == "cut" and latest_checkpoints(folder):
         return "resume"
-    is_hopeless = (read_summary(folder) or {}).get("stop_reason") == NO_EPISODES
+    is_hopeless = (read_summary(folder) or {}).get("stop_reason") == StopReason.NO_EPISODES
     return "leave" if how == "finished" or is_hopeless else "begin"
 
 
@@ -120,12 +119,12 @@ def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
     `config`."""
     reason = (read_summary(folder) or {}).get("stop_reason")
     # a limit of seconds is one of each session
-    if how_ended(folder) != "finished" or reason == "max_seconds":
+    if how_ended(folder) != "finished" or reason == StopReason.MAX_SECONDS:
         return False
     found = read_config(folder)
     ends = ["stop", "total_steps"]
     # a callback ended it, or each worker's own rule
-    if reason not in ("total_steps", "max_episodes", "mean_return"):
+    if reason not in BY_TOTALS:
         ends += ["callbacks", "workers"]
     return all(config.get(key) == found.get(key) for key in ends)
 

@@ -37,7 +37,7 @@ from a3c_exp.errors import RunError, printable, require, say
 from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
-    from a3c_exp.run.trainer import Run
+    from a3c_exp.run.session import Run
 
 
 class FailedRunError(RunError):

@@ -21,13 +21,13 @@ from typing import Literal
 from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.launch import FULL_ERROR
 from a3c_exp.cli.startup import LABEL, PARENT
-from a3c_exp.common.signals import ENDING
-from a3c_exp.errors import PREEMPTED, ConfigError, say, signal_code
+from a3c_exp.common.signals import ENDING, Interruption, interruptions
+from a3c_exp.ending import PREEMPTED, StopReason, signal_code
+from a3c_exp.errors import ConfigError, say
 from a3c_exp.report.ranking import comparison, rank, table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import FolderLockedError, exclusive_folder
-from a3c_exp.run.interruption import Interruption, interruptions
 from a3c_exp.run.outcome import next_commands, outcome, short
 from a3c_exp.run.run_folder import read_summary
 
@@ -257,7 +257,7 @@ def say_comparison(jobs: Sequence[Job]) -> None:
                         f"  {row['configuration']}: "
                         f"{', '.join(f'{text} {row[key]}' for key, text in shown.items())}"
                     )
-    for line in next_commands("total_steps", jobs[0].folder.parent):
+    for line in next_commands(StopReason.TOTAL_STEPS, jobs[0].folder.parent):
         say(f"  {line}")
 
 

@@ -45,7 +45,7 @@ def folder_command(
 def import_training() -> None:
     """Import what a run needs. None of it is garbage, and to search it takes half a second: now,
     where the command has disabled the collector, and at the end of the process."""
-    importlib.import_module("a3c_exp.run.trainer")
+    importlib.import_module("a3c_exp.run.session")
     importlib.import_module("a3c_exp.config.builder")
     gc.freeze()
     gc.enable()

@@ -1,5 +1,17 @@
-"""Signals to whole groups of processes (Ctrl-C, timeout, a batch system): a run's main process
-alone acts on them."""
+"""Signals: which of them do what to a program, its run and its workers.
+
+| | a program that starts | a run | a worker, the fork server |
+|---|---|---|---|
+| SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU | ends, `end_early` | ends, saved | nothing |
+| SIGUSR2 | ends, `end_early` | ends, saved; then a handler of the program's own | nothing |
+| SIGUSR1 | the program's own | saves a checkpoint | of a worker: its parents are gone |
+
+Signals often come to a whole group of processes (Ctrl-C, timeout, a batch system). A run's main
+process alone acts on them. The first one ends the run in order: workers finish their rollout. The
+second Ctrl-C breaks into whatever the main thread does, except for a write; a third signal breaks
+into a write too. The exit code is `ending.signal_code`. A sweep passes them on: see
+`cli.processes`. SIGALRM breaks off the close of an environment: see `envs.errors`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +21,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from a3c_exp.errors import signal_code
+from a3c_exp.ending import signal_code
 
 ENDING = (
     signal.SIGHUP,
@@ -23,7 +37,22 @@ ENDING = (
 )
 """Signals that end a run in order: a closed terminal, Ctrl-C and Ctrl-\\, a batch system, a limit
 of processor time."""
-SIGNALS = (*ENDING, signal.SIGUSR1)
+
+PREEMPTION = signal.SIGUSR2
+"""The one of ENDING that batch systems send before they take a machine away."""
+
+SAVE = signal.SIGUSR1
+"""The signal that asks a run for a checkpoint."""
+
+SIGNALS = (*ENDING, SAVE)
+
+ORPHANED = signal.SIGUSR1
+"""The signal that a worker's process sends to its own main thread once its parents are gone."""
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+# A program that starts.
 
 
 class SignalInterrupt(KeyboardInterrupt):
@@ -57,19 +86,102 @@ def end(number: int, frame: object) -> None:
     raise SignalInterrupt(signal_code(number))
 
 
+# A run.
+
+
+@dataclass(slots=True)
+class Interruption:
+    """What signals have asked a run for.
+
+    signal: the first one that interrupted, but PREEMPTION if that has come too; None before.
+    count: how many have interrupted.
+    may_break_in: whether a second Ctrl-C raises KeyboardInterrupt.
+    at_once: whether any signal does, the first one too.
+    writing: whether a file is being written, into which a third signal breaks instead.
+    save_requested: whether SAVE has asked for a checkpoint that has not been written yet.
+    """
+
+    signal: int | None = None
+    count: int = 0
+    may_break_in: bool = True
+    at_once: bool = False
+    writing: bool = False
+    save_requested: bool = False
+
+    def interrupt(self, number: int, frame: object) -> None:
+        """Note a signal of ENDING, as its handler. Raises KeyboardInterrupt where it breaks in."""
+        self.count += 1
+        # a batch system may send SIGTERM before PREEMPTION
+        if self.signal is None or number == PREEMPTION:
+            self.signal = number
+
+        if self.writing:
+            if self.count > 2:
+                raise KeyboardInterrupt
+            return
+
+        is_second_ctrl_c = self.count > 1 and number == signal.SIGINT
+        if self.may_break_in and (is_second_ctrl_c or self.at_once):
+            self.may_break_in = False  # a third one would break off the end of the workers
+            raise KeyboardInterrupt(signal_code(self.signal))
+
+    def request_save(self, number: int, frame: object) -> None:
+        """Note SAVE, as its handler."""
+        self.save_requested = True
+
+
 @contextmanager
-def handled(
-    handlers: Mapping[signal.Signals, Callable[[int, Any], object]],
-) -> Iterator[dict[signal.Signals, Any]]:
-    """Within: these handlers of signals. Gives those before, which come back afterwards."""
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield before
-    finally:
-        for number, handler in before.items():
-            # None: a handler that was not set from Python cannot be restored
-            with suppress(TypeError):
-                signal.signal(number, handler)
+def interruptions(interruption: Interruption) -> Iterator[None]:
+    """Within: signals of ENDING and SAVE are noted in `interruption`.
+
+    A signal that is ignored stays so.
+    A program's own handler of SAVE stays. Its own handler of PREEMPTION is called at the end, when
+    the run has been saved: submitit's ends the process, and has the job queued again.
+    Does nothing outside the main thread, where signals do not arrive.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    handlers: dict[signal.Signals, Handler] = {
+        number: interruption.interrupt
+        for number in ENDING
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    if signal.getsignal(SAVE) is signal.SIG_DFL:
+        handlers[SAVE] = interruption.request_save
+    with handled(handlers) as before:
+        yield
+
+    requeue = before.get(PREEMPTION)
+    if interruption.signal == PREEMPTION and callable(requeue) and requeue is not end:
+        requeue(PREEMPTION, None)
+
+
+def error_of(number: int, code: int) -> BaseException:
+    """Return what ends the program that has trained a run which a signal has interrupted."""
+    return KeyboardInterrupt(code) if number == signal.SIGINT else SystemExit(code)
+
+
+# Workers, and the fork server that starts them.
+
+
+def set_for_worker(on_orphaned: Handler) -> None:
+    """Let signals to its group do nothing in a worker's process, which is a group of its own.
+
+    on_orphaned: the handler of ORPHANED.
+    """
+    ignore()
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # its group is not that of the terminal
+    signal.signal(ORPHANED, on_orphaned)
+
+
+def ignore() -> None:
+    """Let SIGNALS do nothing in this process. Programs that it starts inherit none of that, as they
+    would SIG_IGN."""
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)
+    unblock()
 
 
 @contextmanager
@@ -87,12 +199,20 @@ def unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-def ignore() -> None:
-    """Let SIGNALS do nothing in this process. Programs that it starts inherit none of that, as they
-    would SIG_IGN."""
-    for number in SIGNALS:
-        signal.signal(number, lambda *_: None)
-    unblock()
+# Handlers.
+
+
+@contextmanager
+def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[dict[signal.Signals, Any]]:
+    """Within: these handlers of signals. Gives those before, which come back afterwards."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            # None: a handler that was not set from Python cannot be restored
+            with suppress(TypeError):
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -11,17 +11,17 @@ import numpy as np
 from gymnasium.spaces import Discrete
 
 from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
-from a3c_exp.algorithms.trial import check_loss
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.normalization import NormalizedObservations, has_observations
+from a3c_exp.engine.check_loss import check_loss
+from a3c_exp.engine.check_network import verify
 from a3c_exp.envs.batch import EnvBatch, Environment, opened
 from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.verification import verify
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
 from a3c_exp.run.checkpoint import load_state
@@ -177,7 +177,7 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
                 env.observation_space
             )
             verify(network, space)
-            check_loss(algorithm, network, space)
+            check_loss(algorithm, network, space, experiment.kernels)
     return network
 
 

@@ -1,4 +1,4 @@
-"""What watches a run is a callback: the base class, and what one may do with the run."""
+"""The base class of callbacks, which watch a run, and what one may do with the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ Measure = Literal["gradients", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A video that has been written. frame: its first one, uint8 [height, width, 3]."""
+    """A video that has been written.
+
+    Args:
+        path: of the mp4.
+        frame: its first one, uint8 [height, width, 3].
+    """
 
     path: Path
     frame: NDArray[np.uint8]
@@ -30,11 +35,14 @@ class Video:
 class EvalResult:
     """The result of an evaluation.
 
-    steps: the run's steps at the time of its parameters. mean_return, mean_length: over the
-        episodes.
-    cut: episodes that `eval.max_steps` has cut. numbers: means of the environment's own numbers
-    over the episodes that have them, by the names of their curves: see `Environment.info_keys`.
-    video: of its first episode, if one was made.
+    Args:
+        steps: the run's environment steps at the time of the evaluated parameters.
+        mean_return: over the episodes, of the environment's own rewards.
+        mean_length: over the episodes, in transitions.
+        cut: how many episodes `eval.max_steps` has cut.
+        numbers: means of the environment's own numbers over the episodes that have them, by the
+            names of their curves: see `Environment.info_keys`.
+        video: of the first episode, if one was made.
     """
 
     steps: int
@@ -48,13 +56,10 @@ class EvalResult:
 class RunView(Protocol):
     """A run as its callbacks see it.
 
-    folder: of the run. config: the final configuration, which is config.yaml. steps: environment
-        steps of all workers.
-    seconds: of training, earlier sessions of a resumed run included. stopping: whether the run is
-        about to end.
-    sweep: the name of the folder of the sweep that the run is a part of; None outside of one.
-    dropped: of a resumed run, the last step of the points that came after its checkpoint, which
-        trackers have; -1 if there is none.
+    Attributes:
+        folder: of the run.
+        config: the final configuration, which is config.yaml.
+        sweep: the name of the folder of the sweep that the run is a part of; None outside of one.
     """
 
     folder: Path
@@ -62,30 +67,48 @@ class RunView(Protocol):
     sweep: str | None
 
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """Environment steps of all workers, those before a resumption included."""
+
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """Seconds of training, earlier sessions of a resumed run included."""
+
     @property
-    def stopping(self) -> bool: ...
+    def stopping(self) -> bool:
+        """Whether the run is about to end."""
+
     @property
-    def dropped(self) -> float: ...
+    def dropped(self) -> float:
+        """The last step of the points that came after a resumed run's checkpoint, which trackers
+        have; -1 if there is none."""
 
     def stop(self, reason: str) -> None:
-        """End the run in order; the summary has the reason. The first reason counts.
+        """End the run in order. The first call counts.
 
-        The words of runs that failed or were interrupted are the package's own: such a reason has
-        "callback: " before.
+        Args:
+            reason: becomes `stop_reason` in summary.json. The words of runs that failed or were
+                interrupted are the package's own: such a word has "callback: " before it.
         """
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Add a point to the curves, by their names in TensorBoard. step: of the run; None: the
-        present one."""
+        """Add a point to the curves.
+
+        A point that is logged by `on_point` comes after all callbacks have been notified of the
+        first one, and its own callback is not notified of it.
+
+        Args:
+            values: numbers, by the names of their curves in TensorBoard.
+            step: environment step of the run; None: the present one.
+
+        Raises ValueError for a name that is no name of a curve.
+        """
 
     def log_histogram(self, name: str, values: ArrayLike) -> None:
         """Log the distribution of numbers of any shape. Those that are not finite are left out."""
 
     def log_image(self, name: str, pixels: NDArray[np.uint8]) -> None:
-        """Log an image [height, width, 3]."""
+        """Log an image [height, width, 3]. Raises ValueError for another shape or type."""
 
     def log_text(self, name: str, markdown: str) -> None:
         """Log a text."""
@@ -103,10 +126,13 @@ class RunView(Protocol):
     def set_multipliers(
         self, *, learning_rate: float | None = None, entropy: float | None = None
     ) -> None:
-        """Set factors of the learning rate and of the entropy's weight, 1 at first, which
-        checkpoints hold.
+        """Set factors that workers have from their next pull on, and checkpoints hold.
 
-        Workers have them from their next pull on. None leaves a factor as it is.
+        Args:
+            learning_rate: factor of the learning rate, 1 at first; None leaves it as it is.
+            entropy: factor of the entropy's weight in the loss, 1 at first; None leaves it.
+
+        Raises ValueError for a number that is not finite, and for a learning rate's below 0.
         """
 
     def save(self) -> None:
@@ -116,19 +142,21 @@ class RunView(Protocol):
         """Evaluate the present parameters, once no other evaluation is under way."""
 
     def module(self) -> ActorCritic:
-        """The network with the present parameters: one module, which the next call fills anew."""
+        """Return the network with the present parameters: one module, which the next call fills
+        again."""
 
 
 @dataclass(kw_only=True)
 class Callback:
     """Watches a run, in the process that started it and never in a worker, on every backend.
 
-    A subclass is a dataclass, whose fields are settings, and has the methods of the moments that it
-    cares about. A run works on a copy of its own. Fields with init=False are its state: see
+    A subclass is a dataclass, whose fields are settings, and overrides the event hooks that it
+    needs. Each run works on a copy. Fields with init=False are the callback's state: see
     `state_dict`.
 
-    on_error: what becomes of an exception that a method raises: a warning in the log, or the end of
-    the run.
+    Args:
+        on_error: what becomes of an exception that a hook raises: a warning in the log, or the end
+            of the run.
     """
 
     on_error: Literal["warn", "raise"] = "warn"
@@ -152,17 +180,29 @@ class Callback:
         """Called with each report of a worker. There may be thousands a second."""
 
     def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
-        """Called with episodes of a worker that have ended."""
+        """Called with episodes that have ended. worker: the index of theirs."""
 
     def on_tick(self, run: RunView) -> None:
         """Called after each report, and ten times a second without any."""
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        """Called with each point of the curves."""
+        """Called with each point of the curves.
+
+        Args:
+            step: environment step of the run.
+            values: by the names of the curves.
+        """
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
-        """Called with what `log_histogram` has logged (float64 [N]), or `log_image`, `log_text`,
-        `log_video`."""
+        """Called with what a callback has logged besides numbers.
+
+        Args:
+            step: environment step of the run.
+            kind: by which method it was logged.
+            name: of the curve.
+            value: float64 [N] of a histogram, uint8 [height, width, 3] of an image, the text, or
+                the path of a video.
+        """
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
         """Called with the result of each evaluation."""
@@ -174,12 +214,14 @@ class Callback:
         """Called when all workers have ended in order, before the last evaluation."""
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        """Called at last, however the run has ended, with the content of summary.json. Nothing can
-        be logged any more: that is for `on_trained`."""
+        """Called last, however the run has ended, with the content of summary.json. Nothing can be
+        logged any more: that is for `on_trained`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of this callback: plain data. By default the fields that are no
-        settings."""
+        """Return what a checkpoint holds of this callback, as plain data and arrays.
+
+        By default these are the fields with init=False.
+        """
         return {
             each.name: copy.deepcopy(getattr(self, each.name))
             for each in fields(self)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, ArraySpecs
+from a3c_exp.common.fields import Fields, StateField, is_array, is_count, read_state
 from a3c_exp.core.normalization import Stats, merge_stats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other
@@ -51,16 +52,36 @@ class WorkerCounters:
     one. A generator's state has one: half of a new one is a state of the same generator too.
     """
 
+    FIELDS: ClassVar[Fields[WorkerCounters]] = {
+        "applied_gradients": StateField(is_array("i1"), lambda own: own.gradients.copy()),
+        "steps": StateField(is_count, lambda own: own.steps),
+        "multipliers": StateField(
+            lambda value: is_array("f1", finite=True)(value) and len(value) == 2,
+            lambda own: own._multipliers.copy(),
+            optional=True,
+        ),
+        "worker_episodes": StateField(
+            is_array("i1"), lambda own: own.episodes.copy(), optional=True
+        ),
+        "stats": StateField(is_array("f1", finite=True), lambda own: own.stats()),
+        "rng_states": StateField(
+            lambda value: is_array("u2")(value) and value.shape[1] == RNG_WORDS,
+            lambda own: own.rng_states.copy(),
+        ),
+    }
+    """What a checkpoint holds: applied_gradients and worker_episodes [workers + 1], steps,
+    multipliers [2], stats, and rng_states [workers that act, RNG_WORDS]."""
+
     def __init__(self, arrays: dict[str, Array]) -> None:
         self._rows = arrays["counters"]
         self.steps_by_worker = self._rows[:, STEPS]
-        self.gradients = self._rows[:, GRADIENTS]
-        self.episodes = self._rows[:, EPISODES]
+        self.gradients: Array = self._rows[:, GRADIENTS]
+        self.episodes: Array = self._rows[:, EPISODES]
         self.heartbeats = self._rows[:, HEARTBEAT]
         self._stats = arrays["stats"]
-        self.rng_states = arrays["rng_states"]
+        self.rng_states: Array = arrays["rng_states"]
         self._clock = arrays["clock"]
-        self._multipliers = arrays["multipliers"]
+        self._multipliers: Array = arrays["multipliers"]
 
     @staticmethod
     def specs(workers: int, stats_width: int, actors: int) -> ArraySpecs:
@@ -132,14 +153,7 @@ class WorkerCounters:
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs."""
-        return {
-            "applied_gradients": self.gradients.copy(),
-            "steps": self.steps,
-            "multipliers": self._multipliers.copy(),
-            "worker_episodes": self.episodes.copy(),
-            "stats": self.stats(),
-            "rng_states": self.rng_states.copy(),
-        }
+        return read_state(self, self.FIELDS)
 
     def restore(self, state: Mapping[str, Any], version: int) -> None:
         """Set everything as `state` had it. The number of workers may differ: totals are kept.

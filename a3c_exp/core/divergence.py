@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from a3c_exp.algorithms import BatchArrays
 from a3c_exp.common.arrays import Array, Vector
+from a3c_exp.engine.arrays import BatchArrays
 from a3c_exp.networks import ActorCritic
 
 # Numbers from here on have squares that float32 cannot hold.
@@ -56,7 +56,7 @@ def explain_divergence(network: ActorCritic, batch: BatchArrays) -> str:
 def _column(batch: BatchArrays, name: str) -> Array:
     """One field of all transitions, [N, ...]."""
     array: Array = getattr(batch, name)
-    return array if batch.mask is None else array[batch.mask != 0]
+    return array if batch.valid is None else array[batch.valid]
 
 
 def _largest(numbers: Vector) -> float:

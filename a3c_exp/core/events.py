@@ -150,6 +150,7 @@ class Event:
         based on it.
     contributions: rollouts whose first gradient it has pushed; rollouts of a GA3C agent.
     counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
+    replaced: whether it reports a worker that failed, and whose place another one takes.
     warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
     explanation: of a rejected gradient, a line for the log; of the first if there are several.
     gradients, spans: for callbacks that ask for them. Numbers of a recent gradient before it was
@@ -164,6 +165,7 @@ class Event:
     episodes: Episodes = field(default_factory=Episodes)
     contributions: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    replaced: bool = False
     warnings: tuple[str, ...] = ()
     left: str | None = None
     explanation: str | None = None
@@ -199,6 +201,7 @@ class Event:
         if later.counts:
             self.counts.update(later.counts)
         self.episodes = self.episodes.merge(later.episodes)
+        self.replaced = self.replaced or later.replaced
         self.warnings += later.warnings
         self.left = self.left or later.left
         self.explanation = self.explanation or later.explanation

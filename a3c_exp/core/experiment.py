@@ -12,14 +12,15 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from a3c_exp.algorithms import Algorithm
-from a3c_exp.algorithms.trial import loss_builder
 from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
-from a3c_exp.core.normalization import NormalizedObservations, has_byte_vectors
+from a3c_exp.core.normalization import NormalizedObservations, has_large_numbers
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
+from a3c_exp.engine.check_loss import loss_builder
+from a3c_exp.engine.runtime import make_runtime
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
@@ -32,8 +33,9 @@ RMSPROP_WARNING = (
     "RMSProp from a mean square of 0 may kill convolutions in its first steps: "
     "take rmsprop_tf or adam"
 )
-BYTES_WARNING = (
-    "env.normalize_observations: bytes of 0 to 255 reach the network as they are: true scales them"
+LARGE_WARNING = (
+    "env.normalize_observations: numbers of up to 255 or more reach the network as they are: "
+    "true scales them"
 )
 TORCH_WARNING = (
     "has no guard against workers that write over one another, which may cost the run: "
@@ -152,6 +154,7 @@ class Experiment(Checked):
         rounds always lock.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for
         each ('per_worker').
+    kernels: whether what the package `engine` has computes, where it can, in place of torch.
     stop, eval, checkpoint, log: see their classes.
     record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such
         file.
@@ -181,6 +184,7 @@ class Experiment(Checked):
     quorum: Count | Literal["all"] = "all"
     lock: bool = False
     optimizer_state: Literal["shared", "per_worker"] = "shared"
+    kernels: bool = True
     stop: Stop = field(default_factory=Stop)
     eval: Eval = field(default_factory=Eval)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -209,33 +213,32 @@ class Experiment(Checked):
         return replace(cast(Any, self.env), **self.eval.env) if self.eval.env else self.env
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
-        """A network for these environments. rng: draws its parameters; None: no need to. Raises
-        ConfigError."""
+        """Build a network for these environments, with the runtime that computes it.
+
+        rng: draws its parameters; None: they are about to be overwritten.
+        Raises ConfigError.
+        """
         normalized = NormalizedObservations.of(
             self.env.normalize_observations, env.observation_space
         )
-        space, seed = (
-            normalized.network_space(env.observation_space),
-            seeding.integer(self.seed, seeding.Role.MODULES),
-        )
-        build_loss = loss_builder(self.algorithm)
-        action_values = self.algorithm.target_every is not None
+        space = normalized.network_space(env.observation_space)
         try:
             network = self.network.build(
                 space,
                 env.action_space,
                 rng,
-                seed=seed,
-                build_loss=build_loss,
-                action_values=action_values,
+                seed=seeding.integer(self.seed, seeding.Role.MODULES),
+                build_loss=loss_builder(self.algorithm),
+                action_values=self.algorithm.target_every is not None,
             )
         except MemoryError as error:
             name = self.network.module_class.__name__
             problem = f"is too large for the memory, with observations {space.shape}"
             raise ConfigError("network", name, f"{problem}: {one_line(error)}") from error
         normalized.prepare(network)
-        if has_byte_vectors(env.observation_space) and not normalized.measured:
-            network.warnings += (BYTES_WARNING,)
+        if has_large_numbers(env.observation_space) and not normalized.measured:
+            network.warnings += (LARGE_WARNING,)
+        network.runtime = make_runtime(network, self.kernels, self.algorithm)
         return network
 
     def acting_settings(self, to_train: bool) -> Iterator[tuple[str, object]]:

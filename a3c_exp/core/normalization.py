@@ -94,6 +94,12 @@ def has_byte_vectors(space: Box) -> bool:
     return space.dtype == np.float32 and len(space.shape) == 1 and bool(is_byte.any())
 
 
+def has_large_numbers(space: Box) -> bool:
+    """Return whether some numbers of `space`, which the network takes as they are, go from 0 to 255
+    or more: bytes, or images that are no bytes."""
+    return space.dtype == np.float32 and bool(((space.low == 0) & (space.high >= 255)).any())
+
+
 def require_pictures(space: Box, key: str, setting: object) -> None:
     """Raise ConfigError for a setting that only images of bytes can have."""
     allowed = (

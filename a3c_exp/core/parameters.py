@@ -16,11 +16,12 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, Vector, block_size
+from a3c_exp.common.fields import Fields, StateField, is_array, is_count, read_state
 from a3c_exp.core.counters import ROW_WIDTH, WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, stats_width
 from a3c_exp.core.rounds import SynchronousRounds
@@ -100,14 +101,23 @@ class SharedParameters:
         is the sum of their applied gradients.
     """
 
+    FIELDS: ClassVar[Fields[SharedParameters]] = {
+        "parameters": StateField(
+            is_array("f1", finite=True), lambda own: own._vectors[own._active].copy()
+        ),
+        "optimizer_state": StateField(is_array("f3"), lambda own: own._states[own._active].copy()),
+        "version": StateField(is_count, lambda own: own.version),
+    }
+    """What a checkpoint holds: parameters [P], optimizer_state [workers or 1, M, P], version."""
+
     def __init__(
         self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None
     ) -> None:
         self.spec = spec
         self._counters = counters
         self._flags = arrays["parameter_flags"]
-        self._vectors = arrays["parameters"]
-        self._states = arrays["optimizer_state"]
+        self._vectors: Array = arrays["parameters"]
+        self._states: Array = arrays["optimizer_state"]
         self._two_copies = spec.copies == 2
         self.lock: Lock = threading.Lock() if lock is None else lock
         self.update_lock = self.lock if self._two_copies else nullcontext()
@@ -118,6 +128,11 @@ class SharedParameters:
         return (
             int(self._flags[VERSION]) if self._two_copies else int(self._counters.gradients.sum())
         )
+
+    @property
+    def _active(self) -> int:
+        """The copy of parameters and optimizer state that counts."""
+        return self.version & 1 if self._two_copies else 0
 
     def copy(self, into: Vector) -> int:
         """Copy the parameters into a vector [P], and return their version. The caller holds
@@ -193,14 +208,7 @@ class SharedParameters:
 
     def state(self) -> dict[str, Any]:
         """Copies of everything that a resumption needs. Whole if no update was made meanwhile."""
-        active = self.version & 1 if self._two_copies else 0
-        parameters = self._vectors[active].copy()
-        optimizer_state = self._states[active].copy()
-        return {
-            "parameters": parameters,
-            "optimizer_state": optimizer_state,
-            "version": self.version,
-        }
+        return read_state(self, self.FIELDS)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set everything as `state` had it. A worker without a row in `state` starts with the

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from a3c_exp.algorithms import BatchArrays, MinibatchAlgorithm
-from a3c_exp.algorithms.batch import count_of, explained_variance, total
+from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.common import signals
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core import seeding
+from a3c_exp.core.acting import ActingPolicy, PolicyNetwork, SarsaPolicy
 from a3c_exp.core.divergence import TOO_LARGE, explain_divergence
 from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event, YieldPoint
@@ -20,11 +20,19 @@ from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import Stats
-from a3c_exp.core.rollout import Actor, PolicyNetwork, Rollout
+from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Push, Snapshot, Store
+from a3c_exp.engine.arrays import (
+    BatchArrays,
+    NetworkOutputs,
+    count_of,
+    explained_variance,
+    total,
+)
+from a3c_exp.engine.losses import loss_gradient
 from a3c_exp.envs import EnvBatch, close_within, on_progress
 from a3c_exp.errors import RunError
-from a3c_exp.networks import ActorCritic, NetworkOutputs
+from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import construction
 from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
@@ -52,8 +60,9 @@ class Worker:
         self._store = store
         heartbeat = self._heartbeat = store.heartbeat(index)
         self._actor = make_actor(context, index, self._build_network, heartbeat)
+        rng = self._actor.policy.rng
         self._learner = Learner(
-            experiment, self._network, index, store, self._actor.rng, f"worker {index}", heartbeat
+            experiment, self._network, index, store, rng, f"worker {index}", heartbeat
         )
         if context.measures:
             measure_learner(
@@ -72,7 +81,7 @@ class Worker:
         learner = self._learner
         experiment = self._experiment
         total_steps = experiment.total_steps
-        rules = LeavingRules(experiment.stop, store.start(self._index, actor.rng))
+        rules = LeavingRules(experiment.stop, store.start(self._index, actor.policy.rng))
         while not store.stopped:
             if rules.has_all_episodes:  # since an earlier session
                 yield Event(self._index, left="worker_episodes")
@@ -123,6 +132,11 @@ class Learner:
     _nonfinite_in_a_row: int = field(default=0, init=False)
     _prepared: int = field(default=0, init=False)
     _explanation: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self._loss_gradient = loss_gradient(
+            self.experiment.algorithm, self.network.loss_module, self.experiment.kernels
+        )
 
     def pull(self) -> Snapshot:
         """Copy the shared parameters into the learner's network."""
@@ -213,14 +227,14 @@ class Learner:
     ) -> tuple[BatchArrays, dict[str, float]]:
         """Add the loss's gradient over a rollout, or over a batch whose advantages and targets are
         known, to `network.gradient`. Returns the loss's batch and its metrics."""
-        network, algorithm = self.network, self.experiment.algorithm
-        outputs, backward = network.evaluate(
+        outputs, backward = self.network.runtime.evaluate(
             source.observations, source.actions, source.recurrent_input
         )
         batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
-        gradient, metrics = algorithm.gradient(outputs, batch, progress, network.loss_module)
-        if (multiplier := snapshot.multipliers.entropy) != 1:
+        gradient, metrics = self._loss_gradient(outputs, batch, progress)
+        multiplier = snapshot.multipliers.entropy
+        if multiplier != 1:
             gradient = replace(gradient, entropy=gradient.entropy * multiplier)
         backward(gradient)
         self.heartbeat.beat()
@@ -244,7 +258,7 @@ class Learner:
             rewards=rollout.rewards,
             advantages=advantages,
             targets=targets,
-            mask=None if rollout.valid.all() else rollout.valid.astype(np.float32),
+            valid=None if rollout.valid.all() else rollout.valid,
             recurrent_input=rollout.recurrent_input,
         )
 
@@ -333,10 +347,11 @@ class Learner:
 @_ignore_nonfinite
 def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
     """Metrics of the values with which the actor acted."""
-    values, mask = batch.values, batch.mask
+    values = batch.values
+    valid = batch.valid
     return {
-        "explained_variance": explained_variance(values, batch.targets, mask),
-        "mean_value": total(values, mask) / count_of(values, mask),
+        "explained_variance": explained_variance(values, batch.targets, valid),
+        "mean_value": total(values, valid) / count_of(values, valid),
     }
 
 
@@ -351,8 +366,9 @@ def make_actor(
 
     make_network: the policy network for the environments, local or remote.
     """
-    experiment, env_settings = context.experiment, context.experiment.env
-    count, resumed = experiment.envs_per_worker, context.resumed
+    experiment = context.experiment
+    count = experiment.envs_per_worker
+    resumed = context.resumed
     seeds = seeding.environment_seeds(
         experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed
     )
@@ -362,18 +378,16 @@ def make_actor(
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
     with signals.kept():
-        env = env_settings.make(count, seeds)
+        env = experiment.env.make(count, seeds)
         try:
+            acts = SarsaPolicy if experiment.algorithm.value_of_action else ActingPolicy
             return Actor(
-                env,
-                make_network(env),
-                rng,
-                env_settings,
-                experiment.rollout_length,
-                experiment.gamma,
-                experiment.epsilon,
-                heartbeat,
-                experiment.algorithm.value_of_action,
+                env=env,
+                policy=acts(make_network(env), rng, experiment.epsilon),
+                settings=experiment.env,
+                rollout_length=experiment.rollout_length,
+                gamma=experiment.gamma,
+                heartbeat=heartbeat,
             )
         except BaseException:  # a reset may raise
             close_within(env)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from a3c_exp.common.signals import handled
+from a3c_exp.ending import StopReason
 from a3c_exp.envs.answers import WrongAnswerError
 from a3c_exp.envs.progress import on_progress, progress_call
 from a3c_exp.errors import LONGEST_TEXT, RunError, one_line, place_of
@@ -29,7 +30,7 @@ class EnvError(RunError):
     """
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, "env_errors")
+        super().__init__(text, StopReason.ENV_ERRORS)
 
 
 class CloseTimeoutError(TimeoutError):

@@ -1,8 +1,6 @@
 """Encoders, LSTM cells, action distributions, and the actor-critic that they make."""
 
 from a3c_exp.networks.actor_critic import ActorCritic as ActorCritic
-from a3c_exp.networks.actor_critic import NetworkOutputs as NetworkOutputs
-from a3c_exp.networks.actor_critic import OutputGradients as OutputGradients
 from a3c_exp.networks.cnn import Cnn as Cnn
 from a3c_exp.networks.cnn import Impala as Impala
 from a3c_exp.networks.components import EncoderNetwork as EncoderNetwork

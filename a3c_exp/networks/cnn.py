@@ -151,11 +151,11 @@ class ImageEncoder(nn.Module, ABC):
         dtype = torch.bfloat16 if half else torch.float32
         last_pays = half or (on_cpu and (torch.is_grad_enabled() or self.last_pays))
         channels_last = last_pays and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        portion = (
-            max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize)) if on_cpu else count
-        )
-        portions = torch.tensor_split(pictures, -(-count // portion))
-        features = [self._encode(each, dtype, channels_last) for each in portions]
+        size = count
+        if on_cpu:
+            size = max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize))
+        portions = torch.tensor_split(pictures, -(-count // size))
+        features = [self._encode(portion, dtype, channels_last) for portion in portions]
         return features[0] if len(features) == 1 else torch.cat(features)
 
     def _encode(self, pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
@@ -207,7 +207,7 @@ class Cnn(ImageEncoder):
             f"each from 1 to {MAX_WIDTH}"
         )
         fits = 1 <= len(layers) <= MAX_LAYERS and all(
-            1 <= each <= MAX_WIDTH for layer in layers for each in layer
+            1 <= number <= MAX_WIDTH for layer in layers for number in layer
         )
         require(fits, "layers", layers, allowed)
         # Zeros added left, right, top and bottom of a convolution's inputs; None: the convolution
@@ -275,7 +275,9 @@ class Impala(ImageEncoder):
         features_dim: int = 256,
         precision: Precision = "auto",
     ) -> None:
-        fits = 1 <= len(sections) <= MAX_LAYERS and all(1 <= each <= MAX_WIDTH for each in sections)
+        fits = 1 <= len(sections) <= MAX_LAYERS and all(
+            1 <= number <= MAX_WIDTH for number in sections
+        )
         require(
             fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
         )

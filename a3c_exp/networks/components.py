@@ -103,8 +103,9 @@ class Network(Checked, ABC):
         build_loss: BuildLoss | None = None,
         action_values: bool = False,
     ) -> ActorCritic:
-        """A bound network with freshly drawn parameters.
+        """Build a bound network with freshly drawn parameters.
 
+        observations, actions: the spaces that it is for.
         rng: draws the parameters; None: they are about to be overwritten, and drawing may be left
             out.
         seed: of the constructors of modules: the same for every worker of a run.
@@ -117,7 +118,8 @@ class Network(Checked, ABC):
                 network: ActorCritic = self.make_action_values(observations, actions, rng)
             else:
                 network = self.make(observations, actions, rng, build_loss)
-        network.warnings = tuple(dict.fromkeys(f"network: {each}" for each in network.warnings))
+        warnings = [f"network: {warning}" for warning in network.warnings]
+        network.warnings = tuple(dict.fromkeys(warnings))
         network.action_mask = _action_mask(observations, actions, network.distribution)
         network.bind()
         return network
@@ -126,10 +128,10 @@ class Network(Checked, ABC):
     def make(
         self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None
     ) -> ActorCritic:
-        """The same before it is bound. Torch's generator has been seeded."""
+        """Make the network before it is bound. Torch's generator has been seeded."""
 
     def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
-        """The same for action values. Raises ConfigError if the network has no such form."""
+        """Make the same for action values. Raises ConfigError if the network has no such form."""
         problem = (
             "must be an encoder without a recurrent state, since the algorithm learns action values"
         )
@@ -193,20 +195,21 @@ class ComposedNetwork(Network):
             name: getattr(self, name) for name in ("squash_mean", "softplus_std", "clip_actions")
         }
         distribution = make_distribution(actions, self.distribution, **gaussian)
-        (actor, width), (critic, critic_width), observation_input = self.make_encoders(observations)
-        core = self.make_core(width)
-        features, critic_features = (
-            (width, critic_width) if core is None else 2 * (core.hidden_size,)
+        (actor, features), (critic, critic_features), observation_input = self.make_encoders(
+            observations
         )
+        core = self.make_core(features)
+        if core is not None:
+            features = core.hidden_size
+            critic_features = core.hidden_size
         loss_module = None if build_loss is None else build_loss(features)
         head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
         value = nn.Linear(critic_features, 1)
 
         encoders = actor, critic
         initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
-        warnings = self._idle_settings(distribution) + self.encoders.draw_encoders(
-            encoders, initializer.generator
-        )
+        warnings = self._idle_settings(distribution)
+        warnings += self.encoders.draw_encoders(encoders, initializer.generator)
         if core is not None:
             initializer = replace(initializer, generator=torch_generator(rng))
             core.initialize(initializer)
@@ -274,12 +277,12 @@ class EncoderNetwork(ComposedNetwork):
     def _refuse_critic(self, prefix: str, problem: str) -> None:
         """Raise ConfigError for the first setting that the critic's encoder alone has, if there is
         one."""
-        if self.critic_encoder is not None:
-            own = self.encoder.settings
-            name, value = next(
-                each for each in self.critic_encoder.settings.items() if own.get(each[0]) != each[1]
-            )
-            raise ConfigError(prefix + name, value, problem)
+        if self.critic_encoder is None:
+            return
+        of_actor = self.encoder.settings
+        for name, value in self.critic_encoder.settings.items():
+            if of_actor.get(name) != value:
+                raise ConfigError(prefix + name, value, problem)
 
     @property
     def encoders(self) -> EncoderNetwork:
@@ -306,12 +309,12 @@ class EncoderNetwork(ComposedNetwork):
         if self.init is None:
             return []
         initializer = Initializer(self.init, self.init_std, generator)
-        kept = [
+        undrawn = [
             layer
             for encoder in dict.fromkeys(encoders)
             for layer in initializer.draw_encoder(encoder)
         ]
-        return [f"init={self.init} does not draw the weights of {layer}" for layer in kept]
+        return [f"init={self.init} does not draw the weights of {layer}" for layer in undrawn]
 
     def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
         self._refuse_critic("network.critic_", "must be null: action values have no critic")

@@ -3,32 +3,31 @@ a whole one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.errors import ConfigError, refused
-from a3c_exp.networks.actor_critic import ActorCritic, Runtime, TrainOutputs, UnrollOutputs
+from a3c_exp.networks.actor_critic import ActorCritic, UnrollOutputs
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.networks.heads import PolicyHead
 from a3c_exp.networks.inputs import ObservationInput
-from a3c_exp.networks.kernels import LinearKernel, SequenceKernel, find_obstacle
-from a3c_exp.networks.recurrent import LstmCore, LstmKernel, RecurrentInput
-
-MOST_VALUED_LATER = 64
-"""Environments whose states a critic values at the end of a rollout: with more of them its rows
-leave the cache."""
+from a3c_exp.networks.recurrent import LstmCore
 
 
 class EncoderActorCritic(ActorCritic):
     """Encoders for actor and critic, or a shared one with optional LSTM cells after it; a head, and
     a value layer.
 
-    core: only after a shared encoder.
+    encoders: the actor's and the critic's, which may be one module: float32 [N, F] of observations.
     observation_input: the form in which the encoders take observations.
+    core: cells, only after a shared encoder; None: there are none.
+    head: makes distribution parameters [N, P] of the actor's features.
+    value: makes a value [N, 1] of the critic's.
+    distribution: of the actions.
+    loss_module: see `ActorCritic`.
     """
 
     def __init__(
@@ -76,11 +75,10 @@ class EncoderActorCritic(ActorCritic):
             state = features.new_zeros(len(features), self.state_size) if state is None else state
             features, state = self.core(features, state)
         critic_features = features if self.shared else self.critic_encoder(inputs)
-        return (
-            self.masked(self.head(features), observations),
-            self.value(critic_features)[:, 0],
-            state,
-        )
+
+        parameters = self.masked(self.head(features), observations)
+        values = self.value(critic_features)[:, 0]
+        return parameters, values, state
 
     def unroll(
         self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None
@@ -90,15 +88,13 @@ class EncoderActorCritic(ActorCritic):
         inputs = self.observation_input.prepare(flat)
         features = self.actor_encoder(inputs)
         if self.core is not None:
-            (features,) = _unrolled(
-                self.core, features.reshape(length, count, -1), state, boundaries
-            )
+            by_time = features.reshape(length, count, -1)
+            (features,) = _unrolled(self.core, by_time, state, boundaries)
         critic_features = features if self.shared else self.critic_encoder(inputs)
-        by_time = features.reshape(length, count, -1)
-        return self.masked(self.head(features), flat), self.value(critic_features)[:, 0], by_time
 
-    def make_runtime(self) -> Runtime:
-        return PartRuntime(self)
+        parameters = self.masked(self.head(features), flat)
+        values = self.value(critic_features)[:, 0]
+        return parameters, values, features.reshape(length, count, -1)
 
 
 class WholeActorCritic(ActorCritic):
@@ -116,22 +112,17 @@ class WholeActorCritic(ActorCritic):
         self.module = module
         observation_input.share_pixels(module)
         initial_state: Any = getattr(module, "initial_state", None)
-        if initial_state is not None:
-            name = type(module).__name__
-            with refused("network", name, "its initial_state failed for 1 episode"):
-                state: object = initial_state(1)
-            if (
-                not isinstance(state, Tensor)
-                or state.dtype != torch.float32
-                or state.dim() != 2
-                or state.any()
-            ):
-                raise ConfigError(
-                    "network",
-                    name,
-                    "its initial_state(count) must return zeros, float32 [count, S]",
-                )
-            self.state_size = state.shape[1]
+        if initial_state is None:
+            return
+
+        name = type(module).__name__
+        with refused("network", name, "its initial_state failed for 1 episode"):
+            state: Any = initial_state(1)
+        is_state = isinstance(state, Tensor) and state.dtype == torch.float32 and state.dim() == 2
+        if not is_state or state.any():
+            problem = "its initial_state(count) must return zeros, float32 [count, S]"
+            raise ConfigError("network", name, problem)
+        self.state_size = state.shape[1]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         return {"network": list(self.module.parameters())}
@@ -163,130 +154,15 @@ class WholeActorCritic(ActorCritic):
 def _unrolled(
     step: nn.Module, rows: Tensor, state: Tensor | None, boundaries: Tensor | None
 ) -> Iterator[Tensor]:
-    """The outputs [T B, ...] of a module for rows [T, B, ...], one after another. It returns its
-    state at last."""
+    """Return the outputs [T B, ...] of a module for rows [T, B, ...], one row after another.
+
+    step: returns its outputs for a row, and at last the state after it. The next row begins with
+        zeros where an episode has ended.
+    """
     assert state is not None and boundaries is not None
-    outputs = []
+    outputs_by_row = []
     for row, ends in zip(rows, boundaries, strict=True):
-        *found, state = step(row, state)
+        *outputs, state = step(row, state)
         state = state.masked_fill(ends[:, None], 0.0)
-        outputs.append(found)
-    return map(torch.cat, zip(*outputs, strict=True))
-
-
-class PartRuntime:
-    """Computes an `EncoderActorCritic` part by part: by kernels, and by torch the encoders that
-    kernels cannot run."""
-
-    def __init__(self, network: EncoderActorCritic) -> None:
-        self.description = describe(
-            network.observation_input, network.actor_encoder, network.critic_encoder
-        )
-        self._masked = network.masked
-        self._shared = network.shared
-        self._actor = self._critic = encoder_part(network.actor_encoder, network.observation_input)
-        if not network.shared:
-            self._critic = encoder_part(network.critic_encoder, network.observation_input)
-        self._core = None if network.core is None else LstmKernel(network.core)
-        self._head = network.head.kernel()
-        self._value = LinearKernel(network.value)
-        of_vectors = (
-            isinstance(self._critic, SequenceKernel) and network.observation_input.axes == 1
-        )
-        self.critic = self._critic_forward if of_vectors and not network.shared else None
-
-    def act_forward(
-        self, observations: Array, state: Array | None
-    ) -> tuple[Array, Array | None, Array | None]:
-        features = self._actor.act_forward(observations)
-        if self._core is not None:
-            assert state is not None
-            features, state = self._core.act_forward(features, state)
-        parameters = self._masked(self._head.act_forward(features), observations)
-        if self._shared:
-            return parameters, self._value.act_forward(features)[:, 0], state
-        later = self.critic is not None and len(observations) <= MOST_VALUED_LATER
-        return parameters, None if later else self._critic_forward(observations), state
-
-    def _critic_forward(self, observations: Array) -> Floats:
-        return self._value.act_forward(self._critic.act_forward(observations)).squeeze(-1)
-
-    def train_forward(
-        self, observations: Array, recurrent_input: RecurrentInput | None
-    ) -> TrainOutputs:
-        length, count = observations.shape[:2]
-        flat = observations.reshape(-1, *observations.shape[2:])
-        features, encoder_backward = self._actor.train_forward(flat)
-        by_time = features.reshape(length, count, -1)
-        if self._core is not None:
-            assert recurrent_input is not None
-            by_time, core_backward = self._core.train_forward(by_time, recurrent_input)
-            features = by_time.reshape(len(flat), -1)
-        critic_features, critic_backward = (
-            (features, None) if self._shared else self._critic.train_forward(flat)
-        )
-
-        def backward(
-            grad_parameters: Floats, grad_values: Floats, grad_by_time: Floats | None
-        ) -> None:
-            grad_features = self._head.backward(features, grad_parameters)
-            grad_critic_features = self._value.backward(critic_features, grad_values[:, None])
-            if critic_backward is None:
-                grad_features += grad_critic_features
-            else:
-                critic_backward(grad_critic_features)
-            if grad_by_time is not None:
-                grad_features += grad_by_time.reshape(grad_features.shape)
-            if self._core is not None:
-                grad_features = core_backward(grad_features.reshape(by_time.shape)).reshape(
-                    len(flat), -1
-                )
-            encoder_backward(grad_features)
-
-        values = self._value.act_forward(critic_features)[:, 0]
-        return self._masked(self._head.act_forward(features), flat), values, by_time, backward
-
-
-class _TorchEncoder:
-    """An encoder that torch runs, on arrays."""
-
-    def __init__(self, encoder: nn.Module, observation_input: ObservationInput) -> None:
-        self._encoder = encoder
-        self._input = observation_input
-
-    def act_forward(self, observations: Array) -> Floats:
-        with torch.inference_mode():
-            features: Floats = self._encoder(
-                self._input.prepare(torch.from_numpy(observations))
-            ).numpy()
-        return features
-
-    def train_forward(self, observations: Array) -> tuple[Floats, Callable[[Floats], None]]:
-        features = self._encoder(self._input.prepare(torch.from_numpy(observations)))
-
-        def backward(grad: Floats) -> None:
-            if features.requires_grad:  # the encoder has parameters
-                # `features.backward(grad)` imports sympy: 34 MB and a second in each process.
-                torch.autograd.backward((features * torch.from_numpy(grad)).sum())
-
-        return features.detach().numpy(), backward
-
-
-def describe(observation_input: ObservationInput, *encoders: nn.Module) -> str:
-    """A line for the log: whether kernels run all encoders, or why not."""
-    obstacles = (find_obstacle(encoder, observation_input.axes) for encoder in encoders)
-    obstacle = next(filter(None, obstacles), None)
-    return "kernels: numpy" + (f", but torch for an encoder ({obstacle})" if obstacle else "")
-
-
-def encoder_part(
-    encoder: nn.Module, observation_input: ObservationInput
-) -> SequenceKernel | _TorchEncoder:
-    """An encoder on arrays: by kernels if they can run it."""
-    if find_obstacle(encoder, observation_input.axes) is not None:
-        return _TorchEncoder(encoder, observation_input)
-    if observation_input.axes == 1:
-        return SequenceKernel(encoder)
-    return SequenceKernel(
-        encoder, lambda x: observation_input.prepare(torch.from_numpy(x)).flatten(1).float().numpy()
-    )
+        outputs_by_row.append(outputs)
+    return map(torch.cat, zip(*outputs_by_row, strict=True))

@@ -52,20 +52,19 @@ class Initializer:
         with weights that keep what their constructor has drawn, as `name (class)`.
         """
         gain = math.sqrt(2) if self.scheme == "orthogonal" else 1.0
-        kept = []
+        undrawn = []
         for name, layer in module.named_modules():
             if isinstance(layer, LAYERS):
                 drawn = self.draw(layer, gain)
             else:
-                own = (
-                    []
-                    if isinstance(layer, ParametrizationList)
-                    else layer.parameters(recurse=False)
+                is_parametrization = isinstance(layer, ParametrizationList)
+                drawn = is_parametrization or all(
+                    parameter.dim() < 2 for parameter in layer.parameters(recurse=False)
                 )
-                drawn = all(parameter.dim() < 2 for parameter in own)
             if not drawn:
-                kept.append(f"{name} ({type(layer).__name__})" if name else type(layer).__name__)
-        return kept
+                kind = type(layer).__name__
+                undrawn.append(f"{name} ({kind})" if name else kind)
+        return undrawn
 
     def draw(self, layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, gain: float = 1.0) -> bool:
         """Draw the weights of one layer, and set its bias. Returns False for weights that cannot be

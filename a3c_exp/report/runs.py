@@ -21,7 +21,8 @@ from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml
 from a3c_exp.common.settings import TARGET, comparable
 from a3c_exp.config.saved import TYPED, read_config
 from a3c_exp.core.events import RECENT
-from a3c_exp.errors import FAILED, ConfigError, FolderError, did_you_mean, require
+from a3c_exp.ending import FAILED, StopReason
+from a3c_exp.errors import ConfigError, FolderError, did_you_mean, require
 from a3c_exp.run.metrics import SECONDS, STEP, read_points
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
@@ -102,7 +103,7 @@ class RecordedRun:
 
     @property
     def ended(self) -> bool:
-        return self.stop_reason not in (UNFINISHED, "interrupted")
+        return self.stop_reason not in (UNFINISHED, StopReason.INTERRUPTED)
 
     @property
     def threshold(self) -> float | None:
@@ -151,7 +152,7 @@ class RecordedRun:
             return self.curve.last.get(curve)
         goal = (
             _number(self.settings, "stop.mean_return")
-            if self.stop_reason == "mean_return"
+            if self.stop_reason == StopReason.MEAN_RETURN
             else None
         )
         return self.numbers["final_return"] if goal is None else goal

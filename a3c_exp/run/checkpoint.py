@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from a3c_exp.common.reading import LARGEST, MOST_BYTES, open_regular
-from a3c_exp.core.counters import RNG_WORDS
-from a3c_exp.core.events import COUNTS
-from a3c_exp.envs.info import is_usable_name
+from a3c_exp.common.fields import Check, Fields
+from a3c_exp.common.reading import MOST_BYTES, open_regular
+from a3c_exp.core.counters import WorkerCounters
+from a3c_exp.core.parameters import SharedParameters
 from a3c_exp.errors import FolderError, shown
 from a3c_exp.run import files
+from a3c_exp.run.milestones import Milestones
 from a3c_exp.run.run_folder import CHECKPOINTS, LATEST, latest_checkpoints
+from a3c_exp.run.statistics import RunStatistics
 
 VERSION = 3
 """The version that is written, and the only one that is read. Since 3 the keys are optimizer_state
@@ -158,23 +159,53 @@ def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
 
 # The state of a run: which values there are, and of which kinds.
 
-Check = Callable[[Any], bool]
-
 STATE_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError)
 """Errors that a whole state may raise where it is restored: it is of another network, or of another
 optimizer."""
 
 
+SECTIONS: Mapping[str, Fields[Any]] = {
+    "store.": {**SharedParameters.FIELDS, **WorkerCounters.FIELDS},
+    "statistics.": RunStatistics.FIELDS,
+    "": Milestones.FIELDS,
+}
+"""The fields of a run's checkpoint, as their owners declare them, by the place of each section."""
+
+OTHERS: Mapping[str, Check] = {
+    "store.constants": lambda value: (
+        isinstance(value, dict) and all(type(array) is np.ndarray for array in value.values())
+    ),
+    "callbacks": lambda value: isinstance(value, dict),
+}
+"""Values that a checkpoint may have besides, and their checks: the constants of the network by
+name, and the states of the user's callbacks."""
+
+_MISSING = object()
+
+
 def load_state(path: Path) -> dict[str, Any]:
-    """The state of a run in a checkpoint, as `Trainer` saves it. Raises FolderError: see `load`."""
+    """Return the state of a run in a checkpoint, as `Checkpoints.content` has it, with its values
+    checked. Raises FolderError: see `load`."""
     state = load(path)
-    for key, fits in _VALUES.items():
-        place = key.rstrip("?")
-        value = _value_at(state, place)
-        if not (key != place if value is _MISSING else fits(value)):
-            text = "missing" if value is _MISSING else " ".join(shown(value).split())
-            raise FolderError(path, f"is a damaged checkpoint: {place} is {text}")
+    for prefix, fields in SECTIONS.items():
+        for name, field in fields.items():
+            _check_value(path, state, f"{prefix}{name}", field.fits, field.optional)
+    for place, fits in OTHERS.items():
+        _check_value(path, state, place, fits, True)
     return state
+
+
+def _check_value(path: Path, state: Any, place: str, fits: Check, optional: bool) -> None:
+    value = state
+    for name in place.split("."):
+        value = value.get(name, _MISSING) if isinstance(value, Mapping) else _MISSING
+
+    if value is _MISSING:
+        if not optional:
+            raise FolderError(path, f"is a damaged checkpoint: {place} is missing")
+    elif not fits(value):
+        text = " ".join(shown(value).split())
+        raise FolderError(path, f"is a damaged checkpoint: {place} is {text}")
 
 
 def load_latest(folder: Path) -> tuple[dict[str, Any], Path, str]:
@@ -199,64 +230,3 @@ def load_latest(folder: Path) -> tuple[dict[str, Any], Path, str]:
                 )
                 return state, earlier, text
         raise
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= LARGEST // 2  # counters of 64 bits go on from there
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < math.inf
-
-
-def _list(value: Any, fits: Check, length: int) -> bool:
-    return isinstance(value, list) and len(value) == length and all(map(fits, value))
-
-
-def _array(form: str, *, finite: bool = False) -> Check:
-    """form: numpy's letter of the numbers, and how many dimensions there are: "f1"."""
-
-    def check(value: Any) -> bool:
-        fits = isinstance(value, np.ndarray) and f"{value.dtype.kind}{value.ndim}" == form
-        return fits and (not finite or bool(np.isfinite(value).all()))
-
-    return check
-
-
-_VALUES: Mapping[str, Check] = {
-    **dict.fromkeys(["resumed", "store.steps", "store.version"], _count),
-    **dict.fromkeys(["statistics.steps", "statistics.updates", "statistics.episodes"], _count),
-    **{f"statistics.{name}?": _count for name in COUNTS},
-    **dict.fromkeys(["training_seconds", "statistics.seconds"], _number),
-    # Those of `store.pixels` are of runs of before: see `config.saved`.
-    **dict.fromkeys(
-        ["store.parameters", "store.stats", "store.pixels?"], _array("f1", finite=True)
-    ),
-    **dict.fromkeys(["store.applied_gradients", "store.worker_episodes?"], _array("i1")),
-    **dict.fromkeys(["statistics.recent_end_steps", "statistics.recent_lengths"], _array("i1")),
-    "statistics.recent_returns": _array("f1"),
-    "statistics.recent_names?": lambda value: (
-        isinstance(value, list) and all(map(is_usable_name, value))
-    ),
-    "statistics.recent_numbers?": _array("f2"),
-    "statistics.staleness": lambda value: _list(value, _count, 3),
-    "store.optimizer_state": _array("f3"),
-    "store.multipliers?": lambda value: _array("f1", finite=True)(value) and len(value) == 2,
-    "store.rng_states": lambda value: _array("u2")(value) and value.shape[1] == RNG_WORDS,
-    "store.constants?": lambda value: (
-        isinstance(value, dict) and all(type(x) is np.ndarray for x in value.values())
-    ),
-    "callbacks?": lambda value: isinstance(value, dict),
-    "best_eval_return": lambda value: value is None or _number(value),
-    "solved": lambda value: value is None or _list(value, _number, 2),
-}
-"""Whether each value is one that a run has saved, by its place. Places with a question mark may be
-empty."""
-
-_MISSING = object()
-
-
-def _value_at(state: Any, place: str) -> Any:
-    for name in place.split("."):
-        state = state.get(name, _MISSING) if isinstance(state, Mapping) else _MISSING
-    return state

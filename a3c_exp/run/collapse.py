@@ -12,7 +12,8 @@ LOST_SHARE = 2 / 3
 """Of what a run had gained, the share whose loss counts as a collapse. On the way up, good runs
 lose half of it for a while (results/curves)."""
 LASTING_SHARE = 0.1
-"""A run says that it has collapsed once it has been so for this share of its steps."""
+"""A run says that it has collapsed once it has been so for this share of its total steps, or for as
+many steps as it took to reach the peak, if these are fewer: returns go up and down at first."""
 
 
 @dataclass(slots=True)
@@ -55,12 +56,16 @@ class ReturnPeak:
         elif self.fallen_at is None:
             self.fallen_at = steps
 
-    def has_collapsed(self, steps: int) -> bool:
+    def has_collapsed(self, steps: int, total_steps: int) -> bool:
         """Return whether the run has been far below its peak for a while.
 
         steps: the run's environment steps by now.
+        total_steps: those that it is to make.
         """
-        return self.fallen_at is not None and steps - self.fallen_at >= LASTING_SHARE * steps
+        if self.fallen_at is None:
+            return False
+        lasting = min(LASTING_SHARE * total_steps, self.steps)
+        return steps - self.fallen_at >= lasting
 
     def state(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""

@@ -17,8 +17,8 @@ from typing import IO, Any
 import numpy as np
 
 from a3c_exp.common.reading import UnreadableError, regular_only
+from a3c_exp.common.signals import Interruption
 from a3c_exp.errors import FolderError
-from a3c_exp.run.interruption import Interruption
 
 log = logging.getLogger("a3c_exp")
 

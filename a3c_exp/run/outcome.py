@@ -7,22 +7,20 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.trust import PACKAGE, texts_to_trust
-from a3c_exp.core.experiment import Experiment, Stop
+from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.errors import FAILED
+from a3c_exp.ending import FAILED, StopReason, describe
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
 
 LARGE_NETWORK = 20_000_000
 """Parameters: ten times those of the largest preset."""
-RULES = [rule.name for rule in fields(Stop)]
 CHARTS_PAGE = "and open http://localhost:6006/#custom_scalars: the curves by topic"
 """What follows TensorBoard's command, which serves there by default."""
 
@@ -81,16 +79,15 @@ def outcome(summary: Mapping[str, Any]) -> str:
     if _is_solved(summary):
         reason = "solved"
         after = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
-    elif reason in RULES:
-        reason = f"reached stop.{reason}"
-    elif reason == "total_steps":
-        reason = "finished"
+    else:
+        reason = describe(reason)
     mean = "" if value is None else f"; mean return of the last 100 episodes: {return_text(value)}"
     return f"{reason} after {after}{mean}"
 
 
 def _is_solved(summary: Mapping[str, Any]) -> bool:
-    return summary["stop_reason"] == "mean_return" and summary.get("solved_at_steps") is not None
+    is_ended_by_return = summary["stop_reason"] == StopReason.MEAN_RETURN
+    return is_ended_by_return and summary.get("solved_at_steps") is not None
 
 
 def _after(steps: int | None, seconds: float | None) -> str:
@@ -156,7 +153,7 @@ def next_commands(
     """
     python = _program(Path(sys.executable).name)
     place = shlex.quote(short(folder))
-    cut = reason in ("interrupted", *FAILED)
+    cut = reason in (StopReason.INTERRUPTED, *FAILED)
     allowed = ""
     if config is not None and experiment is not None:
         modules = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)

@@ -299,10 +299,12 @@ class _Tally:
 
     def played(self) -> PlayedEpisodes:
         returns, lengths, cut = np.array(self._ended, np.float64).reshape(-1, 3).T
-        workers = np.zeros(len(self), np.int64)
-        numbers = number_columns(self._numbers)
         return PlayedEpisodes(
-            returns, lengths.astype(np.int64), workers, numbers=numbers, cut=int(cut.sum())
+            returns=returns,
+            lengths=lengths.astype(np.int64),
+            end_steps=np.zeros(len(self), np.int64),  # of a run, which this is not
+            numbers=number_columns(self._numbers),
+            cut=int(cut.sum()),
         )
 
 

@@ -6,13 +6,34 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from a3c_exp.common.fields import (
+    Fields,
+    StateField,
+    attribute,
+    is_array,
+    is_count,
+    is_list,
+    is_number,
+    read_state,
+    write_state,
+)
 from a3c_exp.core.events import COUNTS, RECENT, Episodes, Event
+from a3c_exp.envs.info import is_usable_name
 from a3c_exp.run.collapse import ReturnPeak
+
+
+def _count_field(name: str) -> StateField[RunStatistics]:
+    return StateField(
+        is_count,
+        lambda own: own.counts[name],
+        lambda own, count: own.counts.update({name: count}),
+        optional=True,
+    )
 
 
 class RunStatistics:
@@ -28,6 +49,42 @@ class RunStatistics:
     left: workers that have left the run in this session, by rule.
     peak: the highest mean return of the run.
     """
+
+    FIELDS: ClassVar[Fields[RunStatistics]] = {
+        "steps": attribute("steps", is_count),
+        "updates": attribute("updates", is_count),
+        "episodes": attribute("episodes", is_count),
+        **{name: _count_field(name) for name in COUNTS},
+        "seconds": StateField(
+            is_number,
+            lambda own: own.seconds,
+            lambda own, seconds: setattr(own, "_earlier_seconds", seconds),
+        ),
+        "staleness": StateField(
+            lambda value: is_list(value, is_count, 3),
+            lambda own: list(own._staleness),
+            lambda own, numbers: setattr(own, "_staleness", list(numbers)),
+        ),
+        "peak": StateField(
+            lambda value: isinstance(value, dict),
+            lambda own: own.peak.state(),
+            lambda own, peak: own.peak.restore(peak),
+            optional=True,
+        ),
+        # The last episodes, which `restore` sets together.
+        "recent_end_steps": StateField(is_array("i1"), lambda own: own._recent.end_steps),
+        "recent_returns": StateField(is_array("f1"), lambda own: own._recent.returns),
+        "recent_lengths": StateField(is_array("i1"), lambda own: own._recent.lengths),
+        "recent_names": StateField(
+            lambda value: is_list(value, is_usable_name),
+            lambda own: list(own._recent.numbers),
+            optional=True,
+        ),
+        "recent_numbers": StateField(
+            is_array("f2"), lambda own: own._recent_numbers(), optional=True
+        ),
+    }
+    """What a checkpoint holds."""
 
     def __init__(
         self,
@@ -47,10 +104,10 @@ class RunStatistics:
         self._clock = clock
         self._earlier_seconds = 0.0
         self._started = clock()
-        self._recent = Episodes()  # the last ones, by the step at which they ended
+        self._recent: Episodes = Episodes()  # the last ones, by the step at which they ended
         self._finished_envs: dict[int, int] = {}  # by worker
-        self._staleness = [0, 0, 0]  # sum, count, maximum
-        self.peak = ReturnPeak()
+        self._staleness: list[int] = [0, 0, 0]  # sum, count, maximum
+        self.peak: ReturnPeak = ReturnPeak()
         self._next_peak = RECENT  # episodes
         self._new_window(0.0)
 
@@ -182,24 +239,14 @@ class RunStatistics:
         }
 
     def state(self) -> dict[str, Any]:
-        """The content of a checkpoint: totals and the last 100 episodes, but not the window."""
-        recent = self._recent
-        return {
-            "steps": self.steps,
-            "updates": self.updates,
-            "episodes": self.episodes,
-            **self.counts,
-            "seconds": self.seconds,
-            "staleness": list(self._staleness),
-            "peak": self.peak.state(),
-            "recent_end_steps": recent.end_steps,
-            "recent_returns": recent.returns,
-            "recent_lengths": recent.lengths,
-            "recent_names": list(recent.numbers),
-            "recent_numbers": np.array([*recent.numbers.values()]).reshape(
-                len(recent.numbers), len(recent)
-            ),
-        }
+        """Return the content of a checkpoint: totals and the last 100 episodes, but not the
+        window."""
+        return read_state(self, self.FIELDS)
+
+    def _recent_numbers(self) -> NDArray[np.float64]:
+        """Return the environment's own numbers of the last episodes [names, episodes]."""
+        numbers = self._recent.numbers
+        return np.array([*numbers.values()]).reshape(len(numbers), len(self._recent))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state()`. `reached` waits again until every environment has ended an
@@ -207,20 +254,13 @@ class RunStatistics:
 
         Raises ValueError for episodes some of whose numbers are missing.
         """
-        self.steps = state["steps"]
-        self.updates = state["updates"]
-        self.episodes = state["episodes"]
-        # older checkpoints have not all of them
-        self.counts = {name: state.get(name, 0) for name in COUNTS}
-        self._earlier_seconds = state["seconds"]
-        self._staleness = list(state["staleness"])
-        if "peak" in state:  # checkpoints of before have none
-            self.peak.restore(state["peak"])
+        self.counts = dict.fromkeys(COUNTS, 0)
+        write_state(self, self.FIELDS, state)
         self._next_peak = self.episodes + RECENT
+
         returns, lengths, end_steps = (
             state[f"recent_{name}"] for name in ("returns", "lengths", "end_steps")
         )
-        # Older checkpoints have no numbers of the environment's own.
         numbers = dict(
             zip(state.get("recent_names", []), state.get("recent_numbers", []), strict=True)
         )

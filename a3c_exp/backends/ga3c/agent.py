@@ -150,7 +150,7 @@ def run_agent(
         watch.time(network, "_ask", "waiting")  # for a predictor
     try:
         os.nice(NICENESS)
-        rules = LeavingRules(experiment.stop, store.start(index, actor.rng))
+        rules = LeavingRules(experiment.stop, store.start(index, actor.policy.rng))
         buffers.status[0] = WORKING  # predictors and trainers wait for this agent from now on
         began = time.perf_counter()
         while True:
@@ -162,7 +162,7 @@ def run_agent(
                 yield Event(index, left="worker_episodes")
                 break
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
-            store.counters.save_rng_state(index, actor.rng)
+            store.counters.save_rng_state(index, actor.policy.rng)
             store.counters.episodes[index] += len(rollout.episodes)
             network.put_rollout(slot, rollout)
             # a trainer reports the steps

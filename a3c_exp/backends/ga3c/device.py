@@ -11,10 +11,10 @@ import torch
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import SharedParameters
 from a3c_exp.core.store import SharedStore
+from a3c_exp.engine.runtime import TorchRuntime
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import RunError, one_line, require
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.actor_critic import TorchRuntime
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
@@ -111,5 +111,6 @@ def build_thread_network(experiment: Experiment, store: SharedStore, env: EnvBat
     parameters = store.parameters
     if isinstance(parameters, DeviceParameters):
         vector = torch.zeros_like(parameters._vectors[0])
-        network.move_to(vector, torch.zeros_like(vector), TorchRuntime(network, parameters.device))
+        runtime = TorchRuntime(network, experiment.kernels, parameters.device)
+        network.move_to(vector, torch.zeros_like(vector), runtime)
     return network

@@ -189,10 +189,8 @@ def _main(name: str, run: Run, writer: connection.Connection, server: int) -> No
     """The child's main function. server: the process that has forked it."""
     os.setpgid(0, 0)  # what its environments start ends with it: see `_kill`
     multiprocessing.current_process().daemon = False  # they may start processes
-    signals.ignore()
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # this group is not that of the terminal
     orphaned = threading.Event()
-    signal.signal(signal.SIGUSR1, partial(_end_orphan, orphaned))
+    signals.set_for_worker(partial(_end_orphan, orphaned))
     threading.Thread(target=_watch_parents, args=(server, orphaned), daemon=True).start()
     # what an environment's code, or the closing of one, logs here
     if logging.lastResort is not None:
@@ -224,6 +222,6 @@ def _watch_parents(server: int, orphaned: threading.Event) -> None:
     while os.getppid() == server and not connection.wait([parent.sentinel], _SERVER_SECONDS):
         pass
     orphaned.set()
-    signal.pthread_kill(main, signal.SIGUSR1)
+    signal.pthread_kill(main, signals.ORPHANED)
     time.sleep(ORPHAN_SECONDS)
     os.killpg(0, signal.SIGKILL)

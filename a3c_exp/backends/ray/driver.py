@@ -28,6 +28,7 @@ from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
+from a3c_exp.ending import StopReason
 from a3c_exp.errors import RunError
 
 log = logging.getLogger("a3c_exp")
@@ -268,7 +269,7 @@ class Driver(Supervisor[ActorSource]):
             text = self._server_watch.describe(
                 f"parameter server {server}", "it, or its cluster, had not answered"
             )
-            raise RunError(text, "stalled")
+            raise RunError(text, StopReason.STALLED)
 
     def _start_servers(self) -> None:
         """Start all servers with the cached state."""

@@ -18,9 +18,11 @@ from a3c_exp.core.callback import EvalResult, RunView
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError, one_line
-from a3c_exp.run.callbacks import Every, Own, OwnView
 from a3c_exp.run.files import log
+from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
+from a3c_exp.run.recorders.checkpoints import Checkpoints
+from a3c_exp.run.recorders.recorder import Every, RunRecorder
 from a3c_exp.run.run_folder import BEST, VIDEOS
 
 DRAWN = "rgb_array"  # gymnasium's render_mode of images
@@ -31,7 +33,7 @@ _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 1.0
 
 
-class Evaluations(Own):
+class Evaluations(RunRecorder):
     """Evaluates every so many steps beside the training, and at its end; keeps the best policy in a
     checkpoint.
 
@@ -43,13 +45,17 @@ class Evaluations(Own):
 
     Once a signal has interrupted the run, an evaluation ends without a result.
 
+    checkpoints: writes the best policy.
     on_wait: called ten times a second while the run waits for an evaluation, with a text on how far
         it is.
     asked: whether an evaluation is wanted as soon as none is under way.
     """
 
-    def __init__(self, run: OwnView, on_wait: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: OpenRun, checkpoints: Checkpoints, on_wait: Callable[[str], None]
+    ) -> None:
         super().__init__(run)
+        self._checkpoints = checkpoints
         self._on_wait = on_wait
         self._due = Every(run.experiment.eval.every, run.steps)
         self._heartbeat = Heartbeat()
@@ -76,10 +82,11 @@ class Evaluations(Own):
         one."""
         self._take(block=True)
         final = {"steps": self._run.steps, "version": self._run.statistics.updates}
-        known = self._evaluated and all(
+        is_evaluated = self._evaluated and all(
             self._evaluated["store"][name] == number for name, number in final.items()
         )
-        if not known and (self.asked or self._run.experiment.eval.every is not None):
+        is_wanted = self.asked or self._run.experiment.eval.every is not None
+        if is_wanted and not is_evaluated:
             self._start()
             self._take(block=True)
 
@@ -108,7 +115,7 @@ class Evaluations(Own):
     def _start(self) -> None:
         """Start an evaluation of the present parameters, unless an earlier one failed or hangs."""
         self.asked = False
-        self._evaluated = self._run.checkpoint()  # as of now: the run goes on meanwhile
+        self._evaluated = self._checkpoints.content()  # as of now: the run goes on meanwhile
         if self._given_up:
             return
         self._watch.forget(0)
@@ -136,7 +143,7 @@ class Evaluations(Own):
                     self._give_up(str(error))
                 else:
                     if result is not None:
-                        self._tell(result)
+                        self._take_result(result)
             elif self._watch.find(lambda: {0: self._heartbeat.value}) is not None:
                 self._evaluation = None
                 self._give_up(self._watch.describe("the evaluation"))
@@ -150,26 +157,30 @@ class Evaluations(Own):
         self._given_up = True
         log.warning("%s\nthere are no evaluations any more", reason)
 
-    def _tell(self, result: EvalResult) -> None:
-        """Tell of a result, and save the parameters if they are the best so far."""
-        run = self._run
+    def _take_result(self, result: EvalResult) -> None:
+        """Notify callbacks of a result, and save the parameters if they are the best so far."""
         if result.cut:
-            if not run.statistics.counts["cut_eval_episodes"]:
-                limits = run.experiment.eval
-                cut = (
-                    f"{result.cut} of {limits.episodes} episodes were cut after "
-                    f"{limits.max_steps} steps"
-                )
-                log.warning("evaluation at step %d: %s (eval.max_steps)", result.steps, cut)
-            run.statistics.counts["cut_eval_episodes"] += result.cut
+            self._count_cut(result)
         try:
-            run.tell("on_evaluation", result)
+            self._run.hooks.on_evaluation(result)
         finally:  # a callback may raise
+            milestones = self._run.milestones
             mean = result.mean_return
-            best = -math.inf if run.best_return is None else run.best_return
-            if mean > best or (mean == best and BEST in run.output.unwritten):
-                run.best_return = mean
-                run.write(BEST, self._evaluated | {"best_eval_return": mean})
+            best = -math.inf if milestones.best_return is None else milestones.best_return
+            if mean > best or (mean == best and BEST in self._run.output.unwritten):
+                milestones.best_return = mean
+                self._checkpoints.write(BEST, self._evaluated | {"best_eval_return": mean})
+
+    def _count_cut(self, result: EvalResult) -> None:
+        counts = self._run.statistics.counts
+        if not counts["cut_eval_episodes"]:
+            limits = self._run.experiment.eval
+            text = (
+                f"{result.cut} of {limits.episodes} episodes were cut after "
+                f"{limits.max_steps} steps"
+            )
+            log.warning("evaluation at step %d: %s (eval.max_steps)", result.steps, text)
+        counts["cut_eval_episodes"] += result.cut
 
     def _work(self, state: dict[str, Any], evaluation: Future[EvalResult | None]) -> None:
         with ExitStack() as closing:  # after the result is known: a close may hang

@@ -1,9 +1,9 @@
-"""Numpy kernels of known layers, forward and backward, over the parameters of torch modules.
+"""Numpy kernels of layers, forward and backward, over the parameters of torch modules.
 
 An operation of torch takes several microseconds whatever its size, and twice that if it builds a
 graph. One of numpy takes one or two, which is most of the time of networks and batches as small as
-they are here (notes/speed.md). So a module that consists of known layers in sequence is run by
-these kernels. Any other module is run by torch. Tests hold the two equal.
+they are here (notes/speed.md). So a module that consists of the layers in `LAYERS`, one after
+another, is run by these kernels. Torch runs any other module.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.networks.heads import PolicyHead
 
-# From a loss's derivatives by outputs to those by inputs. Derivatives by parameters are added to
-# their gradients. The
-# argument may be overwritten.
 Backward = Callable[[Floats], Floats]
+"""A function from a loss's derivatives by outputs to those by inputs, which adds the derivatives by
+parameters to their gradients. It may overwrite its argument."""
 
 aten = torch.ops.aten
 
@@ -73,27 +73,8 @@ def _by_torch(
     return Activation(lambda x, _: forward(torch.from_numpy(x)).numpy(), times_slope)
 
 
-ACTIVATIONS: dict[type[nn.Module], Callable[[Any], Activation]] = {
-    nn.Tanh: lambda _: Activation(np.tanh, _times_tanh_slope),
-    nn.ReLU: lambda _: Activation(lambda x, out: np.maximum(x, 0, out=out), _times_relu_slope),
-    nn.ReLU6: lambda _: _by_torch(
-        functional.relu6, lambda grad, x: aten.hardtanh_backward(grad, x, 0, 6)
-    ),
-    nn.LeakyReLU: lambda layer: _by_torch(
-        lambda x: functional.leaky_relu(x, layer.negative_slope),
-        lambda grad, x: aten.leaky_relu_backward(grad, x, layer.negative_slope, False),
-    ),
-    nn.ELU: lambda layer: _by_torch(
-        lambda x: functional.elu(x, layer.alpha),
-        lambda grad, x: aten.elu_backward(grad, layer.alpha, 1, 1, False, x),
-    ),
-    nn.SiLU: lambda _: _by_torch(functional.silu, aten.silu_backward),
-}
-"""The activations with a kernel."""
-
-
 class Kernel(ABC):
-    """One step of a sequence of layers, on rows [N, F]."""
+    """One layer of a sequence, on rows [N, F]."""
 
     def act_forward(self, x: Floats) -> Floats:
         """The outputs, in a new array or, of an activation that may, in place of the inputs."""
@@ -150,15 +131,19 @@ class LinearKernel(Kernel):
 
 
 class ActivationKernel(Kernel):
-    """An activation. in_place: whether it may overwrite its inputs, which are of no more use to the
-    kernel before."""
+    """An activation.
 
-    def __init__(self, activation: Activation, in_place: bool) -> None:
+    in_place: whether it may overwrite its inputs, because the kernel before has no more use for
+        them.
+    """
+
+    in_place = False
+
+    def __init__(self, activation: Activation) -> None:
         self._apply, self._times_slope = activation
-        self._in_place = in_place
 
     def act_forward(self, x: Floats) -> Floats:
-        return self._apply(x, x if self._in_place else np.empty_like(x))
+        return self._apply(x, x if self.in_place else np.empty_like(x))
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
         y = self.act_forward(x)
@@ -170,31 +155,100 @@ class ActivationKernel(Kernel):
 
 
 class LayerNormKernel(Kernel):
-    """Layer normalization of each row (Ba et al. 2016, arXiv 1607.06450, equation 4): torch's
-    operations, no graph."""
+    """Layer normalization of each row by torch's operations, without a graph (Ba et al. 2016, arXiv
+    1607.06450, equation 4)."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
         self._shape = layer.normalized_shape
         self._epsilon = layer.eps
-        given = [layer.weight, layer.bias]
-        self._parameters = [None if each is None else each.detach() for each in given]
-        self._gradients = [None if each is None else gradient_of(each) for each in given]
+        parameters = [layer.weight, layer.bias]
+        self._parameters = [None if p is None else p.detach() for p in parameters]
+        self._gradients = [None if p is None else gradient_of(p) for p in parameters]
+        self._needs_gradients = [True, *(p is not None for p in parameters)]
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        rows, (weight, bias) = torch.from_numpy(x), self._parameters
+        rows = torch.from_numpy(x)
+        weight, bias = self._parameters
         y, *scales = torch.native_layer_norm(rows, self._shape, weight, bias, self._epsilon)
         return y.numpy(), (rows, scales)
 
     def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
         rows, scales = saved
-        wanted = [True, *(each is not None for each in self._gradients)]
         by_input, *by_parameters = aten.native_layer_norm_backward(
-            torch.from_numpy(grad), rows, self._shape, *scales, *self._parameters, wanted
+            torch.from_numpy(grad),
+            rows,
+            self._shape,
+            *scales,
+            *self._parameters,
+            self._needs_gradients,
         )
-        for gradient, found in zip(self._gradients, by_parameters, strict=True):
+        for gradient, by_parameter in zip(self._gradients, by_parameters, strict=True):
             if gradient is not None:
-                gradient += found.numpy()
+                gradient += by_parameter.numpy()
         return array_of(by_input)
+
+
+class FreeStdKernel(LinearKernel):
+    """A head of the policy with free standard deviations: see `PolicyHead`."""
+
+    def __init__(self, linear: nn.Linear, spread: Tensor) -> None:
+        super().__init__(linear)
+        self._means = linear.out_features
+        self._spread = array_of(spread)
+        self._spread_gradient = gradient_of(spread)
+
+    def act_forward(self, x: Floats, out: Floats | None = None) -> Floats:
+        means = super().act_forward(x)
+        return np.concatenate([means, np.broadcast_to(self._spread, means.shape)], axis=-1, out=out)
+
+    def backward(self, saved: Floats, grad: Floats, needs_input: bool = True) -> Floats:
+        self._spread_gradient += grad[:, self._means :].sum(0)
+        return super().backward(saved, grad[:, : self._means], needs_input)
+
+
+def head_kernel(head: PolicyHead) -> LinearKernel:
+    """The kernel of a policy's head."""
+    if head.spread is None:
+        return LinearKernel(head.linear)
+    return FreeStdKernel(head.linear, head.spread)
+
+
+def _leaky_relu(layer: nn.LeakyReLU) -> ActivationKernel:
+    slope = layer.negative_slope
+    return ActivationKernel(
+        _by_torch(
+            lambda x: functional.leaky_relu(x, slope),
+            lambda grad, x: aten.leaky_relu_backward(grad, x, slope, False),
+        )
+    )
+
+
+def _elu(layer: nn.ELU) -> ActivationKernel:
+    alpha = layer.alpha
+    return ActivationKernel(
+        _by_torch(
+            lambda x: functional.elu(x, alpha),
+            lambda grad, x: aten.elu_backward(grad, alpha, 1, 1, False, x),
+        )
+    )
+
+
+_TANH = Activation(np.tanh, _times_tanh_slope)
+_RELU = Activation(lambda x, out: np.maximum(x, 0, out=out), _times_relu_slope)
+_RELU6 = _by_torch(functional.relu6, lambda grad, x: aten.hardtanh_backward(grad, x, 0, 6))
+_SILU = _by_torch(functional.silu, aten.silu_backward)
+
+LAYERS: dict[type[nn.Module], Callable[[Any], Kernel]] = {
+    nn.Linear: LinearKernel,
+    nn.LayerNorm: LayerNormKernel,
+    nn.Tanh: lambda _: ActivationKernel(_TANH),
+    nn.ReLU: lambda _: ActivationKernel(_RELU),
+    nn.ReLU6: lambda _: ActivationKernel(_RELU6),
+    nn.LeakyReLU: _leaky_relu,
+    nn.ELU: _elu,
+    nn.SiLU: lambda _: ActivationKernel(_SILU),
+}
+"""The layers with a kernel: what makes it of a layer of exactly this class."""
 
 
 def _as_floats(x: Array) -> Floats:
@@ -202,7 +256,7 @@ def _as_floats(x: Array) -> Floats:
 
 
 class SequenceKernel:
-    """Known layers, one after another: [N, ...] -> float32 [N, F]. See `find_obstacle`.
+    """Layers with a kernel, one after another: [N, ...] -> float32 [N, F]. See `find_obstacle`.
 
     prepare: makes flat rows, float32 [N, D], of observations.
     """
@@ -210,19 +264,18 @@ class SequenceKernel:
     def __init__(self, module: nn.Module, prepare: Callable[[Array], Floats] = _as_floats) -> None:
         self._prepare = prepare
         self._kernels: list[Kernel] = []
+        previous: Kernel | None = None
         for layer in _layers(module):
-            if isinstance(layer, nn.Linear):
-                self._kernels.append(LinearKernel(layer))
-            elif isinstance(layer, nn.LayerNorm):
-                self._kernels.append(LayerNormKernel(layer))
-            elif type(layer) is not nn.Flatten:  # rows are flat from the start
-                in_place = bool(self._kernels) and not isinstance(
-                    self._kernels[-1], ActivationKernel
-                )
-                self._kernels.append(ActivationKernel(ACTIVATIONS[type(layer)](layer), in_place))
+            if type(layer) is nn.Flatten:  # rows are flat from the start
+                continue
+            kernel = LAYERS[type(layer)](layer)
+            if isinstance(kernel, ActivationKernel):
+                kernel.in_place = not (previous is None or isinstance(previous, ActivationKernel))
+            self._kernels.append(kernel)
+            previous = kernel
 
     def act_forward(self, x: Array) -> Floats:
-        """The forward pass to act, of vectors also [T, N, D] -> [T, N, F]. The result may be `x`
+        """Return the outputs to act, of vectors also [T, N, D] -> [T, N, F]. They may be `x`
         itself."""
         x = self._prepare(x)
         for kernel in self._kernels:
@@ -230,7 +283,7 @@ class SequenceKernel:
         return x
 
     def train_forward(self, x: Array) -> tuple[Floats, Callable[[Floats], None]]:
-        """The forward pass to learn, and a function that adds the gradient, given a loss's
+        """Return the outputs to learn, and a function that adds the gradient, given a loss's
         derivatives by the outputs.
 
         The next call overwrites the outputs. The function may be called once.
@@ -238,8 +291,8 @@ class SequenceKernel:
         x = self._prepare(x)
         saved = []
         for kernel in self._kernels:
-            x, kept = kernel.train_forward(x)
-            saved.append(kept)
+            x, saved_by_kernel = kernel.train_forward(x)
+            saved.append(saved_by_kernel)
 
         def backward(grad: Floats) -> None:
             for i in range(len(saved) - 1, -1, -1):
@@ -258,34 +311,38 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_KNOWN = {nn.Linear, nn.LayerNorm, nn.Flatten, nn.Identity, *ACTIVATIONS}
 
 
 def find_obstacle(module: nn.Module, axes: int = 1) -> str | None:
     """The reason why a module cannot be run by kernels; None if it can.
 
     axes: of one row of its inputs. A subclass of `nn.Sequential` counts as a sequence if it
-    inherits `forward`. Every other layer must be exactly of a known class, without hooks and frozen
-    parameters.
+    inherits `forward`. Every other layer must be exactly of a class in `LAYERS`, without hooks and
+    frozen parameters.
     """
-    for each in module.modules():
-        name = type(each).__name__
-        kind = type(each)
+    for layer in module.modules():
+        kind = type(layer)
+        name = kind.__name__
         # A subclass may have methods of its own, but for those that decide what is computed.
-        is_sequence = isinstance(each, nn.Sequential) and all(
+        is_sequence = isinstance(layer, nn.Sequential) and all(
             getattr(kind, method) == getattr(nn.Sequential, method)
             for method in ("forward", "__call__", "__iter__")
         )
-        if not (is_sequence or kind in _KNOWN) or "forward" in vars(each):
+        has_kernel = is_sequence or kind in LAYERS or kind in (nn.Flatten, nn.Identity)
+        if not has_kernel or "forward" in vars(layer):
             return f"{name} is none of the layers with a kernel"
-        if any(getattr(each, hooks) for hooks in _HOOKS):
+
+        if any(getattr(layer, hooks) for hooks in _HOOKS):
             return f"{name} has a hook"
+
         if any(
-            not p.requires_grad or p.dtype != torch.float32 for p in each.parameters(recurse=False)
+            not p.requires_grad or p.dtype != torch.float32 for p in layer.parameters(recurse=False)
         ):
             return f"{name} has a parameter that is frozen or not float32"
-        if isinstance(each, nn.Flatten) and (each.start_dim, each.end_dim) != (1, -1):
+
+        if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1):
             return f"{name} does not keep the first axis alone"
+
     if axes != 1 and not isinstance(next(_layers(module), None), nn.Flatten):
         return "its first layer is no Flatten, which observations that are no vectors need"
     return None

@@ -1,4 +1,4 @@
-"""A trial of a network before training: whether a rollout can be reproduced from what it
+"""The check of a network before training: whether a rollout can be reproduced from what it
 computes."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
@@ -33,13 +32,11 @@ def verify(network: ActorCritic, space: Box) -> None:
     """
     observations = torch.from_numpy(sample_observations(space, 3))
     if isinstance(network, WholeActorCritic):
-        _verify_module(
-            network.module, observations, network, functools.partial(_whole_outputs, network)
-        )
+        outputs = functools.partial(_whole_outputs, network)
+        _verify_module(network.module, observations, network, outputs)
     for encoder in dict.fromkeys(network.encoders):
-        _verify_module(
-            encoder, observations, network, functools.partial(_features, network, encoder)
-        )
+        features = functools.partial(_features, network, encoder)
+        _verify_module(encoder, observations, network, features)
 
 
 def _features(network: ActorCritic, encoder: nn.Module, observations: Tensor) -> Tensor:
@@ -50,7 +47,7 @@ def _features(network: ActorCritic, encoder: nn.Module, observations: Tensor) ->
 
 
 def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
-    """All outputs side by side."""
+    """All outputs side by side, [N, K]."""
     count = len(observations)
     name = type(network.module).__name__
     parameters, values, state = run_module(network, observations, name)
@@ -66,7 +63,7 @@ def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
 def _verify_module(
     module: nn.Module, inputs: Tensor, network: ActorCritic, rows: Callable[[Tensor], Tensor]
 ) -> None:
-    """rows: the outputs for inputs [N, ...] as one tensor [N, K]."""
+    """Check one module. rows: computes its outputs for inputs [N, ...] as one tensor [N, K]."""
     name = type(module).__name__
     with seeded_construction(0):
         trained = rows(inputs)
@@ -74,42 +71,42 @@ def _verify_module(
         with evaluation_mode(module):
             evaluated = rows(inputs)
     if not _equal(trained, again):
-        raise _refusal(
-            name, f"returns other numbers in a second pass (dropout or noise do): {_WHY}"
-        )
+        text = f"returns other numbers in a second pass (dropout or noise do): {_WHY}"
+        raise _refusal(name, text)
+
     if not _equal(trained, evaluated):
         text = (
             "returns other numbers in training than in evaluation mode (dropout or batch "
             f"normalization do): {_WHY}"
         )
         raise _refusal(name, text)
-    if not _equal(rows(inputs.flip(0)), trained.flip(0)) or not _equal(
-        rows(inputs[:1]), trained[:1]
-    ):
-        raise _refusal(
-            name,
-            f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}",
+
+    in_other_order = rows(inputs.flip(0)).flip(0)
+    alone = rows(inputs[:1])
+    if not _equal(in_other_order, trained) or not _equal(alone, trained[:1]):
+        text = (
+            f"mixes the rows of a batch: the outputs of one row must depend on it alone, or {_WHY}"
         )
-    known = set(map(id, network.parameters()))
+        raise _refusal(name, text)
+
+    parameters = set(map(id, network.parameters()))
     for leaf in _leaves(trained):
-        if id(leaf) not in known:
+        if id(leaf) not in parameters:
             text = (
                 f"learns a tensor of shape {tuple(leaf.shape)} that is none of its parameters: "
-                "modules belong into "
+                "modules belong into attributes or an nn.ModuleList, tensors into an nn.Parameter"
             )
-            raise _refusal(
-                name, f"{text}attributes or an nn.ModuleList, tensors into an nn.Parameter"
-            )
+            raise _refusal(name, text)
 
 
-def _checked(name: str, what: str, output: object, shape: tuple[int, ...]) -> Tensor:
+def _checked(name: str, kind: str, output: object, shape: tuple[int, ...]) -> Tensor:
     """An output as [N, K]. Raises ConfigError unless it is finite float32 of this shape."""
     if not isinstance(output, Tensor) or tuple(output.shape) != shape:
         form = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise _refusal(
-            name,
-            f"must return {what} of shape {shape} for {shape[0]} observations: it returned {form}",
+        text = (
+            f"must return {kind} of shape {shape} for {shape[0]} observations: it returned {form}"
         )
+        raise _refusal(name, text)
     if output.dtype != torch.float32:
         raise _refusal(name, f"must return float32, not {output.dtype}")
     if not torch.isfinite(output).all():
@@ -133,9 +130,7 @@ def _leaves(outputs: Tensor) -> Iterator[Tensor]:
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     scale = max(float(one.detach().abs().max()), 1.0)
-    return bool(
-        np.allclose(one.detach().numpy(), other.detach().numpy(), rtol=0, atol=TOLERANCE * scale)
-    )
+    return torch.allclose(one.detach(), other.detach(), rtol=0, atol=TOLERANCE * scale)
 
 
 def _refusal(name: str, text: str) -> ConfigError:

@@ -1,0 +1,182 @@
+"""Log-probabilities and entropies of the actions that were taken, on arrays.
+
+Their derivatives are written out for the common distributions, in `DISTRIBUTIONS`. torch
+differentiates those of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.distributions import MANY, Categorical, Distribution, Gaussian
+
+Evaluated = tuple[Floats, Floats, Callable[[Floats, Floats], Floats]]
+"""Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to
+those by the distribution's parameters [N, P]. It may be called once."""
+
+EvaluatedActions = tuple[
+    Floats, Floats, Floats, Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
+]
+"""The same with values [N] after the entropies: see `ActorCritic.evaluate_actions`. The function
+returns derivatives by parameters [N, P] and values [N]."""
+
+EvaluateActions = Callable[[Floats, Floats, Array], EvaluatedActions]
+"""Evaluates actions [N, ...], given parameters [N, P] and values [N]."""
+
+
+def actions_evaluation(network: ActorCritic, kernels: bool) -> EvaluateActions:
+    """Return what evaluates a network's actions: a fast form, if there is one and `kernels` allows
+    it, or torch."""
+    if kernels and type(network) is QNetwork:
+        return _evaluate_action_values
+    evaluate = DISTRIBUTIONS.get(type(network.distribution)) if kernels else None
+    if evaluate is None:
+        return partial(evaluate_actions_by_torch, network)
+    return partial(_evaluate_policy, partial(evaluate, network.distribution))
+
+
+def evaluate_actions_by_torch(
+    network: ActorCritic, parameters: Floats, values: Floats, actions: Array
+) -> EvaluatedActions:
+    """Evaluate actions by `ActorCritic.evaluate_actions`, which torch differentiates."""
+    parameters_leaf = torch.from_numpy(parameters).requires_grad_()
+    values_leaf = torch.from_numpy(values).requires_grad_()
+    outputs = network.evaluate_actions(parameters_leaf, values_leaf, torch.from_numpy(actions))
+
+    def backward(*gradients: Floats) -> tuple[Floats, Floats]:
+        # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in each
+        # process.
+        weighted = [
+            output * torch.from_numpy(gradient)
+            for output, gradient in zip(outputs, gradients, strict=True)
+            if output.requires_grad
+        ]
+        torch.autograd.backward(torch.stack(weighted).sum())
+        by_parameters, by_values = (
+            torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for leaf in (parameters_leaf, values_leaf)
+        )
+        return by_parameters.numpy(), by_values.numpy()
+
+    log_probs, entropies, taken_values = (output.detach().numpy() for output in outputs)
+    return log_probs, entropies, taken_values, backward
+
+
+def _evaluate_policy(
+    evaluate: Callable[[Floats, Array], Evaluated],
+    parameters: Floats,
+    values: Floats,
+    actions: Array,
+) -> EvaluatedActions:
+    log_probs, entropies, by_parameters = evaluate(parameters, actions)
+
+    def backward(
+        grad_log_probs: Floats, grad_entropies: Floats, grad_values: Floats
+    ) -> tuple[Floats, Floats]:
+        return by_parameters(grad_log_probs, grad_entropies), grad_values
+
+    return log_probs, entropies, values, backward
+
+
+def _evaluate_action_values(parameters: Floats, values: Floats, actions: Array) -> EvaluatedActions:
+    """See `QNetwork.evaluate_actions`."""
+    rows = np.arange(len(parameters))
+
+    def backward(
+        grad_log_probs: Floats, grad_entropies: Floats, grad_values: Floats
+    ) -> tuple[Floats, Floats]:
+        grad_parameters = np.zeros_like(parameters)
+        grad_parameters[rows, actions] = grad_values
+        return grad_parameters, grad_values
+
+    nothing = np.zeros(len(parameters), np.float32)
+    return nothing, nothing, parameters[rows, actions], backward
+
+
+# -- fast forms of distributions
+# ----------------------------------------------------------------------------------------------
+
+
+def _categorical(_: Categorical, logits: Array, actions: Array) -> Evaluated:
+    # Actions first: adding up over an axis of two or three numbers takes ten times as long where
+    # they lie side by side.
+    log_probs = logits.T.copy()
+    log_probs -= np.maximum.reduce(log_probs, 0)
+    probabilities = np.exp(log_probs)
+    sums = _sum(probabilities)
+    log_probs -= np.log(sums)
+    probabilities /= sums
+    entropy = -_sum(probabilities * log_probs)
+    rows = np.arange(len(actions))
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        # d log pi(a) / dx_k = [k = a] - p_k, dH / dx_k = -p_k (log p_k + H)
+        grad: Array = log_probs + entropy
+        grad *= grad_entropy
+        grad += grad_log_probs
+        grad *= probabilities
+        np.negative(grad, grad)
+        grad[actions, rows] += grad_log_probs
+        return grad.T
+
+    return log_probs[actions, rows], entropy, backward
+
+
+def _sum(numbers: Array) -> Array:
+    """Sum over the first axis, along which numpy adds up one after another."""
+    many = len(numbers) > MANY
+    sums: Array = np.add.reduce(numbers, 0, np.float64 if many else None)
+    return sums.astype(numbers.dtype) if many else sums
+
+
+def _gaussian(distribution: Gaussian, parameters: Array, actions: Array) -> Evaluated:
+    mean, log_std = distribution.moments(parameters)
+    scale = np.exp(-log_std)
+    noise = (actions - mean) * scale
+    constant = 0.5 * math.log(2 * math.pi) * distribution.spread
+    total_log_std = log_std.sum(-1)
+    log_probs = -0.5 * (noise * noise).sum(-1) - total_log_std - constant
+    entropy = total_log_std + constant + 0.5 * distribution.spread
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        by_log_prob = grad_log_probs[:, None]
+        grad_mean = by_log_prob * noise
+        grad_log_std = grad_mean * noise - by_log_prob + grad_entropy[:, None]
+        return _by_parameters(distribution, parameters, grad_mean * scale, grad_log_std)
+
+    return log_probs, entropy, backward
+
+
+def _by_parameters(
+    distribution: Gaussian, parameters: Array, grad_mean: Array, grad_log_std: Array
+) -> Array:
+    """Derivatives by the parameters, [N, 2 D], from those by the moments, which are overwritten."""
+    mean = parameters[:, : distribution.spread]
+    spread = parameters[:, distribution.spread :]
+    lowest = distribution.lowest
+    highest = distribution.highest
+    if distribution.squash_mean:
+        grad_mean *= 1 - np.tanh(mean) ** 2
+    if distribution.softplus_std:
+        std = np.logaddexp(0, spread.clip(lowest, highest))
+        grad_log_std *= -np.expm1(-std) / std  # d std / ds = 1 - exp(-std)
+    leads_out = (spread < lowest) & (grad_log_std > 0) | (spread > highest) & (grad_log_std < 0)
+    grad_log_std[leads_out] = 0
+    return np.concatenate([grad_mean, grad_log_std], axis=-1)
+
+
+DISTRIBUTIONS: dict[type[Distribution], Callable[[Any, Floats, Array], Evaluated]] = {
+    Categorical: _categorical,
+    Gaussian: _gaussian,
+}
+"""The distributions with a fast form: a function of one of exactly this class, its parameters
+[N, P] and the actions [N, ...] that were taken."""

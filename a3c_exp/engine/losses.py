@@ -1,0 +1,224 @@
+"""Derivatives of losses by the network's outputs: written out for the losses in `LOSSES`, by torch
+for others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, NStepQ, OneStepQ, PolicyOutputs, Sarsa
+from a3c_exp.common.arrays import Bools, Floats
+from a3c_exp.engine.arrays import (
+    ROWS,
+    BatchArrays,
+    NetworkOutputs,
+    OutputGradients,
+    broadcast,
+    count_of,
+    dot,
+    filled,
+    of_transitions,
+    total,
+)
+from a3c_exp.schedules import value
+
+LossGradient = tuple[OutputGradients, dict[str, float]]
+"""A loss's derivatives by the network's outputs, and its metrics as numbers."""
+
+ClosedForm = Callable[[Any, NetworkOutputs, BatchArrays, float], LossGradient]
+"""The derivatives of a loss, written out: a function of the algorithm, the network's outputs, the
+batch and the completed share of the run. Rows that are no transitions have derivatives of 0."""
+
+
+def loss_gradient(
+    algorithm: Algorithm, module: nn.Module | None, kernels: bool = True
+) -> Callable[[NetworkOutputs, BatchArrays, float], LossGradient]:
+    """Return the function that differentiates a loss: its closed form, if `LOSSES` has one and
+    `kernels` allows it, or `differentiate`.
+
+    module: the loss's own, to whose parameters' gradients the function adds; None if it has none.
+    """
+    closed_form = LOSSES.get(type(algorithm)) if kernels else None
+    if closed_form is None:
+        return partial(differentiate, algorithm, module)
+    return partial(closed_form, algorithm)
+
+
+# -- by torch
+# ----------------------------------------------------------------------------------------------
+
+
+def differentiate(
+    algorithm: Algorithm,
+    module: nn.Module | None,
+    outputs: NetworkOutputs,
+    arrays: BatchArrays,
+    progress: float,
+) -> LossGradient:
+    """Differentiate `Algorithm.loss` by torch."""
+    device = None if module is None else next((p.device for p in module.parameters()), None)
+    batch = batch_of(arrays, device)
+    leaves = {
+        name: torch.from_numpy(filled(rows, arrays.valid)).to(device).requires_grad_()
+        for name in ("log_probs", "entropy", "values", "features", "parameters")
+        if (rows := getattr(outputs, name)) is not None
+    }
+    returned: object = algorithm.loss(
+        PolicyOutputs(batch, module=module, **leaves), batch, progress
+    )
+    match returned:
+        case (Tensor() as loss, Mapping() as metrics):
+            pass
+        case _:
+            raise TypeError("loss must return a tensor and a mapping of metrics")
+    if loss.dim():
+        raise TypeError(
+            "loss must return one number: batch.mean and batch.sum reduce "
+            f"{tuple(loss.shape)} to it"
+        )
+    if loss.requires_grad:
+        torch.autograd.backward(loss)
+
+    gradients = {
+        name: of_transitions(leaf.grad.cpu().numpy(), arrays.valid)
+        for name, leaf in leaves.items()
+        if leaf.grad is not None
+    }
+    for name in ("log_probs", "entropy", "values"):
+        gradients.setdefault(name, np.zeros(arrays.shape, np.float32))
+    numbers = {name: _number(name, metric, arrays) for name, metric in metrics.items()}
+    return OutputGradients(**gradients), numbers
+
+
+def batch_of(arrays: BatchArrays, device: torch.device | None = None) -> Batch:
+    """Return a batch as a loss sees it, of the arrays' own memory where every row is a
+    transition."""
+    valid = np.ones(arrays.shape, np.bool_) if arrays.valid is None else arrays.valid
+    rows = {name: filled(getattr(arrays, name), arrays.valid) for name in ROWS}
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in rows.items()}
+    return Batch(**tensors, valid=torch.from_numpy(valid).to(device))
+
+
+def _number(name: str, metric: Tensor | float, arrays: BatchArrays) -> float:
+    """A metric as a number. Raises TypeError, with its name, if it is none, nor one for each
+    row."""
+    try:
+        if isinstance(metric, Tensor) and metric.shape == arrays.shape:
+            numbers = metric.detach().cpu().numpy()
+            return total(numbers, arrays.valid) / count_of(arrays.targets, arrays.valid)
+        return float(metric.detach() if isinstance(metric, Tensor) else metric)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"the metric {name} must be one number, or one for each row") from error
+
+
+# -- written out
+# ----------------------------------------------------------------------------------------------
+
+
+def _a3c(
+    algorithm: A3C, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+) -> LossGradient:
+    """See `A3C.loss`."""
+    valid = batch.valid
+    advantages = _advantages(batch.advantages, valid, algorithm.normalize_advantages)
+    errors: Floats = of_transitions(outputs.values - batch.targets, valid)
+    entropy_coefficient = value(algorithm.entropy_coefficient, progress)
+
+    count = count_of(errors, valid)
+    scale = 1.0 if algorithm.reduction == "sum" else 1 / count
+    grad = OutputGradients(
+        log_probs=advantages * -scale,
+        entropy=broadcast(-entropy_coefficient * scale, outputs.entropy, valid),
+        values=errors * (algorithm.value_coefficient * scale),
+    )
+    return grad, {
+        "policy_loss": -dot(of_transitions(outputs.log_probs, valid), advantages) / count,
+        "value_loss": 0.5 * dot(errors, errors) / count,
+        "entropy": total(outputs.entropy, valid) / count,
+    }
+
+
+def _ppo(
+    algorithm: PPO, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+) -> LossGradient:
+    """See `PPO.loss`."""
+    valid = batch.valid
+    advantages = _advantages(batch.advantages, valid, algorithm.normalize_advantages)
+    log_ratios = of_transitions(outputs.log_probs - batch.log_probs, valid)
+
+    # min(r A, clip(r) A) is A times r bounded above by 1 + epsilon if A > 0, and below by 1 -
+    # epsilon if A < 0. Outside the bound it does not change with r. The bound is on ln r, since r
+    # may be too large for float32.
+    epsilon = value(algorithm.clip, progress)
+    positive = advantages >= 0
+    lowest = np.where(positive, np.float32(-math.inf), np.float32(math.log1p(-epsilon)))
+    highest = np.where(positive, np.float32(math.log1p(epsilon)), np.float32(math.inf))
+    clipped_log_ratios = np.clip(log_ratios, lowest, highest)
+    unclipped = clipped_log_ratios == log_ratios
+    with np.errstate(over="ignore"):
+        ratios = np.exp(log_ratios)
+        weighted = np.exp(clipped_log_ratios) * advantages
+
+    errors: Floats = of_transitions(outputs.values - batch.targets, valid)
+    entropy_coefficient = value(algorithm.entropy_coefficient, progress)
+
+    count = count_of(errors, valid)
+    grad = OutputGradients(
+        log_probs=np.where(unclipped, weighted * (-1 / count), np.float32(0)),
+        entropy=broadcast(-entropy_coefficient / count, outputs.entropy, valid),
+        values=errors * (algorithm.value_coefficient / count),
+    )
+    return grad, {
+        "policy_loss": -float(weighted.sum()) / count,
+        "value_loss": 0.5 * dot(errors, errors) / count,
+        "entropy": total(outputs.entropy, valid) / count,
+        "approx_kl": total(ratios - 1 - log_ratios, valid) / count,
+        "clip_fraction": total(np.abs(ratios - 1) > epsilon, valid) / count,
+    }
+
+
+def _n_step_q(
+    algorithm: NStepQ, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+) -> LossGradient:
+    """See `NStepQ.loss`."""
+    errors: Floats = of_transitions(outputs.values - batch.targets, batch.valid)
+    nothing = np.zeros_like(errors)
+
+    count = count_of(errors, batch.valid)
+    scale = 1.0 if algorithm.reduction == "sum" else 1 / count
+    grad = OutputGradients(log_probs=nothing, entropy=nothing, values=errors * scale)
+    return grad, {"value_loss": 0.5 * dot(errors, errors) / count}
+
+
+def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Floats:
+    """The advantages [T, B], 0 for rows that are no transitions.
+
+    normalize: to mean 0 and standard deviation 1, in float64: if all advantages are the same,
+        float32's error in their mean would be all that is left of them, and would be scaled to 1.
+    """
+    if normalize:
+        count = count_of(advantages, valid)
+        wide = advantages.astype(np.float64)
+        deviations = wide - total(wide, valid) / count
+        counted = of_transitions(deviations, valid)
+        std = math.sqrt(dot(counted, counted) / count)
+        advantages = (deviations / (std + 1e-8)).astype(np.float32)
+    # Masked last: a row that is no transition may hold anything, and 0 times infinity is not 0.
+    return of_transitions(advantages, valid)
+
+
+LOSSES: dict[type[Algorithm], ClosedForm] = {
+    A3C: _a3c,
+    PPO: _ppo,
+    NStepQ: _n_step_q,
+    OneStepQ: _n_step_q,
+    Sarsa: _n_step_q,
+}
+"""The algorithms whose derivatives are written out. A package of plugins may add its own when it is
+imported. A subclass needs its own entry."""

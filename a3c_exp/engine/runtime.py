@@ -1,0 +1,357 @@
+"""How a network is computed on arrays: by kernels and torch, part by part, or by torch alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from a3c_exp.algorithms import Algorithm
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.engine.arrays import NetworkOutputs, OutputGradients
+from a3c_exp.engine.distributions import DISTRIBUTIONS, actions_evaluation
+from a3c_exp.engine.kernels import (
+    LinearKernel,
+    SequenceKernel,
+    array_of,
+    find_obstacle,
+    head_kernel,
+)
+from a3c_exp.engine.losses import LOSSES
+from a3c_exp.engine.lstm import LstmKernel
+from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.composed import EncoderActorCritic
+from a3c_exp.networks.distributions import FORBIDDEN
+from a3c_exp.networks.inputs import ObservationInput
+from a3c_exp.networks.recurrent import RecurrentInput
+
+MOST_VALUED_LATER = 64
+"""Environments whose states a critic values at the end of a rollout: with more of them its rows
+leave the cache."""
+
+TrainOutputs = tuple[Floats, Floats, Floats | None, Callable[[Floats, Floats, Floats | None], None]]
+"""Parameters [T B, P], values [T B], features [T, B, F] if there are any, and the function that
+adds the gradient of all parameters, given a loss's derivatives by parameters, values and, if the
+loss uses them, features. It may be called once."""
+
+
+class ArrayRuntime(ABC):
+    """Computes a bound network on arrays: see `networks.actor_critic.Runtime`.
+
+    description: a line for the log: what torch computes, and why.
+    critic: computes the values of observations [N, ...] or [T, B, ...] alone; None if it is not
+        apart from the policy.
+    """
+
+    description: str = ""
+    critic: Callable[[Array], Array] | None = None
+
+    def __init__(self, network: ActorCritic, kernels: bool) -> None:
+        self._evaluate_actions = actions_evaluation(network, kernels)
+
+    @abstractmethod
+    def act_forward(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
+        """See `ActorCritic.policy_forward`."""
+
+    @abstractmethod
+    def train_forward(
+        self, observations: Array, recurrent_input: RecurrentInput | None
+    ) -> TrainOutputs:
+        """Compute the steps of a rollout, observations [T, B, ...]: see `ActorCritic.unroll`."""
+
+    def evaluate(
+        self, observations: Array, actions: Array, recurrent_input: RecurrentInput | None = None
+    ) -> tuple[NetworkOutputs, Callable[[OutputGradients], None]]:
+        """Compute the outputs to learn from, for observations [T, B, ...] and actions [T, B, ...].
+        Also returns the function that adds a loss's gradient to the network's `gradient`, given the
+        loss's derivatives by the outputs. It may be called once.
+
+        recurrent_input: of a network with a state; others ignore it.
+        """
+        shape = observations.shape[:2]
+        parameters, values, features, backward = self.train_forward(observations, recurrent_input)
+        flat_actions = actions.reshape(-1, *actions.shape[2:])
+        log_probs, entropy, values, actions_backward = self._evaluate_actions(
+            parameters, values, flat_actions
+        )
+
+        def add_gradient(grad: OutputGradients) -> None:
+            grad_parameters, grad_values = actions_backward(
+                grad.log_probs.ravel(), grad.entropy.ravel(), grad.values.ravel()
+            )
+            if grad.parameters is not None:
+                by_loss = grad.parameters.reshape(parameters.shape)
+                allowed = parameters != FORBIDDEN
+                grad_parameters = grad_parameters + np.where(allowed, by_loss, np.float32(0))
+            backward(grad_parameters, grad_values, grad.features)
+
+        outputs = NetworkOutputs(
+            log_probs=log_probs.reshape(shape),
+            entropy=entropy.reshape(shape),
+            values=values.reshape(shape),
+            features=features,
+            parameters=parameters.reshape(*shape, -1),
+        )
+        return outputs, add_gradient
+
+
+class TorchRuntime(ArrayRuntime):
+    """Computes any network by its own `forward` and `unroll`. device: where its parameters are."""
+
+    def __init__(
+        self, network: ActorCritic, kernels: bool = True, device: torch.device | None = None
+    ) -> None:
+        super().__init__(network, kernels)
+        self._network = network
+        self._device = device
+
+    def act_forward(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Array, Array, Array | None]:
+        with torch.inference_mode():
+            before = None if state is None else self._tensor(state)
+            parameters, values, after = self._network(self._tensor(observations), before)
+        return array_of(parameters), array_of(values), None if after is None else array_of(after)
+
+    def train_forward(
+        self, observations: Array, recurrent_input: RecurrentInput | None
+    ) -> TrainOutputs:
+        state = boundaries = None
+        if recurrent_input is not None:
+            state, boundaries = map(self._tensor, recurrent_input)
+        parameters, values, features = self._network.unroll(
+            self._tensor(observations), state, boundaries
+        )
+
+        def backward(
+            grad_parameters: Floats, grad_values: Floats, grad_features: Floats | None
+        ) -> None:
+            pairs = [(parameters, grad_parameters), (values, grad_values)]
+            if grad_features is not None and features is not None:
+                pairs.append((features, grad_features))
+            # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in
+            # each process.
+            terms = [
+                (tensor * self._tensor(grad)).sum()
+                for tensor, grad in pairs
+                if tensor.requires_grad
+            ]
+            if terms:
+                torch.autograd.backward(torch.stack(terms).sum())
+
+        return (
+            array_of(parameters),
+            array_of(values),
+            None if features is None else array_of(features),
+            backward,
+        )
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+class PartRuntime(ArrayRuntime):
+    """Computes an `EncoderActorCritic` part by part: by kernels, and by torch the encoders that
+    kernels cannot run."""
+
+    def __init__(self, network: EncoderActorCritic) -> None:
+        super().__init__(network, kernels=True)
+        self._action_mask = network.action_mask
+        self._shared = network.shared
+        self._actor = encoder_part(network.actor_encoder, network.observation_input)
+        self._critic = self._actor
+        if not network.shared:
+            self._critic = encoder_part(network.critic_encoder, network.observation_input)
+        self._core = None if network.core is None else LstmKernel(network.core)
+        self._head = head_kernel(network.head)
+        self._value = LinearKernel(network.value)
+
+        of_vectors = network.observation_input.axes == 1
+        if not network.shared and of_vectors and isinstance(self._critic, SequenceKernel):
+            self.critic = self._critic_forward
+
+    def act_forward(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Array, Array | None, Array | None]:
+        features = self._actor.act_forward(observations)
+        if self._core is not None:
+            assert state is not None
+            features, state = self._core.act_forward(features, state)
+        parameters = self._head.act_forward(features)
+        if self._action_mask is not None:
+            parameters = self._masked(parameters, observations)
+        if self._shared:
+            return parameters, self._value.act_forward(features)[:, 0], state
+        later = self.critic is not None and len(observations) <= MOST_VALUED_LATER
+        return parameters, None if later else self._critic_forward(observations), state
+
+    def _critic_forward(self, observations: Array) -> Floats:
+        return self._value.act_forward(self._critic.act_forward(observations)).squeeze(-1)
+
+    def train_forward(
+        self, observations: Array, recurrent_input: RecurrentInput | None
+    ) -> TrainOutputs:
+        length, count = observations.shape[:2]
+        flat = observations.reshape(-1, *observations.shape[2:])
+        features, encoder_backward = self._actor.train_forward(flat)
+        by_time = features.reshape(length, count, -1)
+        if self._core is not None:
+            assert recurrent_input is not None
+            by_time, core_backward = self._core.train_forward(by_time, recurrent_input)
+            features = by_time.reshape(len(flat), -1)
+        critic_features, critic_backward = features, None
+        if not self._shared:
+            critic_features, critic_backward = self._critic.train_forward(flat)
+
+        def backward(
+            grad_parameters: Floats, grad_values: Floats, grad_by_time: Floats | None
+        ) -> None:
+            grad_features = self._head.backward(features, grad_parameters)
+            grad_critic_features = self._value.backward(critic_features, grad_values[:, None])
+            if critic_backward is None:
+                grad_features += grad_critic_features
+            else:
+                critic_backward(grad_critic_features)
+            if grad_by_time is not None:
+                grad_features += grad_by_time.reshape(grad_features.shape)
+            if self._core is not None:
+                grad_by_core = core_backward(grad_features.reshape(by_time.shape))
+                grad_features = grad_by_core.reshape(len(flat), -1)
+            encoder_backward(grad_features)
+
+        values = self._value.act_forward(critic_features)[:, 0]
+        parameters = self._head.act_forward(features)
+        if self._action_mask is not None:
+            parameters = self._masked(parameters, flat)
+        return parameters, values, by_time, backward
+
+    def _masked(self, parameters: Floats, observations: Array) -> Floats:
+        """See `ActorCritic.masked`."""
+        forbidden = observations[:, self._action_mask] < 0.5
+        return np.where(forbidden, FORBIDDEN, parameters)
+
+
+class QRuntime(ArrayRuntime):
+    """Computes a `QNetwork` by kernels, or both of its networks by torch."""
+
+    def __init__(self, network: QNetwork) -> None:
+        super().__init__(network, kernels=True)
+        self._online = encoder_part(network.online, network.observation_input)
+        self._target = encoder_part(network.target, network.observation_input)
+
+    def act_forward(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Array, Array, Array | None]:
+        target_values = self._target.act_forward(observations)
+        parameters = np.concatenate([self._online.act_forward(observations), target_values], axis=1)
+        return parameters, target_values.max(1), None
+
+    def train_forward(
+        self, observations: Array, recurrent_input: RecurrentInput | None
+    ) -> TrainOutputs:
+        """See `QNetwork.unroll`."""
+        flat = observations.reshape(-1, *observations.shape[2:])
+        action_values, add_gradient = self._online.train_forward(flat)
+        return action_values, action_values.max(1), None, lambda grad, *_: add_gradient(grad)
+
+
+RUNTIMES: dict[type[ActorCritic], Callable[[Any], ArrayRuntime]] = {
+    EncoderActorCritic: PartRuntime,
+    QNetwork: QRuntime,
+}
+"""The networks with a fast runtime: what makes it of a network of exactly this class."""
+
+
+def make_runtime(
+    network: ActorCritic, kernels: bool = True, algorithm: Algorithm | None = None
+) -> ArrayRuntime:
+    """Return the runtime of a bound network.
+
+    kernels: False: torch computes all of it.
+    algorithm: of the loss, for the description.
+    """
+    make = RUNTIMES.get(type(network)) if kernels else None
+    runtime = TorchRuntime(network, kernels) if make is None else make(network)
+    runtime.description = _describe(network, algorithm) if kernels else "kernels: none, but torch"
+    return runtime
+
+
+def _describe(network: ActorCritic, algorithm: Algorithm | None) -> str:
+    parts = list(_without_kernels(network, algorithm))
+    return "kernels: numpy" + (f", but torch for {', '.join(parts)}" if parts else "")
+
+
+def _without_kernels(network: ActorCritic, algorithm: Algorithm | None) -> Iterator[str]:
+    """What torch computes although a run uses kernels, and why."""
+    if type(network) not in RUNTIMES:
+        yield "the network (a whole actor-critic)"
+
+    axes = network.observation_input.axes
+    obstacles = (find_obstacle(encoder, axes) for encoder in network.encoders)
+    obstacle = next(filter(None, obstacles), None)
+    if obstacle is not None:
+        yield f"an encoder ({obstacle})"
+
+    has_policy = type(network) is not QNetwork
+    if has_policy and type(network.distribution) not in DISTRIBUTIONS:
+        yield f"the distribution ({type(network.distribution).__name__})"
+
+    if algorithm is not None and type(algorithm) not in LOSSES:
+        yield f"the loss ({type(algorithm).__name__} has no derivatives written out)"
+
+
+class EncoderPart(Protocol):
+    """An encoder on arrays."""
+
+    def act_forward(self, observations: Array, /) -> Floats:
+        """Return the features [N, F] of observations [N, ...]."""
+
+    def train_forward(self, observations: Array, /) -> tuple[Floats, Callable[[Floats], None]]:
+        """Return the features, and the function that adds the gradient, given a loss's derivatives
+        by the features."""
+
+
+class _TorchEncoder:
+    """An encoder that torch runs."""
+
+    def __init__(self, encoder: nn.Module, observation_input: ObservationInput) -> None:
+        self._encoder = encoder
+        self._input = observation_input
+
+    def act_forward(self, observations: Array) -> Floats:
+        with torch.inference_mode():
+            inputs = self._input.prepare(torch.from_numpy(observations))
+            features: Floats = self._encoder(inputs).numpy()
+        return features
+
+    def train_forward(self, observations: Array) -> tuple[Floats, Callable[[Floats], None]]:
+        features = self._encoder(self._input.prepare(torch.from_numpy(observations)))
+
+        def backward(grad: Floats) -> None:
+            if features.requires_grad:  # the encoder has parameters
+                # `features.backward(grad)` imports sympy: 34 MB and a second in each process.
+                torch.autograd.backward((features * torch.from_numpy(grad)).sum())
+
+        return features.detach().numpy(), backward
+
+
+def encoder_part(encoder: nn.Module, observation_input: ObservationInput) -> EncoderPart:
+    """Return an encoder on arrays, by kernels if they can run it."""
+    if find_obstacle(encoder, observation_input.axes) is not None:
+        return _TorchEncoder(encoder, observation_input)
+    if observation_input.axes == 1:
+        return SequenceKernel(encoder)
+
+    def flat_rows(observations: Array) -> Floats:
+        inputs = observation_input.prepare(torch.from_numpy(observations))
+        rows: Floats = inputs.flatten(1).float().numpy()
+        return rows
+
+    return SequenceKernel(encoder, flat_rows)

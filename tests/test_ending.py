@@ -1,0 +1,93 @@
+"""The end of a run: which reason counts, and what follows from it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from a3c_exp.core.experiment import Stop
+from a3c_exp.ending import (
+    CUT,
+    FAILED,
+    STOP_RULES,
+    Ending,
+    StopReason,
+    describe,
+    run_exit_code,
+)
+
+WELL: dict[str, Any] = {"signal": None, "error": None, "unwritten": []}
+
+
+def test_each_rule_of_stop_is_a_reason() -> None:
+    assert set(STOP_RULES) == {each.name for each in fields(Stop)} - {"window"}
+
+
+def test_the_first_rule_counts_and_what_a_callback_says_is_its_own_word() -> None:
+    ending = Ending()
+    assert ending.stop_reason is None
+    assert ending.stop_by_callback("enough")
+    assert not ending.stop(StopReason.MAX_SECONDS)
+    assert ending.stop_reason == "enough"
+    assert ending.is_finished
+
+
+@pytest.mark.parametrize("word", [*FAILED, "interrupted"])
+def test_a_callback_has_no_word_of_failures(word: str) -> None:
+    ending = Ending()
+    ending.stop_by_callback(word)
+    assert ending.stop_reason == f"callback: {word}" and ending.is_finished
+
+
+@pytest.mark.parametrize("word", ["mean_return", "callback"])
+def test_a_callback_may_name_any_other_reason(word: str) -> None:
+    ending = Ending()
+    ending.stop_by_callback(word)
+    assert ending.stop_reason == word == ending.reason
+
+
+def test_a_failure_replaces_a_rule_and_the_first_of_two_counts() -> None:
+    ending = Ending()
+    ending.stop(StopReason.TOTAL_STEPS)
+    ending.fail(StopReason.STALLED, "one")
+    ending.fail(StopReason.FAILED, "two")
+    assert (ending.stop_reason, ending.error) == ("stalled", "one\ntwo")
+    assert not ending.is_finished
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"), [("max_episodes", "interrupted"), ("max_seconds", "max_seconds")]
+)
+def test_a_run_that_a_resumption_would_end_at_once_counts_as_interrupted(
+    reason: str, word: str
+) -> None:
+    ending = Ending(StopReason(reason))
+    ending.be_continued()
+    assert ending.stop_reason == word
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        ({}, 0),
+        ({"error": "failed"}, 1),
+        ({"unwritten": ["metrics.csv"]}, 1),
+        ({"signal": signal.SIGTERM, "error": "failed"}, 143),
+        ({"signal": signal.SIGUSR2}, 75),
+    ],
+)
+def test_the_exit_code_follows_from_the_summary(summary: dict[str, Any], code: int) -> None:
+    assert run_exit_code(WELL | summary) == code
+
+
+def test_a_reason_is_described_in_words() -> None:
+    assert describe("total_steps") == "finished"
+    assert describe("worker_return") == "reached stop.worker_return"
+    assert describe("enough") == "enough"
+
+
+def test_only_an_interruption_and_a_dead_server_leave_a_run_to_be_continued() -> None:
+    assert set(CUT) == {"interrupted", "server_died"}
