@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.engine.kernels import LAYERS, SequenceKernel, find_obstacle
+from a3c_exp.engine.runtime import RUNTIMES, TorchRuntime, make_runtime
 from a3c_exp.networks import mlp
+from a3c_exp.networks.composed import EncoderActorCritic
 
 ACTIVATION_LAYERS: list[Callable[[], nn.Module]] = [
     nn.Tanh,
@@ -160,6 +162,24 @@ def test_every_activation_is_that_of_torch(make: Callable[[], nn.Module], before
 
 def test_every_activation_of_the_setting_has_a_kernel() -> None:
     assert set(mlp.ACTIVATIONS.values()) < set(LAYERS)
+
+
+def test_every_kernel_is_held_against_torch() -> None:
+    shipped = {cls for cls in LAYERS if cls.__module__.startswith("torch.")}
+    assert shipped == {nn.Linear, nn.LayerNorm, *(type(make()) for make in ACTIVATION_LAYERS)}
+
+
+class OwnNetwork(EncoderActorCritic):
+    """A subclass, whose methods may do anything."""
+
+
+def test_a_subclass_of_a_network_has_no_fast_runtime() -> None:
+    network = make_network(mlp.Mlp)
+    assert type(network.runtime) is RUNTIMES[EncoderActorCritic]
+    network.__class__ = OwnNetwork
+    runtime = make_runtime(network)
+    assert isinstance(runtime, TorchRuntime)
+    assert "torch for the network (OwnNetwork)" in runtime.description
 
 
 def test_integers_become_floats() -> None:

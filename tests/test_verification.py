@@ -214,7 +214,7 @@ class TestAWholeActorCritic:
         assert not network.recurrent and network.initial_state(3) is None
         assert list(network.param_slices) == ["network"]
         assert network.runtime.description == (
-            "kernels: numpy, but torch for the network (a whole actor-critic)"
+            "kernels: numpy, but torch for the network (WholeActorCritic)"
         )
         compare_gradients(network, normal(3, 2, 4), space)
 

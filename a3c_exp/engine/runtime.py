@@ -279,7 +279,9 @@ def make_runtime(
     """
     make = RUNTIMES.get(type(network)) if kernels else None
     runtime = TorchRuntime(network, kernels) if make is None else make(network)
-    runtime.description = _describe(network, algorithm) if kernels else "kernels: none, but torch"
+    runtime.description = "kernels: none, since kernels=false: torch computes everything"
+    if kernels:
+        runtime.description = _describe(network, algorithm)
     return runtime
 
 
@@ -291,7 +293,7 @@ def _describe(network: ActorCritic, algorithm: Algorithm | None) -> str:
 def _without_kernels(network: ActorCritic, algorithm: Algorithm | None) -> Iterator[str]:
     """What torch computes although a run uses kernels, and why."""
     if type(network) not in RUNTIMES:
-        yield "the network (a whole actor-critic)"
+        yield f"the network ({type(network).__name__})"
 
     axes = network.observation_input.axes
     obstacles = (find_obstacle(encoder, axes) for encoder in network.encoders)
