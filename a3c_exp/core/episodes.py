@@ -10,6 +10,7 @@ import numpy as np
 from a3c_exp.common.arrays import Bools, Floats
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Stop
+from a3c_exp.ending import StopReason
 
 
 class RunningEpisodes:
@@ -78,7 +79,7 @@ class LeavingRules:
             self._stop.worker_episodes is not None and self._episodes >= self._stop.worker_episodes
         )
 
-    def add(self, episodes: Episodes) -> str | None:
+    def add(self, episodes: Episodes) -> StopReason | None:
         """Add finished episodes; return the name of a rule that holds then, None if the worker
         stays."""
         stop = self._stop
@@ -91,7 +92,7 @@ class LeavingRules:
                 and full
                 and sum(self._returns) / stop.window >= stop.worker_return
             ):
-                return "worker_return"
+                return StopReason.WORKER_RETURN
             if self.has_all_episodes:
-                return "worker_episodes"
+                return StopReason.WORKER_EPISODES
         return None

@@ -40,7 +40,7 @@ def take_event(run: OpenRun, event: Event) -> None:
     """Add an event of a worker to the statistics, and notify callbacks. There may be thousands a
     second."""
     run.statistics.add(event)
-    if len(event.episodes):
+    if len(event.episodes.returns):
         run.hooks.on_episodes(event.worker, event.episodes)
     run.hooks.on_event(event)
 

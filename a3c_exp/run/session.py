@@ -86,14 +86,6 @@ def session(
             saved = _restore(store, statistics, network, folder) if resume else None
             _claim(folder, None if resume else config, make_room)
             terminal = stack.enter_context(run_log(folder / run_folder.LOG_FILE, label=label or ""))
-            if saved is not None and saved.warning:
-                log.warning("%s", saved.warning)
-                run_folder.make_latest(saved.path)
-
-            milestones = Milestones(lambda: store.counters.training_seconds)
-            if saved is not None:
-                milestones.restore(saved.state)
-                milestones.best_return = _best_return(saved.state, config, folder)
             interruption = Interruption()
             run = OpenRun(
                 experiment=experiment,
@@ -103,10 +95,12 @@ def session(
                 store=store,
                 network=network,
                 statistics=statistics,
-                milestones=milestones,
+                milestones=Milestones(lambda: store.counters.training_seconds),
                 interruption=interruption,
                 output=RunOutput(folder, interruption),
             )
+            if saved is not None:
+                _continue(run, saved)
             opened = Session(run, terminal, overrides)
             if saved is not None:
                 run.hooks.states.restore(saved.state.get("callbacks", {}))
@@ -190,6 +184,16 @@ def _claim(folder: Path, config: Mapping[str, Any] | None, make_room: Callable[[
     if config is not None:
         text = run_folder.config_text(config)
         files.write_text(folder / run_folder.CONFIG_FILE, text, make_room)
+
+
+def _continue(run: OpenRun, saved: Saved) -> None:
+    """Take up what a run had reached, and make the checkpoint that it continues from its latest
+    one."""
+    if saved.warning:
+        log.warning("%s", saved.warning)
+        run_folder.make_latest(saved.path)
+    run.milestones.restore(saved.state)
+    run.milestones.best_return = _best_return(saved.state, run.config, run.folder)
 
 
 def _best_return(state: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> float | None:

@@ -29,7 +29,7 @@ class View(RunView):
 
     @property
     def steps(self) -> int:
-        return self._run.steps
+        return self._run.statistics.steps
 
     @property
     def seconds(self) -> float:

@@ -21,6 +21,7 @@ from a3c_exp.core.measuring import measure_actor
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import make_actor
+from a3c_exp.ending import StopReason
 from a3c_exp.envs import close_within
 from a3c_exp.networks.distributions import Distribution
 from a3c_exp.schedules import progress_of
@@ -159,7 +160,7 @@ def run_agent(
             if store.stopped or snapshot.steps >= experiment.total_steps:
                 break
             if rules.has_all_episodes:  # since an earlier session
-                yield Event(index, left="worker_episodes")
+                yield Event(index, left=StopReason.WORKER_EPISODES)
                 break
             rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
             store.counters.save_rng_state(index, actor.policy.rng)

@@ -31,7 +31,7 @@ class Checkpoints(RunRecorder):
         }
 
     def on_tick(self, run: RunView) -> None:
-        if self._due(run.steps) or self._run.interruption.save_requested:
+        if self._due(self._run.statistics.steps) or self._run.interruption.save_requested:
             self._run.interruption.save_requested = False
             self.save()
 

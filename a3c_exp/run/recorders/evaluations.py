@@ -73,7 +73,10 @@ class Evaluations(RunRecorder):
 
     def on_tick(self, run: RunView) -> None:
         self._take()
-        if self._evaluation is None and not run.stopping and (self._due(run.steps) or self.asked):
+        if self._evaluation is not None or self._run.ending.reason is not None:
+            return
+
+        if self._due(self._run.statistics.steps) or self.asked:
             self._start()
             self._take(block=self._run.experiment.backend.deterministic)
 
