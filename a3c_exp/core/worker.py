@@ -22,6 +22,7 @@ from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Push, Snapshot, Store
+from a3c_exp.ending import StopReason
 from a3c_exp.engine.arrays import (
     BatchArrays,
     NetworkOutputs,
@@ -84,7 +85,7 @@ class Worker:
         rules = LeavingRules(experiment.stop, store.start(self._index, actor.policy.rng))
         while not store.stopped:
             if rules.has_all_episodes:  # since an earlier session
-                yield Event(self._index, left="worker_episodes")
+                yield Event(self._index, left=StopReason.WORKER_EPISODES)
                 return
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
