@@ -235,7 +235,8 @@ def test_a_plugin_that_cannot_be_imported_for_whatever_reason_is_named(
 ) -> None:
     (tmp_path / "broken_plugin.py").write_text("undefined\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for plugin in ("no_such_plugin", "", ".relative", "../broken_plugin", "a\0b", "broken_plugin"):
+    refused(partial(import_plugins, ["../broken_plugin"]), "plugins", "../broken_plugin")
+    for plugin in ("no_such_plugin", "", ".relative", "a\0b", "broken_plugin"):
         problem = refused(partial(import_plugins, [plugin]), "plugins", plugin)
         assert "Error: " in problem
     (tmp_path / "leaving_plugin.py").write_text("raise SystemExit(2)\n")
