@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -212,6 +212,10 @@ class Experiment(Checked):
         """The environment of evaluations."""
         return replace(cast(Any, self.env), **self.eval.env) if self.eval.env else self.env
 
+    def parameter_rng(self) -> np.random.Generator:
+        """Return a new generator, which draws the parameters that the run begins with."""
+        return seeding.generator(self.seed, seeding.Role.PARAMETERS)
+
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """Build a network for these environments, with the runtime that computes it.
 
@@ -360,6 +364,14 @@ class Backend(ABC):
         """
 
 
+class Built(NamedTuple):
+    """A network, and the space of the observations that it was built for, as the environment has
+    it."""
+
+    network: ActorCritic
+    observation_space: Box
+
+
 def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCritic, EnvBatch]:
     """The network with the parameters that the run's seed draws, and the environment that it was
     built for.
@@ -369,8 +381,7 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
     """
     env = experiment.env.make(1, [0])
     try:
-        rng = seeding.generator(experiment.seed, seeding.Role.PARAMETERS) if draw else None
-        return experiment.build_network(env, rng), env
+        return experiment.build_network(env, experiment.parameter_rng() if draw else None), env
     finally:
         close_within(env)
 
