@@ -21,7 +21,7 @@ import torch
 
 from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
+from a3c_exp.core.experiment import Built, Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.errors import RunError
 from a3c_exp.run import checkpoint
@@ -111,7 +111,9 @@ def train(folder: Path, env: str = BANDIT, backend: str = "serial", **settings: 
 def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> Run:
     """Run a whole configuration in a folder, or resume its run there."""
     whole, experiment = load_final(whole)
-    with session(experiment, whole, folder, resume) as opened:
+    network, env = build_network(experiment)
+    built = Built(network, env.observation_space)
+    with session(experiment, built, whole, folder, resume) as opened:
         return opened.run()
 
 

@@ -20,6 +20,8 @@ from runs import QUICK, summary, wait_until
 
 import a3c_exp
 from a3c_exp import ConfigError, RunError, compose
+from a3c_exp.core.experiment import Experiment
+from a3c_exp.networks import ActorCritic
 
 
 def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
@@ -107,6 +109,22 @@ def test_a_text_in_place_of_a_component_is_refused_where_the_folder_is_named_aft
 
 
 SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]
+
+
+def test_a_run_builds_one_network_beside_those_of_its_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The one that has been checked is the one whose parameters it begins with."""
+    built = Experiment.build_network
+    networks = []
+
+    def build(self: Experiment, *arguments: Any) -> ActorCritic:
+        networks.append(built(self, *arguments))
+        return networks[-1]
+
+    monkeypatch.setattr(Experiment, "build_network", build)
+    a3c_exp.train([*QUICK, "backend=serial", "workers=2", "eval.every=null"], tmp_path / "run")
+    assert len(networks) == 3
 
 
 def test_a_run_that_fails_raises_once_its_summary_is_written(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class TestSteps:
         locked = isinstance(optimizer, Adam)  # in two copies
         settings = {
             "optimizer": optimizer,
-            "locked": locked,
+            "lock": locked,
             "schedule": Linear(start=1.0, end=0.0),
         }
         on_host = start_store(**settings)

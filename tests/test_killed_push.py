@@ -54,7 +54,7 @@ def measured(mean: float) -> Stats:
 
 def test_a_locked_update_is_made_whole_or_not_at_all() -> None:
     def case() -> tuple[SharedStore, Callable[[], object]]:
-        store = make(locked=True)
+        store = make(lock=True)
         push(store, 0, ones())
         return store, lambda: push(store, 1, ones(10))
 
@@ -74,7 +74,7 @@ def test_the_target_network_is_copied_by_the_update_after_one_that_was_killed() 
     groups = {"online": slice(0, SIZE // 2), "target": slice(SIZE // 2, SIZE)}
 
     def case() -> tuple[SharedStore, Callable[[], object]]:
-        store = make(locked=True, param_slices=groups, target_every=10)
+        store = make(lock=True, param_slices=groups, target_every=10)
         return store, lambda: push(store, 1, ones(), steps=12)
 
     for store in every_line(case):
@@ -88,7 +88,7 @@ def test_a_round_is_applied_at_most_once_whoever_is_killed_while_closing_it() ->
     step."""
 
     def case() -> tuple[SharedStore, Callable[[], object]]:
-        store = make(synchronous=True, workers=2)
+        store = make(update="sync", workers=2)
         store.first = push(store, 0, ones(2))  # type: ignore[attr-defined]
         assert not store.first.done()  # type: ignore[attr-defined]
         return store, lambda: push(store, 1, ones(4))
@@ -112,7 +112,7 @@ def test_a_round_is_applied_at_most_once_whoever_is_killed_while_closing_it() ->
 
 def test_a_turn_ends_once_whoever_is_killed_while_ending_it() -> None:
     def case() -> tuple[SharedStore, Callable[[], object]]:
-        store = make(synchronous=True, quorum=2)
+        store = make(update="sync", quorum=2)
         store.finish_rollout(0)
         assert waits(store, 0)
 
@@ -156,7 +156,7 @@ def test_statistics_and_generator_states_are_the_old_or_the_new_ones() -> None:
 
 def test_without_a_lock_nobody_is_blocked_and_no_count_is_wrong_by_more_than_one() -> None:
     def case() -> tuple[SharedStore, Callable[[], object]]:
-        store = make(optimizer_state_per_worker=True)
+        store = make(optimizer_state="per_worker")
         push(store, 0, ones())
         return store, lambda: push(store, 1, ones(), steps=5)
 

@@ -177,7 +177,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-@pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True, "workers": 1}])
+@pytest.mark.parametrize("settings", [{}, {"lock": True}, {"update": "sync", "workers": 1}])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_nothing_moves_it_but_a_copy_every_so_many_steps(
     optimizer: str, settings: dict[str, Any]

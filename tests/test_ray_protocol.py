@@ -198,7 +198,7 @@ class TestOneWorker:
         assert 0 <= event.metrics["workers/wait_share"].mean <= 1
 
     def test_has_no_more_pushes_in_flight_than_allowed_and_beats_while_it_waits(self) -> None:
-        with serving(synchronous=True) as servers:  # no round is ever complete
+        with serving(update="sync") as servers:  # no round is ever complete
             remote = servers.started()
             remote._max_pending = 2
             for _ in range(2):
@@ -231,7 +231,7 @@ def two_workers(servers: Cluster, in_flight: int = 0) -> list[RemoteStore]:
 
 class TestRounds:
     def test_are_one_step_with_the_average_and_wait_for_all(self) -> None:
-        with serving(shards=2, synchronous=True) as servers:
+        with serving(shards=2, update="sync") as servers:
             workers = two_workers(servers, in_flight=3)
             learn(workers[0], 0, -1.0, steps=1)
             learn(workers[1], 1, -4.0, steps=2)
@@ -243,7 +243,7 @@ class TestRounds:
 
     def test_go_on_without_a_worker_that_dies_and_with_its_replacement(self) -> None:
         """A message of the dead one that comes later takes part in no round that waits for it."""
-        with serving(synchronous=True) as servers:
+        with serving(update="sync") as servers:
             survivor, dead = two_workers(servers)
             snapshot = pull(dead, 1)
             learn(survivor, 0, -1.0)
@@ -260,7 +260,7 @@ class TestRounds:
 
     def test_are_the_same_on_all_servers_when_a_worker_joins_between_them(self) -> None:
         """One server hears of the worker before a round, the other after it."""
-        with serving(shards=2, synchronous=True) as servers:
+        with serving(shards=2, update="sync") as servers:
             early = servers.started(0)
             for server in servers.servers:
                 servers.ask(server.leave(1))
@@ -290,7 +290,7 @@ class TestRounds:
 
     def test_of_minibatches_end_with_the_rollouts_of_all(self) -> None:
         """Two pushes of each rollout; its end is told after them."""
-        with serving(synchronous=True) as servers:
+        with serving(update="sync") as servers:
 
             def work(worker: RemoteStore, index: int) -> None:
                 for _ in range(3):

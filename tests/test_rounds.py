@@ -14,7 +14,7 @@ from a3c_exp.core.normalization import NormalizedObservations, measure_stats
 
 class TestPushesIntoRounds:
     def test_a_round_is_one_step_with_the_average_weighted_by_transitions(self) -> None:
-        store = make_store(synchronous=True)
+        store = make_store(update="sync")
         snapshots = [pull(store, worker) for worker in range(3)]
         first = push(store, 0, ones(1), snapshots[0], steps=10)
         second = push(store, 1, ones(2), snapshots[1], steps=10)
@@ -29,7 +29,7 @@ class TestPushesIntoRounds:
         assert (store.version, store.steps) == (1, 40)
 
     def test_a_worker_whose_gradient_was_refused_is_part_of_no_update(self) -> None:
-        store = make_store(synchronous=True, workers=2)
+        store = make_store(update="sync", workers=2)
         refused = push(store, 0, None, steps=10)
         sound = push(store, 1, ones(3), steps=10)
         assert refused.done() and sound.done()
@@ -40,7 +40,7 @@ class TestPushesIntoRounds:
     def test_a_push_for_a_later_round_makes_the_steps_of_rounds_that_do_not_wait_for_it(
         self,
     ) -> None:
-        store = make_store(synchronous=True, workers=2)
+        store = make_store(update="sync", workers=2)
         first = push(store, 0, ones(1))
         later = push(store, 1, ones(4), pull(store)._replace(rounds=1))
         assert first.done() and not later.done()
@@ -53,9 +53,7 @@ class TestAQuorum:
     """Rounds of M of N."""
 
     def test_drops_a_late_gradient_but_not_what_it_brings(self) -> None:
-        store = make_store(
-            synchronous=True, quorum=2, observations=NormalizedObservations(True, (3,))
-        )
+        store = make_store(update="sync", quorum=2, observations=NormalizedObservations(True, (3,)))
         snapshots = [pull(store, worker) for worker in range(3)]
         first, second = (push(store, worker, ones(), snapshots[worker]) for worker in range(2))
         assert second.done() and first.done()
@@ -79,7 +77,7 @@ class TestAQuorum:
         np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
     def test_a_refused_gradient_does_not_count_and_its_worker_may_bring_another(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
+        store = make_store(update="sync", quorum=2)
         refused = push(store, 0, None)
         first = push(store, 1, ones(1))
         assert refused.done() and not first.done()
@@ -87,9 +85,9 @@ class TestAQuorum:
         assert push(store, 0, ones(3)).done() and first.done()
         np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
-    @pytest.mark.parametrize("quorum", [None, 3])
-    def test_larger_than_the_living_is_all_of_them(self, quorum: int | None) -> None:
-        store = make_store(synchronous=True, quorum=quorum, workers=4)
+    @pytest.mark.parametrize("quorum", ["all", 3])
+    def test_larger_than_the_living_is_all_of_them(self, quorum: int | str) -> None:
+        store = make_store(update="sync", quorum=quorum, workers=4)
         store.leave(3)
         store.leave(2)
         first = push(store, 0, ones(1))
@@ -103,7 +101,7 @@ class TestAQuorum:
         assert not waits(store, 1), "it has finished as many rollouts as the others"
 
     def test_whoever_waits_closes_the_round_of_one_that_has_died_in_it(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
+        store = make_store(update="sync", quorum=2)
         push(store, 0, ones(1))
         store.leave(0)
         assert push(store, 1, ones(3)).done(), (
@@ -112,7 +110,7 @@ class TestAQuorum:
         np.testing.assert_array_equal(store.state()["parameters"], -ones(2))
 
     def test_a_replacement_takes_the_place_of_the_dead_in_a_round(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
+        store = make_store(update="sync", quorum=2)
         push(store, 0, ones(1))
         store.leave(0)
         store.start(0, np.random.default_rng(0))
@@ -121,11 +119,11 @@ class TestAQuorum:
         np.testing.assert_array_equal(store.state()["parameters"], -ones(4))
 
     def test_after_a_restoration_rounds_and_turns_begin_anew(self) -> None:
-        store = make_store(synchronous=True, quorum=1, workers=2)
+        store = make_store(update="sync", quorum=1, workers=2)
         push(store, 0, ones())
         store.finish_rollout(0)
         assert not waits(store, 0)
-        state, store = store.state(), make_store(synchronous=True, quorum=1, workers=2)
+        state, store = store.state(), make_store(update="sync", quorum=1, workers=2)
         store.restore(state)
         assert pull(store).rounds == 0
         assert not push(store, 1, ones()).event.counts.get("late_gradients", 0)
@@ -137,7 +135,7 @@ class TestTurnsWithAQuorum:
     """The end of rollouts of minibatch algorithms."""
 
     def test_end_once_a_quorum_has_finished(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
+        store = make_store(update="sync", quorum=2)
         store.finish_rollout(0)
         assert waits(store, 0)
         store.finish_rollout(1)
@@ -148,9 +146,9 @@ class TestTurnsWithAQuorum:
         assert not waits(store, 2), "the slow one counts in the turn in which it has finished"
         assert not waits(store, 0)
 
-    @pytest.mark.parametrize("quorum", [None, 2])
-    def test_do_not_wait_for_those_that_have_left(self, quorum: int | None) -> None:
-        store = make_store(synchronous=True, quorum=quorum)
+    @pytest.mark.parametrize("quorum", ["all", 2])
+    def test_do_not_wait_for_those_that_have_left(self, quorum: int | str) -> None:
+        store = make_store(update="sync", quorum=quorum)
         store.finish_rollout(0)
         store.leave(1)
         assert waits(store, 0)
@@ -160,7 +158,7 @@ class TestTurnsWithAQuorum:
         assert push(store, 0, ones()).done()
 
     def test_a_replacement_of_one_that_died_at_its_end_takes_part_in_rounds(self) -> None:
-        store = make_store(synchronous=True, quorum=2)
+        store = make_store(update="sync", quorum=2)
         store.finish_rollout(0)
         store.leave(0)
         join(store, 0)
@@ -177,9 +175,7 @@ class TestTurnsWithAQuorum:
         for seed in range(30):
             rng = np.random.default_rng(seed)
             workers = int(rng.integers(2, 6))
-            store = make_store(
-                synchronous=True, workers=workers, quorum=int(rng.integers(1, workers))
-            )
+            store = make_store(update="sync", workers=workers, quorum=int(rng.integers(1, workers)))
             snapshots = [pull(store, worker) for worker in range(workers)]
             waits: dict[int, Callable[[], bool]] = {}
             for _ in range(200):

@@ -37,7 +37,7 @@ def test_a_push_without_a_gradient_moves_counters_only() -> None:
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_pull_and_a_peek_bring_the_same_snapshot(locked: bool) -> None:
-    store = make_store(locked=locked, **BOTH)
+    store = make_store(lock=locked, **BOTH)
     observations = np.random.default_rng(0).normal(3, 2, (100, 2)).astype(np.float32)
     for worker, part in enumerate(np.split(observations, [20, 50])):
         push(store, worker, ones(), steps=len(part), stats=measure_stats(part, np.zeros(1)))
@@ -76,7 +76,7 @@ def test_a_worker_that_starts_has_its_saved_generator_and_starts_the_clock() -> 
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"lock": True}, {"update": "sync"}], ids=str)
 def test_a_step_has_the_multiplier_of_the_pull_that_its_gradient_is_based_on(
     settings: dict[str, bool],
 ) -> None:
@@ -114,7 +114,7 @@ def test_each_multiplier_stays_until_it_is_set_again_and_is_part_of_the_state() 
 def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, workers: int) -> None:
     adam = Adam(learning_rate=0.1, max_grad_norm=None)
     observed = NormalizedObservations(True, (2,))
-    settings: dict[str, Any] = {"optimizer": adam, "locked": locked, "observations": observed}
+    settings: dict[str, Any] = {"optimizer": adam, "lock": locked, "observations": observed}
     store = make_store(**settings)
     rng = np.random.default_rng(5)
     for worker in (0, 1, 2, 1):
@@ -145,7 +145,7 @@ def test_a_restored_state_is_complete_for_any_number_of_workers(locked: bool, wo
 
 def test_a_state_is_copied_while_workers_update_faster_than_their_statistics_are_copied() -> None:
     """Its counters may be newer, but never older than its parameters."""
-    store = make_store(locked=True)
+    store = make_store(lock=True)
     copied = 0
     counters = store.counters.state
 
@@ -244,7 +244,7 @@ locked_or_not = pytest.mark.parametrize("locked", [False, True])
 
 @locked_or_not
 def test_staleness_is_the_updates_between_pull_and_push(locked: bool) -> None:
-    store = make_store(locked=locked)
+    store = make_store(lock=locked)
     first = pull(store, 0)
     second = pull(store, 1)
     assert push(store, 1, ones(), second).event.staleness == {0: 1}
@@ -258,7 +258,7 @@ def test_the_rate_is_divided_by_a_power_of_the_staleness(
     power: float, step: float, locked: bool
 ) -> None:
     """Gradients of staleness 0 and 1 have the whole rate. The last one here is 4 updates old."""
-    store = make_store(optimizer=SGD(learning_rate=1.0, staleness_power=power), locked=locked)
+    store = make_store(optimizer=SGD(learning_rate=1.0, staleness_power=power), lock=locked)
     first = pull(store)
     for landed in range(4):
         push(store, 1, ones(), first if landed == 1 else None)
@@ -268,7 +268,7 @@ def test_the_rate_is_divided_by_a_power_of_the_staleness(
     np.testing.assert_array_equal(store.state()["parameters"], before - step)
 
 
-@pytest.mark.parametrize("settings", [{}, {"locked": True}, {"synchronous": True}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"lock": True}, {"update": "sync"}], ids=str)
 def test_the_rate_follows_the_progress_at_the_pull(settings: dict[str, bool]) -> None:
     store = make_store(schedule=Linear(start=1.0, end=0.0), workers=1, **settings)
     push(store, 0, None, steps=750)
@@ -280,7 +280,7 @@ def test_optimizer_state_per_worker_is_independent_of_other_workers() -> None:
     """Each worker's Adam counts its own updates. With the shared counter its bias correction would
     be wrong."""
     adam = Adam(learning_rate=0.1, max_grad_norm=None)
-    several = make_store(optimizer=adam, optimizer_state_per_worker=True)
+    several = make_store(optimizer=adam, optimizer_state="per_worker")
     single = make_store(optimizer=adam, workers=1)
     for _ in range(3):
         push(several, 0, ones(0.5))
@@ -296,7 +296,7 @@ def test_a_worker_new_at_a_resumption_begins_with_the_initial_optimizer_state() 
     """Adam's first step has the length of the rate. With another worker's state it would be a third
     of that."""
     adam = Adam(learning_rate=0.1, max_grad_norm=None)
-    settings: dict[str, Any] = {"optimizer": adam, "optimizer_state_per_worker": True}
+    settings: dict[str, Any] = {"optimizer": adam, "optimizer_state": "per_worker"}
     store = make_store(**settings, workers=1)
     for _ in range(300):
         push(store, 0, ones(0.5))
@@ -321,9 +321,7 @@ def _push_many(store: SharedStore, worker: int, count: int) -> None:
 def test_every_update_is_counted_and_with_the_lock_none_is_lost(kind: str) -> None:
     forkserver.ensure_running()  # with all imports
     store = (
-        Processes().store(make_spec(locked=True))
-        if kind == "processes"
-        else make_store(locked=True)
+        Processes().store(make_spec(lock=True)) if kind == "processes" else make_store(lock=True)
     )
     store.initialize(np.zeros(SIZE, np.float32))
     start: Any = (

@@ -82,6 +82,16 @@ class TestConstants:
         assert torch.allclose(layer.weight @ layer.weight.T, torch.eye(4), atol=1e-5)
         assert torch.equal(layer.bias, bias)
 
+    def test_are_as_built_where_a_forward_pass_changes_them(self, tmp_path: Path) -> None:
+        """The checks before a run make such passes."""
+        whole = config(
+            network={"_target_": "thirdparty.Counting"}, plugins=["scripted", "thirdparty"]
+        )
+        a3c_exp.train(whole, tmp_path / "run")
+        built = build_network(load_experiment(whole))[0].constants()
+        saved = latest(tmp_path / "run")["store"]["constants"]
+        assert saved["actor_encoder.passes"] == built["actor_encoder.passes"]
+
     def test_that_each_worker_would_draw_anew_are_refused(self) -> None:
         whole = config(
             network={"_target_": "thirdparty.Unseeded"}, plugins=["scripted", "thirdparty"]

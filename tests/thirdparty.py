@@ -57,6 +57,20 @@ class Frozen(nn.Module):
         return features
 
 
+class Counting(Frozen):
+    """Counts its forward passes in a buffer."""
+
+    passes: Tensor
+
+    def __init__(self, inputs: int, width: int = 8) -> None:
+        super().__init__(inputs, width)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
 class Unseeded(Frozen):
     """Its constants are others each time."""
 

@@ -24,7 +24,7 @@ from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.callback import Callback
-    from a3c_exp.core.experiment import Experiment
+    from a3c_exp.core.experiment import Built, Experiment
     from a3c_exp.run.session import Run
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")
@@ -78,41 +78,55 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     has been written.
     """
     prestart(plan)
-    from a3c_exp.config.builder import build_experiment, check, check_start, resolve
+    from a3c_exp.config.builder import (
+        Made,
+        build_experiment,
+        check,
+        check_start,
+        load_final,
+        resolve,
+    )
 
     # An absolute path: a program, or an environment, may change the current folder later.
     place = expanded("outputs" if plan.folder is None else plan.folder).absolute()
     is_new = plan.folder is None or begins(place, plan.existing)
     experiment = build_experiment(plan.config, trusted=plan.trusted)
     config, experiment = resolve(plan.config, experiment)
-    network = check(experiment)
+    made: Made = []
+    built = check(experiment, draw=True, made=made)
     if is_new:
-        check_start(experiment, config, network)
+        check_start(experiment, config, built.network)
     config, experiment = _with_callbacks(plan.callbacks, config, experiment)
     config_text(config)  # which it is saved as
     with _claimed(plan, place, config) as (folder, action):
         if action == "leave":
             return None
         if action == "begin" and not is_new:
-            check_start(experiment, config, network)
-        return run(folder, partial(_train, plan, folder, action, config, experiment))
+            check_start(experiment, config, built.network)
+        if action == "resume" and plan.existing == "resume":
+            # with what its settings stood for when it began
+            config, experiment = load_final(read_config(folder, config["plugins"]))
+            built = check(experiment, draw=True, made=made)
+        return run(folder, partial(_train, plan, folder, action, config, experiment, built))
 
 
 def _train(
-    plan: Plan, folder: Path, action: Action, config: Mapping[str, Any], experiment: Experiment
+    plan: Plan,
+    folder: Path,
+    action: Action,
+    config: Mapping[str, Any],
+    experiment: Experiment,
+    built: Built,
 ) -> Run:
     """Begin or continue a run in a folder that is locked. Raises FolderError."""
-    from a3c_exp.config.builder import load_final
     from a3c_exp.run.session import session
 
     resumes = action == "resume"
     make_room = partial(clear, folder, keep_log=plan.existing == "resume")
-    if resumes and plan.existing == "resume":  # with what its settings stood for when it began
-        config, experiment = load_final(read_config(folder, config["plugins"]))
     with (
         named(plan.key),
         session(
-            experiment, config, folder, resumes, plan.overrides, plan.label, make_room
+            experiment, built, config, folder, resumes, plan.overrides, plan.label, make_room
         ) as opened,
     ):
         if any(type(each).__module__ == "__main__" for each in plan.callbacks):

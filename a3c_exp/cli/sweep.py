@@ -169,9 +169,9 @@ class Sweep:
             folder = same or Path(os.path.abspath(self.root / (subdir or names[number])))
             _check_folder(folder, self.root, subdir, [job.folder for job in jobs.values()])
             final, experiment = load_final(config)
-            network = check(experiment, made=made)
+            built = check(experiment, made=made)
             if begins(folder, self.existing):
-                check_start(experiment, final, network)
+                check_start(experiment, final, built.network)
             workers.append((config.get("workers"), experiment.worker_count))
             jobs[what] = Job(
                 number=number,

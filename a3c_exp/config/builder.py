@@ -19,12 +19,12 @@ from a3c_exp.config.background import measure
 from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
 from a3c_exp.core.cpu import cores_of_a_run
-from a3c_exp.core.experiment import Eval, Experiment, Log
+from a3c_exp.core.experiment import Built, Eval, Experiment, Log
 from a3c_exp.envs.batch import Environment
 from a3c_exp.errors import named, require
 from a3c_exp.networks import ActorCritic
 
-Made = list[tuple[object, ActorCritic]]
+Made = list[tuple[object, Built]]
 """Networks, each with the components that it was tried with."""
 POINTS = 250
 MOST_STEPS = 20_000
@@ -108,12 +108,13 @@ def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
 
 
 def check(
-    experiment: Experiment, *, to_train: bool = True, made: Made | None = None
-) -> ActorCritic:
+    experiment: Experiment, *, to_train: bool = True, draw: bool = False, made: Made | None = None
+) -> Built:
     """Try a final experiment: its environment, and its network, which is returned.
 
     to_train: False leaves out the checks of what only training needs, and which may be gone when
         the policy is evaluated: the cluster or the GPU of its backend.
+    draw: the network gets the parameters that the run's seed draws, to begin the run with.
     made: the networks of earlier calls, to which this one adds its own: of several experiments, one
         environment and one network are made for each distinct pair.
     Raises ConfigError.
@@ -122,12 +123,12 @@ def check(
         experiment.backend.check(experiment)
     parts = attrgetter("env", "eval.env", "network", "algorithm", "epsilon", "plugins")(experiment)
     known = [] if made is None else made
-    network = next((tried for others, tried in known if others == parts), None)
-    if network is None:
-        network = checks.check_environment_and_network(experiment, to_train=to_train)
-        known.append((parts, network))
-    checks.check_fit(experiment, network)
-    return network
+    built = next((tried for others, tried in known if others == parts), None)
+    if built is None:
+        built = checks.check_environment_and_network(experiment, to_train=to_train, draw=draw)
+        known.append((parts, built))
+    checks.check_fit(experiment, built.network)
+    return built
 
 
 def check_start(experiment: Experiment, config: Mapping[str, Any], network: ActorCritic) -> None:
@@ -149,7 +150,7 @@ def load_experiment(
 ) -> Experiment:
     """The experiment of a plain configuration, fully checked. trust: see `build_experiment`."""
     final, experiment = load_final(config, to_train=to_train, **trust)
-    network = check(experiment, to_train=to_train)
+    built = check(experiment, to_train=to_train)
     if to_train:
-        check_start(experiment, final, network)
+        check_start(experiment, final, built.network)
     return experiment

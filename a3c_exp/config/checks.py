@@ -14,7 +14,7 @@ from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.core.experiment import Experiment
+from a3c_exp.core.experiment import Built, Experiment
 from a3c_exp.core.normalization import NormalizedObservations, has_observations
 from a3c_exp.engine.check_loss import check_loss
 from a3c_exp.engine.check_network import verify
@@ -143,10 +143,14 @@ def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
     require(experiment.epsilon != 0, "epsilon", experiment.epsilon, allowed)
 
 
-def check_environment_and_network(experiment: Experiment, *, to_train: bool = True) -> ActorCritic:
+def check_environment_and_network(
+    experiment: Experiment, *, to_train: bool = True, draw: bool = False
+) -> Built:
     """Make one environment and one network, and return the network.
 
-    to_train: take a step of the environment too. Raises ConfigError if they cannot be made, if the
+    to_train: take a step of the environment too.
+    draw: give the network the parameters that the run's seed draws.
+    Raises ConfigError if they cannot be made, if the
     step fails, or if they do not fit one another, the loss or `epsilon`.
     """
     algorithm = experiment.algorithm
@@ -161,9 +165,11 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
         if experiment.eval.env:
             _check_eval_env(env, experiment)
         with one_thread():  # for a few observations the start of more threads takes longest
-            network = experiment.build_network(env, None)
-            if network.constants():
-                drawn = network.differing_constants(experiment.build_network(env, None).constants())
+            network = experiment.build_network(env, experiment.parameter_rng() if draw else None)
+            tried = network
+            if network.constants():  # a forward pass may change a buffer: another network is tried
+                tried = experiment.build_network(env, None)
+                drawn = tried.differing_constants(network.constants())
                 require(
                     not drawn,
                     "network",
@@ -176,9 +182,9 @@ def check_environment_and_network(experiment: Experiment, *, to_train: bool = Tr
             space = NormalizedObservations.of(setting, env.observation_space).network_space(
                 env.observation_space
             )
-            verify(network, space)
-            check_loss(algorithm, network, space, experiment.kernels)
-    return network
+            verify(tried, space)
+            check_loss(algorithm, tried, space, experiment.kernels)
+    return Built(network, env.observation_space)
 
 
 def _check_eval_env(env: EnvBatch, experiment: Experiment) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from gymnasium.spaces import Box
 
 from a3c_exp.algorithms import Algorithm
-from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count, Positive, Share, Whole, whole
+from a3c_exp.common.ranges import Checked, Count, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
 from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations, has_large_numbers
-from a3c_exp.core.parameters import StoreSpec
+from a3c_exp.core.parameters import StoreSpec, UpdateSettings
 from a3c_exp.core.store import SharedStore
 from a3c_exp.engine.check_loss import loss_builder
 from a3c_exp.engine.runtime import make_runtime
@@ -25,7 +25,7 @@ from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.inputs import PICTURE, observation_form
-from a3c_exp.optimizers import Optimizer, RMSProp, TorchOptimizer
+from a3c_exp.optimizers import RMSProp, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule, value
 
@@ -127,10 +127,12 @@ class Log(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment(Checked):
+class Experiment(UpdateSettings):
     """All settings of a run: those of `conf/config.yaml`, and a component for each of its groups.
 
-    env, network, returns, algorithm, optimizer, schedule, backend: the component of each group.
+    Those of its updates are in `UpdateSettings`.
+
+    env, network, returns, algorithm, backend: the component of each group.
     critic_returns: the critic's own targets; None: those of `returns`.
     seed: of everything random in the run.
     workers: actor-learners; 'auto' is one for each core that this process may use, divided by the
@@ -142,18 +144,8 @@ class Experiment(Checked):
     gamma: discount per step.
     epsilon: probability of a uniformly random action in place of the policy's. Discrete actions
         only. May be a schedule, also one that workers sample from: `EpsilonByWorker`.
-    total_steps: environment steps of all workers together.
     reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no
         threshold.
-    update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one
-        gradient from each worker.
-    quorum: gradients that close a synchronous round, or one from each living worker if these are
-        fewer; 'all': always one from each. A gradient whose round a quorum has closed enters no
-        update, though its steps and episodes count. One that was refused is none of a quorum's.
-    lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous
-        rounds always lock.
-    optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for
-        each ('per_worker').
     kernels: whether what the package `engine` has computes, where it can, in place of torch.
     stop, eval, checkpoint, log: see their classes.
     record_episodes: most rows of episodes.csv, which has one for each training episode; 0: no such
@@ -169,8 +161,6 @@ class Experiment(Checked):
     returns: Returns
     critic_returns: Returns | None = None
     algorithm: Algorithm
-    optimizer: Optimizer
-    schedule: Annotated[Schedule, NOT_NEGATIVE]
     backend: Backend
     seed: Whole = 0
     workers: Multiple | Literal["auto"] = "auto"
@@ -178,12 +168,7 @@ class Experiment(Checked):
     rollout_length: Annotated[int, whole(1, MAX_LENGTH)] | Literal["episode"]
     gamma: Share
     epsilon: Share | Schedule = 0.0
-    total_steps: Count
     reward_threshold: float | None = None
-    update: Literal["async", "sync"] = "async"
-    quorum: Count | Literal["all"] = "all"
-    lock: bool = False
-    optimizer_state: Literal["shared", "per_worker"] = "shared"
     kernels: bool = True
     stop: Stop = field(default_factory=Stop)
     eval: Eval = field(default_factory=Eval)
@@ -211,6 +196,10 @@ class Experiment(Checked):
     def eval_env(self) -> Environment:
         """The environment of evaluations."""
         return replace(cast(Any, self.env), **self.eval.env) if self.eval.env else self.env
+
+    def parameter_rng(self) -> np.random.Generator:
+        """Return a new generator, which draws the parameters that the run begins with."""
+        return seeding.generator(self.seed, seeding.Role.PARAMETERS)
 
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """Build a network for these environments, with the runtime that computes it.
@@ -360,6 +349,14 @@ class Backend(ABC):
         """
 
 
+class Built(NamedTuple):
+    """A network, and the space of the observations that it was built for, as the environment has
+    it."""
+
+    network: ActorCritic
+    observation_space: Box
+
+
 def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCritic, EnvBatch]:
     """The network with the parameters that the run's seed draws, and the environment that it was
     built for.
@@ -369,26 +366,20 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
     """
     env = experiment.env.make(1, [0])
     try:
-        rng = seeding.generator(experiment.seed, seeding.Role.PARAMETERS) if draw else None
-        return experiment.build_network(env, rng), env
+        return experiment.build_network(env, experiment.parameter_rng() if draw else None), env
     finally:
         close_within(env)
 
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:
     """The spec of this experiment's shared block."""
-    env, quorum = experiment.env, experiment.quorum
+    env = experiment.env
+    updates = {each.name: getattr(experiment, each.name) for each in fields(UpdateSettings)}
     return StoreSpec(
+        **updates,
         size=len(network.vector),
         param_slices=network.param_slices,
         workers=experiment.worker_count,
-        optimizer=experiment.optimizer,
-        schedule=experiment.schedule,
-        total_steps=experiment.total_steps,
-        synchronous=experiment.update == "sync",
-        locked=experiment.lock,
-        quorum=None if quorum == "all" or quorum >= experiment.worker_count else quorum,
-        optimizer_state_per_worker=experiment.optimizer_state == "per_worker",
         target_every=experiment.algorithm.target_every,
         observations=NormalizedObservations.of(env.normalize_observations, observation_space),
         normalize_rewards=env.normalize_rewards,

@@ -16,12 +16,13 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from a3c_exp.common.arrays import Array, ArraySpecs, Floats, Vector, block_size
 from a3c_exp.common.fields import Fields, StateField, is_array, is_count, read_state
+from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count
 from a3c_exp.core.counters import ROW_WIDTH, WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, stats_width
 from a3c_exp.core.rounds import SynchronousRounds
@@ -35,16 +36,39 @@ VERSION, REFRESHES = range(2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreSpec:
-    """Content of the shared block, and the settings of its updates (see `Experiment`).
+class UpdateSettings(Checked):
+    """The settings of a run's updates, which the `Experiment` and its store have in common.
+
+    optimizer, schedule: the component of each group.
+    total_steps: environment steps of all workers together.
+    update: 'async', each worker pushes when it is ready; 'sync', one step for a round of one
+        gradient from each worker.
+    quorum: gradients that close a synchronous round, or one from each living worker if these are
+        fewer; 'all': always one from each. A gradient whose round a quorum has closed enters no
+        update, though its steps and episodes count. One that was refused is none of a quorum's.
+    lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous
+        rounds always lock.
+    optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for
+        each ('per_worker').
+    """
+
+    optimizer: Optimizer
+    schedule: Annotated[Schedule, NOT_NEGATIVE]
+    total_steps: Count
+    update: Literal["async", "sync"] = "async"
+    quorum: Count | Literal["all"] = "all"
+    lock: bool = False
+    optimizer_state: Literal["shared", "per_worker"] = "shared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSpec(UpdateSettings):
+    """Content of the shared block, and the settings of its updates.
 
     size: P, the length of the parameter vector. param_slices: where each part of the network lies
         in it.
     workers: number of rows, of which the last `services` are of threads that do not act, and whose
         generators begin anew with each session.
-    synchronous, locked, optimizer_state_per_worker: update=sync, lock=true,
-        optimizer_state=per_worker.
-    quorum: see `Experiment`; None: all workers.
     target_every: see `Algorithm`. The target network is the part `target` of the parameters, a copy
         of `online`.
     observations: how they are measured and normalized. normalize_rewards: by running statistics.
@@ -54,28 +78,36 @@ class StoreSpec:
     param_slices: dict[str, slice]
     workers: int
     services: int = 0
-    optimizer: Optimizer
-    schedule: Schedule
-    total_steps: int
-    synchronous: bool = False
-    quorum: int | None = None
-    locked: bool = False
-    optimizer_state_per_worker: bool = False
     target_every: int | None = None
     observations: NormalizedObservations = field(default_factory=NormalizedObservations)
     normalize_rewards: RewardNormalization = False
 
     @property
+    def synchronous(self) -> bool:
+        """Return whether updates are made in rounds."""
+        return self.update == "sync"
+
+    @property
+    def closed_by(self) -> int | None:
+        """Return how many gradients close a round; None: one from each living worker."""
+        return None if self.quorum == "all" or self.quorum >= self.workers else self.quorum
+
+    @property
+    def per_worker(self) -> bool:
+        """Return whether each worker has an optimizer state of its own."""
+        return self.optimizer_state == "per_worker"
+
+    @property
     def copies(self) -> int:
         """Copies of parameters and optimizer state: two if an update is prepared beside the active
         copy."""
-        return 2 if self.locked or self.synchronous else 1
+        return 2 if self.lock or self.synchronous else 1
 
     def arrays(self) -> ArraySpecs:
         """Shape and type of every array in the block, in order."""
         form = self.observations
         width = stats_width(form.shape, form.measured, self.normalize_rewards)
-        states = self.workers if self.optimizer_state_per_worker else 1
+        states = self.workers if self.per_worker else 1
         return {
             "store_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             **WorkerCounters.specs(self.workers, width, self.workers - self.services),
@@ -119,6 +151,7 @@ class SharedParameters:
         self._vectors: Array = arrays["parameters"]
         self._states: Array = arrays["optimizer_state"]
         self._two_copies = spec.copies == 2
+        self._per_worker = spec.per_worker
         self.lock: Lock = threading.Lock() if lock is None else lock
         self.update_lock = self.lock if self._two_copies else nullcontext()
 
@@ -150,7 +183,8 @@ class SharedParameters:
         steps: of the run at the pull, for the schedule. multiplier: of the learning rate.
         """
         with self.update_lock:
-            version, per_worker = self.version, self.spec.optimizer_state_per_worker
+            version = self.version
+            per_worker = self._per_worker
             staleness = version - base_version
             t = (int(self._counters.gradients[worker]) if per_worker else version) + 1
             self._optimize(gradient, steps, multiplier, worker if per_worker else 0, t, staleness)

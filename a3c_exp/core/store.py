@@ -125,7 +125,7 @@ class SharedStore:
         self.parameters = SharedParameters(spec, arrays, self.counters, lock)
         lock = self.parameters.lock
         self.rounds = (
-            SynchronousRounds(arrays, lock, spec.quorum or spec.workers)
+            SynchronousRounds(arrays, lock, spec.closed_by or spec.workers)
             if spec.synchronous
             else None
         )
@@ -204,7 +204,7 @@ class SharedStore:
                 if push.gradient is not None:
                     push.event.counts["late_gradients"] += 1
                 return at_once
-            if push.gradient is None and self.spec.quorum is not None:
+            if push.gradient is None and self.spec.closed_by is not None:
                 return at_once
             rounds.submit(worker, push.gradient, push.weight, push.snapshot.rounds + 1)
         return partial(self._close_rounds, rounds, worker, push)

@@ -55,7 +55,7 @@ def size_warning(spec: StoreSpec) -> list[str]:
     if spec.size < LARGE_NETWORK:
         return []
     vector = 4 * spec.size  # float32
-    states = spec.workers if spec.optimizer_state_per_worker else 1
+    states = spec.workers if spec.per_worker else 1
     checkpoint = (1 + states * spec.optimizer.state_rows) * vector
     return [
         f"network: {spec.size:,} parameters take {amount(spec.nbytes())}B that workers share, "

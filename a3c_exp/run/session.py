@@ -15,7 +15,7 @@ from a3c_exp.common.settings import comparable
 from a3c_exp.common.signals import Interruption, interruptions
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
-from a3c_exp.core.experiment import Experiment, RunContext, build_network, store_spec
+from a3c_exp.core.experiment import Built, Experiment, RunContext, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.ending import StopReason, run_exit_code
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, one_line
@@ -49,6 +49,7 @@ class Run:
 @contextmanager
 def session(
     experiment: Experiment,
+    built: Built,
     config: Mapping[str, Any],
     folder: Path,
     resume: bool = False,
@@ -64,6 +65,7 @@ def session(
 
     Args:
         experiment: already checked.
+        built: its network, with the parameters that the seed draws. It is the run's from now on.
         config: the plain configuration it was built from, which is saved in the folder.
         folder: locked by the caller, and without another run.
         overrides: those of this run alone, for its summary.
@@ -78,7 +80,8 @@ def session(
     with ExitStack() as stack:
         # with more of them a decomposition draws other last digits
         stack.enter_context(one_thread())
-        network, store, statistics = _build(experiment)
+        network = built.network
+        store, statistics = _build(experiment, built)
         if experiment.init_from is not None and not resume:
             with named("init_from"):
                 _start_from(store, Path(experiment.init_from))
@@ -125,15 +128,14 @@ class Saved:
     warning: str
 
 
-def _build(experiment: Experiment) -> tuple[ActorCritic, SharedStore, RunStatistics]:
-    """Build the network and what workers share, with the parameters that the seed draws."""
-    network, env = build_network(experiment)
-    store = experiment.backend.store(store_spec(experiment, network, env.observation_space))
-    store.initialize(network.vector)
+def _build(experiment: Experiment, built: Built) -> tuple[SharedStore, RunStatistics]:
+    """Build what workers share, with the network's parameters, and the statistics."""
+    store = experiment.backend.store(store_spec(experiment, *built))
+    store.initialize(built.network.vector)
     workers = experiment.worker_count
     environments = workers * experiment.envs_per_worker
     statistics = RunStatistics(environments, window=experiment.stop.window, workers=workers)
-    return network, store, statistics
+    return store, statistics
 
 
 def _start_from(store: SharedStore, folder: Path) -> None:
