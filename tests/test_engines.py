@@ -55,7 +55,7 @@ def test_a_function_of_a_plugin_makes_the_environments(tmp_path: Path) -> None:
         for setting in ("env.engine=scripted:engine", "env.vectorized=true")
     ]
     own, gymnasiums = (
-        a3c_exp.load(run.folder, ["scripted"], ["env.engine"]).network.state_dict() for run in runs
+        a3c_exp.load(run.folder, ["scripted"]).network.state_dict() for run in runs
     )
     assert all((own[name] == gymnasiums[name]).all() for name in gymnasiums)
 

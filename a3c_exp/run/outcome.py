@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.trust import PACKAGE, texts_to_trust
+from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.ending import FAILED, StopReason, describe
@@ -159,16 +159,13 @@ def next_commands(
         modules = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)
         # a script's are not in config.yaml
         packages = [name for name in modules if name not in (PACKAGE, "__main__")]
-        acting = (
-            key.split(".")
-            for key, _ in (*texts_to_trust(config, cut), *experiment.acting_settings(cut))
-        )
-        # Of a key that is not a name, the mapping that it is in: a shell may read it otherwise.
-        keys = [".".join(takewhile(str.isidentifier, names)) for names in acting]
-        for word, names in {"plugins": [*experiment.plugins, *packages], "trust": keys}.items():
-            allowed += (
-                " " + shlex.quote(f"{word}=[{','.join(dict.fromkeys(names))}]") if names else ""
-            )
+        again: dict[str, Any] = {}
+        if plugins := list(dict.fromkeys([*experiment.plugins, *packages])):
+            again["plugins"] = plugins
+        if cut:
+            again |= beyond_folder(config)
+        for key, value in again.items():
+            allowed += " " + shlex.quote(f"{key}={_typed(value)}")
     if cut:
         return [f"{python} -m a3c_exp resume={place}{allowed}"]
     evaluation = (
@@ -182,6 +179,14 @@ def next_commands(
         f"{_program('tensorboard')} --logdir {place}",
         CHARTS_PAGE,
     ]
+
+
+def _typed(value: object) -> str:
+    """A value as a command line takes it."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _program(name: str) -> str:
