@@ -149,6 +149,10 @@ Path("harmed").touch()
             "env.id = 'intruder:Env-v0': imports intruder: allow it with plugins=[",
         ),
         (
+            {"env.engine": "intruder:make"},
+            "env.engine = 'intruder:make': imports intruder: allow it with plugins=[",
+        ),
+        (
             {"env.wrappers": ["intruder:Wrapper"]},
             "env.wrappers = 'intruder:Wrapper': imports intruder: allow it with",
         ),
@@ -262,6 +266,7 @@ class TestAddresses:
             )
             assert NAME_AGAIN in refuses(resume, "backend.address", address)
             assert NAME_AGAIN in refuses([*resume, "backend={shards: 2}"], "backend.address")
+            assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
             with pytest.raises(BlockingIOError):
                 server.accept()
         whole = f"backend={{_target_: a3c_exp.backends.ray.Ray, address: '{address}'}}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from refusals import refused
 from runs import config, train
 from stores import make_spec
@@ -17,6 +18,8 @@ from stores import make_spec
 from a3c_exp import compose
 from a3c_exp.callbacks import Callback, NoImprovement
 from a3c_exp.cli.execute import recorded
+from a3c_exp.cli.hydra_compose import parse, to_container
+from a3c_exp.common.settings import typed
 from a3c_exp.config.builder import build_experiment, load_experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import RMSProp
@@ -170,19 +173,31 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
 
     own = {"plugins": ["scripted", "user_modules"]}
     assert allowed("interrupted", Callback(), **own) == [
-        " 'plugins=[scripted, user_modules]'"
-        " 'callbacks=[{_target_: a3c_exp.core.callback.Callback, on_error: warn}]'"
+        " 'plugins=[scripted,user_modules]'"
+        " 'callbacks=[{_target_:a3c_exp.core.callback.Callback,on_error:warn}]'"
     ]
     assert allowed("total_steps", Callback(), **own) == [
-        " 'plugins=[scripted, user_modules]'",
+        " 'plugins=[scripted,user_modules]'",
         "",
         "",
         "",
     ]
     assert allowed("interrupted", Users()) == [
-        " 'plugins=[scripted, user_callbacks]'"
-        " 'callbacks=[{_target_: user_callbacks.stopping.Users, on_error: warn}]'"
+        " 'plugins=[scripted,user_callbacks]'"
+        " 'callbacks=[{_target_:user_callbacks.stopping.Users,on_error:warn}]'"
     ]
     assert allowed("interrupted", NoImprovement()) == [" 'plugins=[scripted]'"]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["a word", "it's", "a,b", "sqlite:///mine.db", "1e5", "null", "", "a\\"],
+        [None, True, 1, 1e-5, {"name": {"inside": [2]}, "_target_": "a.B"}],
+    ],
+)
+def test_a_value_in_a_command_reads_back(value: list[Any]) -> None:
+    [override] = parse([f"callbacks={typed(value)}"])
+    assert to_container(OmegaConf.create({"a": override.value()}))["a"] == value

@@ -42,9 +42,9 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     changes = parse(line.overrides)
     with named(word):
         config = read_config(folder, or_file=word == "from")
-    for change in changes:
-        _check(change, word, config)
     beyond = beyond_folder(config)
+    for change in changes:
+        _check(change, word, beyond)
     for key in beyond:
         config = with_value(config, key, MISSING)
     settings = [change for change in changes if _place(change) != RUN_DIR]
@@ -131,8 +131,9 @@ def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
     )
 
 
-def _check(change: Override, word: str, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an override that does not go with `resume` or `from`."""
+def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an override that does not go with `resume` or `from`. beyond: settings
+    that may be named again, as they are."""
     key = _place(change)
     if change.is_sweep_override() or change.is_delete():
         value = None if change.is_delete() else change.get_value_string()
@@ -140,15 +141,7 @@ def _check(change: Override, word: str, config: Mapping[str, Any]) -> None:
     if key != RUN_DIR and is_of_hydra(key):
         problem = f"has no effect with {word}, which composes nothing; {RUN_DIR} has"
         raise ConfigError(key, change.value(), problem)
-    may_change = key.partition(".")[0] in MAY_CHANGE
-    if word == "resume" and not may_change and not _is_named_again(change, config):
+    is_named_again = key in beyond and _resolved(change) == beyond[key]
+    if word == "resume" and key.partition(".")[0] not in MAY_CHANGE and not is_named_again:
         problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
         raise ConfigError(key, change.value(), problem)
-
-
-def _is_named_again(change: Override, config: Mapping[str, Any]) -> bool:
-    """Return whether an override names a setting that acts beyond the folder, as the folder has
-    it."""
-    key = _place(change)
-    beyond = beyond_folder(config)
-    return key in beyond and _resolved(change) == beyond[key]

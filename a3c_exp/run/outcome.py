@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.common.settings import typed
 from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
@@ -165,7 +165,7 @@ def next_commands(
         if cut:
             again |= beyond_folder(config)
         for key, value in again.items():
-            allowed += " " + shlex.quote(f"{key}={_typed(value)}")
+            allowed += " " + shlex.quote(f"{key}={typed(value)}")
     if cut:
         return [f"{python} -m a3c_exp resume={place}{allowed}"]
     evaluation = (
@@ -179,14 +179,6 @@ def next_commands(
         f"{_program('tensorboard')} --logdir {place}",
         CHARTS_PAGE,
     ]
-
-
-def _typed(value: object) -> str:
-    """A value as a command line takes it."""
-    import yaml
-
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _program(name: str) -> str:
