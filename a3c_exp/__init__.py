@@ -126,15 +126,13 @@ def train(
     return finished
 
 
-def load(folder: str | Path, plugins: Sequence[str] = (), trust: Sequence[str] = ()) -> Policy:
+def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
     """The policy of a run's best checkpoint, or its latest without evaluations:
     `load(run.folder).act(observation)`.
 
     plugins: the user's packages that the run's configuration names. A folder cannot itself allow
-        code, so that its own list is not used. trust: settings of that configuration that may write
-        files or connect, by their keys: those
-        of a folder count for nothing else. Raises ConfigError.
+        code, so that its own list is not used. Raises ConfigError.
     """
     from a3c_exp.evaluate import load_run
 
-    return load_run(Path(folder), plugins=plugins, trust=trust).policy
+    return load_run(Path(folder), plugins=plugins).policy

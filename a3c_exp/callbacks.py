@@ -42,8 +42,6 @@ def _warn_without_evaluations(run: RunView, consequence: str) -> None:
 class NoImprovement(Checked, Callback):
     """Ends a run after so many evaluations in a row without a better mean return."""
 
-    stays_inside = True
-
     evaluations: Count = 5
     best: float = field(default=-math.inf, init=False)
     count: int = field(default=0, init=False)
@@ -65,8 +63,6 @@ class MetricTarget(Callback):
     metric: the curve's name; that of one below `rollout/` may be short, as in a report. A mean over
         episodes counts from 100 episodes on: the first ones are those that end soon.
     """
-
-    stays_inside = True
 
     metric: str
     value: float
@@ -97,7 +93,6 @@ class Histograms(Checked, Callback):
     A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a part.
     """
 
-    stays_inside = True
     measures = ("gradients",)
 
     points: Count = 10
@@ -134,8 +129,6 @@ class Videos(Callback):
     """Has a video made of the first episode of each evaluation, and logs its first frame as an
     image."""
 
-    stays_inside = True
-
     def on_start(self, run: RunView) -> None:
         _warn_without_evaluations(run, "Videos films nothing in this run")
         run.record_evaluations()
@@ -154,7 +147,6 @@ class Profile(Callback):
     seconds: of all workers, by part. spans: of the trace.
     """
 
-    stays_inside = True
     measures = ("time",)
 
     seconds: dict[str, float] = field(default_factory=dict, init=False)

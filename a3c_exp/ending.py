@@ -34,14 +34,12 @@ class StopReason(StrEnum):
 
     # Failures: in general; after too many restarts of a worker; because of a worker that hangs and
     # cannot be ended; after an error of an environment that may not be replaced; after
-    # MANY_FAILURES of workers without a single ended episode; because the fork server died, which
-    # was no fault of the run (older runs).
+    # MANY_FAILURES of workers without a single ended episode.
     FAILED = "failed"
     MAX_RESTARTS = "max_restarts"
     STALLED = "stalled"
     ENV_ERRORS = "env_errors"
     NO_EPISODES = "no_episodes"
-    SERVER_DIED = "server_died"
 
 
 STOP_RULES = (
@@ -59,13 +57,9 @@ FAILED = (
     StopReason.STALLED,
     StopReason.ENV_ERRORS,
     StopReason.NO_EPISODES,
-    StopReason.SERVER_DIED,
 )
 """Reasons of runs that failed. `resume` continues such a run, and a repeated sweep begins it anew,
 except for NO_EPISODES: another run would be no better."""
-
-CUT = (StopReason.INTERRUPTED, StopReason.SERVER_DIED)
-"""Reasons of runs that a repeated sweep continues, since nothing is wrong with them."""
 
 HOLDING = (
     StopReason.TOTAL_STEPS,

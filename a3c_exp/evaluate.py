@@ -17,8 +17,9 @@ from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
 from a3c_exp.common.ranges import Checked, Count, Whole
 from a3c_exp.common.reading import expanded, parse_key_values
+from a3c_exp.common.trust import beyond_folder, only_inside
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.saved import read_config
+from a3c_exp.config.saved import read_config, with_value
 from a3c_exp.config.schema import build
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
@@ -58,20 +59,21 @@ class Loaded:
     checkpoint: Path
 
 
-def load_run(
-    folder: str | Path, which: Which = None, plugins: Sequence[str] = (), trust: Sequence[str] = ()
-) -> Loaded:
+def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = ()) -> Loaded:
     """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
 
     which: a number is the steps of training of a numbered checkpoint.
 
-    plugins: as in training; those in the folder's configuration do not count. trust: settings of
-    that configuration that may write files or connect. Raises ConfigError.
+    plugins: as in training; those in the folder's configuration do not count, and neither do its
+    wrappers that write files or open windows. Raises ConfigError.
     """
     folder = expanded(folder)
     with named("run"):
         config = read_config(folder, plugins)
-    experiment = load_experiment(config, to_train=False, trusted=trust)
+    for key, value in beyond_folder(config).items():
+        if key.endswith("wrappers"):
+            config = with_value(config, key, only_inside(value))
+    experiment = load_experiment(config, to_train=False)
     path = best_checkpoint(folder)
     if which is not None:
         path = path.with_name(f"{which}.ckpt" if isinstance(which, str) else f"step_{which}.ckpt")
@@ -103,8 +105,6 @@ class Options(Checked):
         (default false).
     render: `human` opens a window (default null).
     plugins: as in training (default []).
-    trust: settings of the run's folder that may write files or connect, such as env.wrappers
-        (default []).
     """
 
     episodes: Count = 100
@@ -115,7 +115,6 @@ class Options(Checked):
     video: bool = False
     render: Literal["human"] | None = None
     plugins: tuple[str, ...] = ()
-    trust: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,7 +206,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
 
 def _play(run: Path, options: Options) -> tuple[Loaded, PlayedEpisodes]:
     with one_thread():
-        loaded = load_run(run, options.checkpoint, options.plugins, options.trust)
+        loaded = load_run(run, options.checkpoint, options.plugins)
         return loaded, evaluate_run(loaded, run, options)
 
 

@@ -23,7 +23,6 @@ import yaml
 
 from a3c_exp.common.estimates import Array
 from a3c_exp.common.settings import flatten
-from a3c_exp.config.removed import without_removed
 from a3c_exp.config.saved import RESOLVED
 from a3c_exp.errors import FolderError
 from a3c_exp.run import files
@@ -94,8 +93,7 @@ class Results:
         )
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise FolderError if the records were made with other settings, and ConfigError if with a
-        removed one.
+        """Raise FolderError if the records were made with other settings.
 
         `auto` is equal to whatever was recorded for it. A setting that is newer than the records is
         assumed to have no effect at its default.
@@ -103,7 +101,7 @@ class Results:
         recorded = self.settings()
         if not recorded:
             return
-        then = dict(flatten(without_removed(recorded)))
+        then = dict(flatten(recorded))
         now = dict(flatten(settings))
         same = {key for key in RESOLVED if now.get(key) in UNRESOLVED}
         changed = {key for key in then.keys() & now.keys() if then[key] != now[key]} - same

@@ -37,8 +37,6 @@ from a3c_exp.run.metrics import read_points
 class Noting(Callback):
     """Notes each moment in a file of the run's folder, and what the moment was about."""
 
-    stays_inside = True
-
     def note(self, run: RunView, *what: object) -> None:
         with open(run.folder / "notes", "a") as file:
             file.write(f"{json.dumps(what)}\n")
@@ -367,7 +365,6 @@ def test_ctrl_c_twice_breaks_in_only_once_the_run_is_saved(moment: str, tmp_path
 class Counting(Callback):
     """Counts points over the sessions of a run."""
 
-    stays_inside = True
     first: int = 10
     count: int = field(default=0, init=False)
     object: Any = field(default=None, init=False)
@@ -540,11 +537,13 @@ def test_a_folders_callbacks_count_only_if_they_are_named_again(
         == 0
     )
     resume = ["resume=run", "total_steps=128"]
-    refuses(resume, "callbacks[1]._target_", f"{__name__}.Acting")
-    assert "trust=[callbacks]" in refuses([*resume, f"plugins=[{__name__}]"], "callbacks")
+    assert "name it again" in refuses([*resume, f"plugins=[{__name__}]"], "callbacks")
+    refuses([*resume, f"callbacks=[{mine}]"], "callbacks[0]._target_", f"{__name__}.Acting")
     assert a3c_exp.load("run")
-    assert program.main([*resume, f"plugins=[{__name__}]", "trust=[callbacks]"]) == 0
+    again = [f"plugins=[{__name__}]", f"callbacks=[no_improvement,{mine}]"]
+    assert program.main([*resume, *again]) == 0
     assert program.main(["resume=run", "total_steps=192", "callbacks=[no_improvement]"]) == 0
+    assert program.main(["resume=run", "total_steps=256"]) == 0
 
 
 def test_a_run_that_a_callback_has_ended_goes_on_without_it(here: Path) -> None:

@@ -17,7 +17,6 @@ from a3c_exp.backends.processes import Processes
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.removed import without_removed
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs.gym import PACKAGES
@@ -197,7 +196,7 @@ MAY_DIFFER = {"env.normalize_observations", "total_steps", "reward_threshold", "
 def test_a_preset_has_the_settings_of_its_record(record: str) -> None:
     """A slip of the hand in one of the files would go unnoticed otherwise."""
     name = re.sub(r"(_\d+)+$", "", record) if record in SHORTER else record
-    then = dict(flatten(without_removed(yaml.safe_load(RECORDS[record].read_text()))))
+    then = dict(flatten(yaml.safe_load(RECORDS[record].read_text())))
     now = dict(flatten(composed(f"experiment={name}")))
     differing = {key for key in then if then[key] != now.get(key)}
     assert differing <= (MAY_DIFFER if record in SHORTER else {"env.normalize_observations"})

@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from refusals import Refuses, refused
+from refusals import refused
 from runs import QUICK, put
 
 import a3c_exp
-import a3c_exp.__main__ as program
 from a3c_exp import compose
-from a3c_exp.config import removed
 from a3c_exp.config.builder import Made, check, load_experiment, load_final
 from a3c_exp.config.saved import read_config
-from a3c_exp.evaluate import main as evaluate
-from a3c_exp.report.__main__ import main as report
-from a3c_exp.report.runs import find_runs
 from a3c_exp.run.run_folder import config_text
 from a3c_exp.schedules import Linear
 
@@ -215,29 +209,3 @@ def test_a_configuration_reads_back_as_it_was_written(
 def test_a_damaged_configuration_is_refused_and_runs_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
     assert "is damaged" in refused(lambda: read_config(tmp_path), "folder", str(tmp_path))
-
-
-def test_removed_settings_that_did_nothing_are_dropped_and_others_named(
-    tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(removed.REMOVED, "env.former", None)
-    run = a3c_exp.train(QUICK, tmp_path / "run").folder
-    whole = yaml.safe_load((run / "config.yaml").read_text())
-
-    def write(**env: object) -> None:
-        (run / "config.yaml").write_text(yaml.safe_dump(whole | {"env": whole["env"] | env}))
-
-    write(former=3, _target_="mine.Env")
-    assert read_config(run)["env"]["former"] == 3, "of a plugin"
-    write(former=None)
-    assert "former" not in read_config(run)["env"]
-    assert not find_runs([run])[1]
-    assert program.main([f"resume={run}", "total_steps=256"]) == 0
-    write(former=3)
-    for main, words in (
-        (program.main, [f"resume={run}"]),
-        (program.main, [f"from={run}", f"hydra.run.dir={run}2"]),
-        (evaluate, [str(run)]),
-    ):
-        refuses(words, "env.former", 3, main=main)
-    assert report([str(run)]) == 2

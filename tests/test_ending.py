@@ -10,7 +10,6 @@ import pytest
 
 from a3c_exp.core.experiment import Stop
 from a3c_exp.ending import (
-    CUT,
     FAILED,
     STOP_RULES,
     Ending,
@@ -87,7 +86,3 @@ def test_a_reason_is_described_in_words() -> None:
     assert describe("total_steps") == "finished"
     assert describe("worker_return") == "reached stop.worker_return"
     assert describe("enough") == "enough"
-
-
-def test_only_an_interruption_and_a_dead_server_leave_a_run_to_be_continued() -> None:
-    assert set(CUT) == {"interrupted", "server_died"}

@@ -24,7 +24,6 @@ from scripted import Bandit
 import a3c_exp
 import a3c_exp.__main__ as program
 from a3c_exp.common.arrays import Floats
-from a3c_exp.common.trust import is_plain
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.envs import Gym
 from a3c_exp.evaluate import load_run
@@ -56,7 +55,6 @@ def test_copies_have_ports_and_names_of_their_own(register: Register, tmp_path: 
     done = train(tmp_path / "run", name, "processes", env__kwargs=kwargs, workers=2, eval__every=80)
     assert done.summary["stop_reason"] == "total_steps"
     assert len(list(tmp_path.glob("copy-*"))) >= 2 * 4 + 1
-    assert is_plain({"port": "{port}", "name": "run {copy}"}) and not is_plain("{other}")
 
 
 @pytest.mark.parametrize(

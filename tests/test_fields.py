@@ -12,7 +12,6 @@ from stores import make_store
 from a3c_exp.common.fields import Check, is_array, is_count, is_list, is_number, optional
 from a3c_exp.run import checkpoint
 from a3c_exp.run.milestones import Milestones
-from a3c_exp.run.statistics import RunStatistics
 
 
 def test_a_checkpoint_has_the_declared_values_and_no_others(tmp_path: Path) -> None:
@@ -48,18 +47,6 @@ def test_milestones_come_back_in_one_more_session() -> None:
     assert (after.seconds, after.session_seconds) == (6.0, 1.0)
     after.stop_clock()
     assert after.state()["training_seconds"] == 6.0
-
-
-def test_statistics_of_an_earlier_version_lack_counts_and_a_peak(tmp_path: Path) -> None:
-    train(tmp_path)
-    state = latest(tmp_path)["statistics"]
-    for name in ("restarts", "env_errors", "peak", "recent_names", "recent_numbers"):
-        del state[name]
-    statistics = RunStatistics(4)
-    statistics.counts["restarts"] = 7
-    statistics.restore(state)
-    assert statistics.counts["restarts"] == 0
-    assert statistics.steps == state["steps"] > 0
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@ again, and what they would do to harm, which is watched for and does not happen.
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import itertools
 import os
+import re
 import shutil
 import socket
 import sys
@@ -14,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium.wrappers
 import pytest
 import yaml
 from refusals import Refuses, refused
@@ -21,10 +25,10 @@ from runs import SCRIPTED, put, train
 from tensorboard.plugin_util import markdown_to_safe_html
 
 import a3c_exp
-from a3c_exp import evaluate
+from a3c_exp import callbacks, evaluate
 from a3c_exp.__main__ import main
-from a3c_exp.common.trust import is_plain
-from a3c_exp.envs import Gym
+from a3c_exp.callbacks import Callback
+from a3c_exp.common.trust import INSIDE_CALLBACKS, OUTSIDE_WRAPPERS
 from a3c_exp.errors import exit_code
 from a3c_exp.export import __main__ as export
 from a3c_exp.report import __main__ as report
@@ -145,6 +149,10 @@ Path("harmed").touch()
             "env.id = 'intruder:Env-v0': imports intruder: allow it with plugins=[",
         ),
         (
+            {"env.engine": "intruder:make"},
+            "env.engine = 'intruder:make': imports intruder: allow it with plugins=[",
+        ),
+        (
             {"env.wrappers": ["intruder:Wrapper"]},
             "env.wrappers = 'intruder:Wrapper': imports intruder: allow it with",
         ),
@@ -170,55 +178,83 @@ def test_a_package_that_lies_there_is_imported_only_as_a_plugin(
 # -- settings that act beyond the folder
 # ------------------------------------------------------------
 
-NEEDS_TRUST = "may write files or connect"
+NAME_AGAIN = "name it again"
 
 
 class TestWrappers:
-    @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "report"])
-    def test_that_write_files_count_only_if_they_are_trusted(
+    @pytest.mark.parametrize("name", ["resume", "from"])
+    def test_that_write_files_count_only_if_they_are_named_again(
         self, name: str, run: Path, here: Path, refuses: Refuses
     ) -> None:
         configure(run, {"env.wrappers": FILMING, "env.kwargs.render_mode": "rgb_array"})
         (here / "work").mkdir()
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(here / "work")
-            line = refuses([str(run), OURS], "env.wrappers", FILMING, main=COMMANDS[name])
-            assert "trust=[env.wrappers]" in line
+            words = [str(run), OURS]
+            line = refuses(words, "env.wrappers", FILMING, main=COMMANDS[name])
+            assert NAME_AGAIN in line
+            other = "env.wrappers=[{RecordVideo:{video_folder:elsewhere}}]"
+            if name == "resume":
+                refuses([*words, other], "env.wrappers", main=COMMANDS[name])
             assert not (here / "films").exists() and list(Path().iterdir()) == []
-            if name == "load":  # the others take seconds
-                assert COMMANDS[name]([str(run), OURS, "trust=[env.wrappers]"]) == 0
-                assert (here / "films").is_dir(), "the user wants it"
+            again = "env.wrappers=[{RecordVideo:{video_folder:../films}}]"
+            assert COMMANDS[name]([*words, again]) == 0
+            assert (here / "films").is_dir(), "the user wants it"
 
-    def test_that_only_convert_count(self) -> None:
-        entries = (
-            "FlattenObservation",
-            {"TimeLimit": {"max_episode_steps": 5}},
-            {"mine:Wrapper": {"mode": "a b"}},
-        )
-        assert Gym(id="x", wrappers=entries).settings_to_trust() == {}
-        for harmful in ("HumanRendering", {"mine:Wrapper": {"file": "../notes"}}):
-            assert Gym(id="x", wrappers=("ClipAction", harmful)).settings_to_trust() != {}
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            "env={max_episode_steps: 4, kwargs: {}, wrappers: ???}",
-            "env={kwargs: '${oc.create:{lengths: [4]}}'}",
-        ],
-    )
-    def test_a_mapping_that_is_merged_trusts_what_it_names_alone(
-        self, change: str, run: Path, refuses: Refuses
+    @pytest.mark.parametrize("name", ["evaluate", "export", "load"])
+    @pytest.mark.parametrize("key", ["env", "eval.env"])
+    def test_that_write_files_do_not_count_for_who_plays_the_policy(
+        self, name: str, key: str, run: Path, here: Path
     ) -> None:
-        """It leaves the folder's wrappers and file names in place."""
-        configure(run, {"env.wrappers": FILMING, "env.kwargs.failure": "./nan"})
-        changed = [f"from={run}", OURS, "hydra.run.dir=again", change]
-        assert NEEDS_TRUST in refuses(changed, "env.kwargs.failure", "./nan")
-        refuses([*changed, "trust=[env.kwargs]"], "env.wrappers")
+        configure(run, {f"{key}.wrappers": FILMING, "env.kwargs.render_mode": "rgb_array"})
+        assert COMMANDS[name]([str(run), OURS]) == 0
+        assert not (here.parent / "films").exists()
+
+    def test_of_gymnasium_that_write_or_open_windows_are_known(self) -> None:
+        acting = set()
+        for file in Path(gymnasium.wrappers.__file__).parent.glob("*.py"):
+            text = file.read_text()
+            for node in ast.parse(text).body:
+                source = ast.get_source_segment(text, node) or ""
+                if isinstance(node, ast.ClassDef) and re.search(
+                    r"os\.makedirs|pygame|\bopen\(", source
+                ):
+                    acting.add(node.name)
+        assert acting == set(OUTSIDE_WRAPPERS)
+
+    def test_a_mapping_that_is_merged_names_what_it_has_alone(
+        self, run: Path, refuses: Refuses
+    ) -> None:
+        """It leaves the folder's wrappers in place."""
+        configure(run, {"env.wrappers": FILMING})
+        change = "env={max_episode_steps: 4, kwargs: {}}"
+        refuses([f"from={run}", OURS, "hydra.run.dir=again", change], "env.wrappers", FILMING)
         assert not Path("again").exists()
 
 
+class TestCallbacks:
+    def test_of_this_package_that_stay_inside_are_all_but_the_trackers(self) -> None:
+        names = {
+            f"{cls.__module__}.{name}"
+            for name, cls in vars(callbacks).items()
+            if isinstance(cls, type) and issubclass(cls, Callback) and not inspect.isabstract(cls)
+        }
+        own = {name for name in names if name.startswith("a3c_exp.callbacks.")}
+        outside = {f"a3c_exp.callbacks.{name}" for name in ("Tracker", "Wandb", "Mlflow")}
+        assert own - outside == set(INSIDE_CALLBACKS)
+
+    def test_that_connect_count_only_if_they_are_named_again(
+        self, run: Path, refuses: Refuses
+    ) -> None:
+        tracker = [{"_target_": "a3c_exp.callbacks.Wandb", "mode": "offline"}]
+        configure(run, {"callbacks": tracker})
+        resume = [f"resume={run}", "total_steps=32", OURS]
+        assert NAME_AGAIN in refuses(resume, "callbacks", tracker)
+        assert main([*resume, "callbacks=[]"]) == 0
+
+
 class TestAddresses:
-    def test_of_a_cluster_are_not_connected_to_unless_they_are_given_again(
+    def test_of_a_cluster_are_not_connected_to_unless_they_are_named_again(
         self, run: Path, refuses: Refuses
     ) -> None:
         resume = [f"resume={run}", "total_steps=32", OURS]
@@ -228,53 +264,21 @@ class TestAddresses:
             configure(
                 run, {"backend": {"_target_": "a3c_exp.backends.ray.Ray", "address": address}}
             )
-            assert NEEDS_TRUST in refuses(resume, "backend.address", address)
+            assert NAME_AGAIN in refuses(resume, "backend.address", address)
+            assert NAME_AGAIN in refuses([*resume, "backend={shards: 2}"], "backend.address")
+            assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
             with pytest.raises(BlockingIOError):
                 server.accept()
-        for given in (f"backend.address={address}", "trust=[backend.address]"):
+        whole = f"backend={{_target_: a3c_exp.backends.ray.Ray, address: '{address}'}}"
+        for given in (f"backend.address={address}", whole):
             assert "does not answer" in refuses([*resume, given], "backend.address"), (
                 "it is asked now"
             )
-        configure(run, {"backend.address": "auto"})
-        assert NEEDS_TRUST in refuses(resume, "backend.address", "auto")
-        whole = "backend={_target_: a3c_exp.backends.ray.Ray, address: '127.0.0.1:1'}"
-        assert "does not answer" in refuses([*resume, whole], "backend.address"), (
-            "a backend of the user's own"
-        )
 
 
-class TestTexts:
-    @pytest.mark.parametrize(
-        ("kwargs", "key", "value"),
-        [
-            ({"failure": "./nan"}, "failure", "./nan"),
-            ({"files": {"/etc/passwd": 1}}, "files./etc/passwd", 1),
-        ],
-    )
-    def test_that_may_name_a_file_count_only_if_they_are_trusted(
-        self, kwargs: dict[str, Any], key: str, value: object, run: Path, refuses: Refuses
-    ) -> None:
-        configure(run, {"env.kwargs": {"lengths": [4], **kwargs}})
-        command = [str(run), "episodes=1", OURS]
-        assert NEEDS_TRUST in refuses(command, f"env.kwargs.{key}", value, main=evaluate.main)
-        if key == "failure":
-            assert evaluate.main([*command, "trust=[env.kwargs]"]) == 0
-
-    def test_of_plain_words_are_harmless(self) -> None:
-        harmful = [
-            "/etc",
-            "a.b",
-            "host:80",
-            "~",
-            ["ok", {"x": "C:\\"}],
-            [{"/etc": 1}],
-            "two\nlines",
-        ]
-        assert [value for value in harmful if is_plain(value)] == []
-        assert is_plain([None, "rgb_array", ["SFFF", "FHFG"], {"a": [1, "b c"]}])
-
-    def test_trust_is_a_list(self, run: Path, refuses: Refuses) -> None:
-        refuses([f"resume={run}", OURS, "trust=env.wrappers"], "trust", "env.wrappers")
+def test_other_texts_are_taken(run: Path) -> None:
+    configure(run, {"env.kwargs": {"lengths": [4], "failure": "./nan"}})
+    assert evaluate.main([str(run), "episodes=1", OURS]) == 0
 
 
 class TestLinks:
@@ -311,25 +315,11 @@ class TestLinks:
         assert main([f"resume={run}", "total_steps=32", OURS]) == 0
 
 
-def test_a_configuration_of_the_users_own_is_trusted(tmp_path: Path) -> None:
-    train(tmp_path, SCRIPTED, total_steps=64, env__kwargs={"failure": "./raise"})
-    assert "trust=[env.kwargs.failure]" in refused(
-        lambda: a3c_exp.load(tmp_path, ["scripted"]), "env.kwargs.failure"
-    )
-
-
-@pytest.mark.parametrize(
-    ("env", "key"),
-    [({"wrappers": FILMING}, "eval.env.wrappers"), ({"id": "intruder:Env-v0"}, "eval.env.id")],
-)
-def test_what_evaluations_would_do_counts_as_what_training_would(
-    env: dict[str, Any], key: str, run: Path
-) -> None:
-    """An evaluation that records films to a place that its folder names, or imports a module."""
-    configure(run, {"eval.env": env})
+def test_what_evaluations_import_counts_as_what_training_imports(run: Path) -> None:
+    configure(run, {"eval.env": {"id": "intruder:Env-v0"}})
     Path("intruder.py").write_text(INTRUDER)
-    refused(lambda: a3c_exp.load(run, plugins=["scripted"]), key)
-    assert not (run.parent.parent / "films").exists() and not Path("harmed").exists()
+    refused(lambda: a3c_exp.load(run, plugins=["scripted"]), "eval.env.id")
+    assert not Path("harmed").exists()
 
 
 # -- checkpoints -----------------------------------------------------------------------------------

@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from refusals import refused
 from runs import config, train
 from stores import make_spec
 
 from a3c_exp import compose
-from a3c_exp.callbacks import Callback
+from a3c_exp.callbacks import Callback, NoImprovement
+from a3c_exp.cli.execute import recorded
+from a3c_exp.cli.hydra_compose import parse, to_container
+from a3c_exp.common.settings import typed
 from a3c_exp.config.builder import build_experiment, load_experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import RMSProp
@@ -161,6 +165,7 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
         it."""
         whole = config(**settings)
         experiment = replace(build_experiment(whole), callbacks=(callback,))
+        whole["callbacks"] = [recorded(callback)]
         return [
             line.partition("'a run'")[2]
             for line in next_commands(reason, folder, whole, experiment)
@@ -168,7 +173,8 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
 
     own = {"plugins": ["scripted", "user_modules"]}
     assert allowed("interrupted", Callback(), **own) == [
-        " 'plugins=[scripted,user_modules]' 'trust=[callbacks]'"
+        " 'plugins=[scripted,user_modules]'"
+        " 'callbacks=[{_target_:a3c_exp.core.callback.Callback,on_error:warn}]'"
     ]
     assert allowed("total_steps", Callback(), **own) == [
         " 'plugins=[scripted,user_modules]'",
@@ -177,13 +183,21 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
         "",
     ]
     assert allowed("interrupted", Users()) == [
-        " 'plugins=[scripted,user_callbacks]' 'trust=[callbacks]'"
+        " 'plugins=[scripted,user_callbacks]'"
+        " 'callbacks=[{_target_:user_callbacks.stopping.Users,on_error:warn}]'"
     ]
-    odd = {"it's; a key": 1}
-    assert allowed("total_steps", Callback(), env__kwargs=odd)[0].endswith(" 'trust=[env.kwargs]'")
-    assert (
-        "'trust=[env.info_keys]'"
-        in allowed("total_steps", Callback(), env__info_keys=["goal/reached"])[0]
-    )
+    assert allowed("interrupted", NoImprovement()) == [" 'plugins=[scripted]'"]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["a word", "it's", "a,b", "sqlite:///mine.db", "1e5", "null", "", "a\\"],
+        [None, True, 1, 1e-5, {"name": {"inside": [2]}, "_target_": "a.B"}],
+    ],
+)
+def test_a_value_in_a_command_reads_back(value: list[Any]) -> None:
+    [override] = parse([f"callbacks={typed(value)}"])
+    assert to_container(OmegaConf.create({"a": override.value()}))["a"] == value

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from a3c_exp.common.reading import (
-    LARGEST,
     UnreadableError,
     check_plain,
     expanded,
@@ -29,8 +28,7 @@ PLAIN = {
     "a": 1,
     "b": [1.5, None, True, "x"],
     "c": {"d": {}, "e": "${seed}"},
-    "large": LARGEST,
-    "small": -LARGEST,
+    "large": 2**64,
 }
 
 
@@ -49,12 +47,6 @@ def test_yaml_is_read_as_plain_data(text: str, value: object) -> None:
     assert parse_yaml(text) == value
 
 
-def test_a_large_mapping_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yaml.load", None)
-    with pytest.raises(UnreadableError, match="has more than 100,000 values"):
-        parse_yaml("\n".join(f"{number:07}: 0" for number in range(110_000)))
-
-
 ALIAS_BOMB = "\n".join(
     f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9) if n else 1}]" for n in range(30)
 )
@@ -63,17 +55,16 @@ ALIAS_BOMB = "\n".join(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (ALIAS_BOMB, "has an alias in line 1: write the value"),
+        (ALIAS_BOMB, "has an alias in line 2: write the value"),
         ("b: 1\na: !!set {x, y}", "a must be plain"),
         (
             "a: !!python/object/apply:os.system [x]",
             "is no YAML: line 1: could not determine a constructor",
         ),
         ("a: 2024-01-01", "a must be plain"),
-        (f"a: {'[' * 900}{']' * 900}", "is nested more than 32 levels deep in line 1"),
+        (f"a: {'[' * 3000}{']' * 3000}", ""),
         (f"a: {'9' * 5000}", "has a number that is too long, or a key that is no text"),
         ("? [1, 2]\n: 3", "is no YAML: line 1: found"),
-        (f"a: {LARGEST + 1}", f"a is a whole number beyond {LARGEST}"),
         ("a: {true: 1}", "a has the key True: keys must be"),
     ],
 )
@@ -86,12 +77,8 @@ def test_what_is_no_plain_yaml_is_refused_in_one_line(text: str, reason: str) ->
     assert time.perf_counter() - start < 10
 
 
-@pytest.mark.parametrize(
-    "steps", ["}", "[" * 100_000, "9" * 5000, LARGEST + 1, f"[{'1,' * 100_000}1]"]
-)
-def test_a_summary_that_is_no_json_or_beyond_the_limits_counts_as_none(
-    steps: object, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("steps", ["}", "[" * 100_000, "9" * 5000])
+def test_a_summary_that_is_no_json_counts_as_none(steps: object, tmp_path: Path) -> None:
     for value, summary in (("1", {"steps": 1}), (steps, None)):
         (tmp_path / "summary.json").write_text(f'{{"steps": {value}}}')
         assert read_summary(tmp_path) == summary
@@ -107,9 +94,9 @@ def cycle() -> list[Any]:
     ("value", "refusal"),
     [
         ({1, 2}, "a.b = {1, 2}: must be plain"),
-        ([0, 10**5000], "a.b[1] = <int that is too large to show>: is a whole number beyond"),
+        ([0, 1j], "a.b[1] = 1j: must be plain"),
         ({"c": {None: 1}}, "a.b.c = {None: 1}: has the key None: keys must be text"),
-        (cycle(), "a = {'b': [{'again': [...]}]}: is nested more than 32 levels deep"),
+        (cycle(), "a = {'b': [{'again': [...]}]}: contains itself"),
     ],
 )
 def test_values_that_are_not_plain_are_refused_by_their_keys(value: object, refusal: str) -> None:

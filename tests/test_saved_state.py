@@ -81,14 +81,6 @@ def test_a_wrong_value_is_named(place: str, value: Any, shown: str, run: Path) -
     assert problem.startswith(f"is a damaged checkpoint: {place} is {shown}")
 
 
-def test_older_checkpoints_without_later_values_are_read(run: Path) -> None:
-    for name in ("restarts", "env_errors", "late_gradients", "cut_eval_episodes"):
-        rewrite(latest_path(run), f"statistics.{name}", MISSING)
-    rewrite(latest_path(run), "store.worker_episodes", MISSING)
-    whole = config(**RUN) | {"total_steps": 128}
-    assert train_config(whole, run, resume=True).summary["steps"] == 128
-
-
 def test_a_finished_run_that_is_killed_before_it_goes_on_is_as_it_was(run: Path) -> None:
     """Its configuration and its summary still agree, and the same command goes on with it."""
     before = read_config(run)

@@ -151,16 +151,3 @@ def _check_run(line: CommandLine) -> None:
             raise ConfigError(_key(override), value, problem)
     if line.existing not in (None, "refuse"):
         raise ConfigError("existing", line.existing, f"must be given with {RUN_DIR}")
-
-
-def quoted(text: str) -> str:
-    """A text as Hydra's grammar reads it back, whatever characters it has.
-
-    A backslash is one itself where it stands before a quote or at the end, and is doubled only
-    there.
-    """
-    return (
-        "'"
-        + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text)
-        + "'"
-    )

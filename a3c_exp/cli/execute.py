@@ -40,8 +40,6 @@ class Plan:
         on.
     existing: what becomes of a run that is there already: see `cli.existing`.
     key: the setting that names the folder, for errors.
-    trusted: of a configuration from a run's folder, the settings that may act beyond it; None: it
-        is the user's own.
     callbacks: of a program, besides those of the configuration.
     overrides: those of this run alone. label: see `session`.
     variables: environment variables that Hydra sets for it. changes_folder: it trains in another
@@ -52,7 +50,6 @@ class Plan:
     folder: str | Path | None
     existing: str = "refuse"
     key: str = "folder"
-    trusted: Sequence[str] | None = None
     callbacks: Sequence[Callback] = ()
     overrides: Sequence[str] = ()
     label: str | None = None
@@ -90,7 +87,7 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     # An absolute path: a program, or an environment, may change the current folder later.
     place = expanded("outputs" if plan.folder is None else plan.folder).absolute()
     is_new = plan.folder is None or begins(place, plan.existing)
-    experiment = build_experiment(plan.config, trusted=plan.trusted)
+    experiment = build_experiment(plan.config)
     config, experiment = resolve(plan.config, experiment)
     made: Made = []
     built = check(experiment, draw=True, made=made)

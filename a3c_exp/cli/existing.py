@@ -22,7 +22,7 @@ from typing import Any, Literal
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import as_typed, read_config
-from a3c_exp.ending import BY_TOTALS, CUT, FAILED, StopReason
+from a3c_exp.ending import BY_TOTALS, FAILED, StopReason
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
@@ -99,7 +99,7 @@ def how_ended(folder: Path) -> Literal["finished", "failed", "cut"]:
     counts as cut."""
     summary = read_summary(folder) or {}
     reason = summary.get("stop_reason")
-    if reason is None or reason in CUT or summary.get("unwritten"):
+    if reason in (None, StopReason.INTERRUPTED) or summary.get("unwritten"):
         return "cut"
     return "failed" if reason in FAILED else "finished"
 
@@ -171,8 +171,6 @@ def _check_own(folder: Path) -> None:
         config = read_config(folder)
     except FolderError as error:
         raise FolderError(folder, f"{error.problem}; nothing is deleted beside it") from error
-    except ConfigError:  # of a removed setting
-        return
     if not all(isinstance(config.get(name), Mapping) for name in ("env", "network", "backend")):
         raise FolderError(
             folder, f"its {CONFIG_FILE} is not that of a run; nothing is deleted beside it"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hydra.types import RunMode
 
 from a3c_exp import __version__
-from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, quoted, read_arguments
+from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, read_arguments
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import (
@@ -32,6 +32,7 @@ from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
+from a3c_exp.common.settings import quoted
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import RunError, printable, require, say
 from a3c_exp.run.run_folder import config_text

@@ -17,12 +17,18 @@ from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
-from a3c_exp.common.settings import TARGET, flatten
-from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, as_typed, read_config, without_typed
-from a3c_exp.config.schema import build
+from a3c_exp.common.settings import flatten
+from a3c_exp.common.trust import beyond_folder
+from a3c_exp.config.saved import (
+    LOG_EVERY,
+    NORMALIZATION,
+    as_typed,
+    read_config,
+    with_value,
+    without_typed,
+)
+from a3c_exp.config.schema import MISSING
 from a3c_exp.errors import ConfigError, named, require
-
-TRUST = "trust"
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
@@ -30,17 +36,19 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     by overrides.
 
     Of a run that goes on any of MAY_CHANGE may be changed; of a new one any settings, and
-    hydra.run.dir. `plugins` must be given again, since a folder may come from anyone and cannot
-    itself allow code. `trust` is no setting. Raises ConfigError.
+    hydra.run.dir. `plugins` must be given again, and so must what acts beyond the folder: it may
+    come from anyone. Raises ConfigError.
     """
     changes = parse(line.overrides)
-    for change in changes:
-        _check(change, word)
     with named(word):
         config = read_config(folder, or_file=word == "from")
-    settings = [change for change in changes if _place(change) not in (RUN_DIR, TRUST)]
+    beyond = beyond_folder(config)
+    for change in changes:
+        _check(change, word, beyond)
+    for key in beyond:
+        config = with_value(config, key, MISSING)
+    settings = [change for change in changes if _place(change) != RUN_DIR]
     config = _chosen_again(config, word, settings)
-    trusted: list[str] = []
 
     def order(change: Override) -> tuple[bool, bool]:
         # Components by name come first, as in a new command: a setting that is typed before one
@@ -52,19 +60,19 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         node = OmegaConf.create(without_typed(config, _place(change)))
         set_value(node, _place(change), value)
         config = dict(OmegaConf.to_container(node, resolve=False))  # type: ignore[arg-type]
-        trusted += _trusted(_place(change), value)
+    for key, value in flatten(config):
+        if value == MISSING and key in beyond:
+            problem = "acts beyond a run's folder, which may come from anyone: name it again"
+            raise ConfigError(key, beyond[key], f"{problem}, as {key}=...")
     run_dir = folder if word == "resume" else None
     for change in changes:
-        if _place(change) == TRUST:
-            trusted += build(_resolved(change), tuple[str, ...], TRUST)
-        elif _place(change) == RUN_DIR:
+        if _place(change) == RUN_DIR:
             run_dir = _run_dir(change, config)
     return Plan(
         config=config,
         folder=run_dir,
         existing=CONTINUE if word == "resume" else "refuse",
         key=word if word == "resume" else RUN_DIR,
-        trusted=trusted,
         overrides=line.overrides,
     )
 
@@ -111,14 +119,6 @@ def _run_dir(change: Override, config: Mapping[str, Any]) -> str | None:
     return None if value == "auto" else str(value)
 
 
-def _trusted(key: str, value: object) -> list[str]:
-    """The keys of settings that an override names, and that count therefore."""
-    if not isinstance(value, dict) or TARGET in value:
-        return [key]
-    # It is merged: what it does not name, or has no value for, is the folder's.
-    return [name for name, each in flatten(value, f"{key}.") if each not in ({}, "???")]
-
-
 def _place(change: Override) -> str:
     """The key of what an override sets: `network.encoder` of `network@network.encoder=cnn`."""
     return change.package or change.key_or_group
@@ -131,8 +131,9 @@ def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
     )
 
 
-def _check(change: Override, word: str) -> None:
-    """Raise ConfigError for an override that does not go with `resume` or `from`."""
+def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an override that does not go with `resume` or `from`. beyond: settings
+    that may be named again, as they are."""
     key = _place(change)
     if change.is_sweep_override() or change.is_delete():
         value = None if change.is_delete() else change.get_value_string()
@@ -140,6 +141,7 @@ def _check(change: Override, word: str) -> None:
     if key != RUN_DIR and is_of_hydra(key):
         problem = f"has no effect with {word}, which composes nothing; {RUN_DIR} has"
         raise ConfigError(key, change.value(), problem)
-    if word == "resume" and key.partition(".")[0] not in (*MAY_CHANGE, TRUST):
+    is_named_again = key in beyond and _resolved(change) == beyond[key]
+    if word == "resume" and key.partition(".")[0] not in MAY_CHANGE and not is_named_again:
         problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
         raise ConfigError(key, change.value(), problem)

@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli import hydra_compose
-from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, is_of_hydra, quoted
+from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, is_of_hydra
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import begins, find_action, how_ended, identity, saved_runs
 from a3c_exp.cli.hydra_compose import Composed, Session
@@ -26,6 +26,7 @@ from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
 from a3c_exp.cli.search import Jobs, Search, score_of
 from a3c_exp.common.reading import expanded
+from a3c_exp.common.settings import quoted
 from a3c_exp.config.builder import Made, check, check_start, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say

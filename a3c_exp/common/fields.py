@@ -28,13 +28,11 @@ class StateField(Generic[Owner]):
         fits: whether a value in a checkpoint is one that `read` may have returned.
         read: returns the value, as plain data or an array that is not changed later.
         write: sets the value in a resumed run; None: the owner's `restore` does.
-        optional: whether checkpoints may lack it: those of earlier versions do.
     """
 
     fits: Check
     read: Callable[[Owner], Any]
     write: Callable[[Owner, Any], object] | None = None
-    optional: bool = False
 
 
 Fields = Mapping[str, StateField[Owner]]
@@ -51,10 +49,9 @@ def read_state(owner: Owner, fields: Fields[Owner]) -> dict[str, Any]:
 
 
 def write_state(owner: Owner, fields: Fields[Owner], state: Mapping[str, Any]) -> None:
-    """Set the values that stand alone, of those that the state has. Raises KeyError for one that it
-    must have."""
+    """Set the values that stand alone. Raises KeyError for one that the state lacks."""
     for name, field in fields.items():
-        if field.write is not None and (name in state or not field.optional):
+        if field.write is not None:
             field.write(owner, state[name])
 
 

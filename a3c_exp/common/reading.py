@@ -10,19 +10,14 @@ import functools
 import os
 import re
 import stat
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from a3c_exp.errors import ConfigError, require
 
-DEEPEST = 32
-"""Levels of lists and mappings inside one another. Configurations have 6."""
-MOST_VALUES = 100_000
-"""Values in one piece of plain data. A configuration has about 100."""
 LARGEST = 2**63 - 1
-"""Whole numbers lie between -LARGEST and LARGEST: counters are of 64 bits."""
+"""Settings and counters that are whole numbers lie between -LARGEST and LARGEST."""
 MOST_BYTES = 2**24
 """Of a file that is read as a whole. A configuration has 3 kB."""
 
@@ -82,17 +77,24 @@ def parse_yaml(text: str) -> Any:
 
     loader = _yaml_loader()
     try:
-        _check_events(text, loader)
+        # An alias may stand for any number of values, so it is refused before anything is built.
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.AliasEvent):
+                line = event.start_mark.line + 1
+                raise UnreadableError(f"has an alias in line {line}: write the value out")
+
         value = yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None)
-        line = f"line {mark.line + 1}: " if mark else ""
+        place = f"line {mark.line + 1}: " if mark else ""
         raise UnreadableError(
-            f"is no YAML: {line}{problem or ' '.join(str(error).split())}"
+            f"is no YAML: {place}{problem or ' '.join(str(error).split())}"
         ) from None
     except (ValueError, TypeError):  # Python's limit on digits; a list as a key
         raise UnreadableError("has a number that is too long, or a key that is no text") from None
+    except RecursionError:
+        raise UnreadableError("is nested too deeply") from None
     try:
         check_plain(value)
     except ConfigError as error:
@@ -116,27 +118,6 @@ def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _check_events(text: str, loader: Any) -> None:
-    """Refuse, before anything is built, what plain YAML has no need of: an alias may stand for any
-    number of values."""
-    import yaml
-
-    depth = nodes = 0
-    for event in yaml.parse(text, Loader=loader):
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise UnreadableError(f"has an alias in line {line}: write the value out")
-        nodes += isinstance(event, yaml.NodeEvent)
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
-            raise UnreadableError(f"is nested more than {DEEPEST} levels deep in line {line}")
-        if nodes > 2 * MOST_VALUES:  # a key is a node too
-            raise UnreadableError(f"has more than {MOST_VALUES:,} values")
-
-
 @functools.cache
 def _yaml_loader() -> Any:
     """A safe loader, in C where libyaml is there. It reads numbers as OmegaConf does."""
@@ -150,44 +131,28 @@ def _yaml_loader() -> Any:
 
 
 def check_plain(value: object, key: str = "") -> None:
-    """Raise ConfigError for the first value that is not plain, and for data beyond the limits of
-    this module.
+    """Raise ConfigError for the first value that is not plain, and for data that contain
+    themselves.
 
-    Keys are text or whole numbers. Data that contain themselves are nested without end, and refused
-    as such.
+    Keys are text or whole numbers.
     key: of `value` as the user knows it.
     """
-    waiting: deque[tuple[str, object, int]] = deque([(key, value, 0)])
-    count = 0
-    while waiting:
-        place, current, depth = waiting.popleft()
-        count += 1
-        if depth > DEEPEST:
-            raise ConfigError(key, value, f"is nested more than {DEEPEST} levels deep")
-        if count > MOST_VALUES:
-            raise ConfigError(key, value, f"has more than {MOST_VALUES:,} values")
-        if isinstance(current, Mapping):
-            for name, item in current.items():
-                if isinstance(name, bool) or not isinstance(name, (str, int)):
-                    raise ConfigError(place, current, f"has the key {name!r}: keys must be text")
-                waiting.append((f"{place}.{name}" if place else str(name), item, depth + 1))
-        elif isinstance(current, (list, tuple)):
-            waiting += [
-                (f"{place}[{number}]", item, depth + 1) for number, item in enumerate(current)
-            ]
-        elif current is not None and type(current) not in (
-            bool,
-            int,
-            float,
-            str,
-        ):  # np.float64 is a float
-            plain = "text, a number, true, false, null, a list or a mapping"
-            raise ConfigError(
-                place, current, f"must be plain ({plain}), not {type(current).__name__}"
-            )
-        elif isinstance(current, int) and abs(current) > LARGEST:
-            raise ConfigError(
-                place,
-                current,
-                f"is a whole number beyond {LARGEST}, the largest that is counted here",
-            )
+    try:
+        _check_plain(value, key)
+    except RecursionError:
+        raise ConfigError(key, value, "contains itself, or is nested too deeply") from None
+
+
+def _check_plain(value: object, key: str) -> None:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if isinstance(name, bool) or not isinstance(name, (str, int)):
+                raise ConfigError(key, value, f"has the key {name!r}: keys must be text")
+            _check_plain(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            _check_plain(item, f"{key}[{number}]")
+    # np.float64 is a float
+    elif value is not None and type(value) not in (bool, int, float, str):
+        plain = "text, a number, true, false, null, a list or a mapping"
+        raise ConfigError(key, value, f"must be plain ({plain}), not {type(value).__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -37,6 +38,34 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
         return int(value) if (value := float(text)).is_integer() else value
 
     return dict(flatten(json.loads(json.dumps(config), parse_float=number)))
+
+
+def typed(value: object) -> str:
+    """Return a plain value as a command line takes it."""
+    if isinstance(value, str):
+        is_word = re.fullmatch(r"[A-Za-z_][\w./:-]*", value) is not None
+        return value if is_word and value.lower() not in _NO_WORDS else quoted(value)
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{typed(item)}' for name, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(typed, value))}]"
+    return json.dumps(value)
+
+
+_NO_WORDS = ("null", "true", "false", "nan", "inf")
+
+
+def quoted(text: str) -> str:
+    """A text as Hydra's grammar reads it back, whatever characters it has.
+
+    A backslash is one itself where it stands before a quote or at the end, and is doubled only
+    there.
+    """
+    return (
+        "'"
+        + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text)
+        + "'"
+    )
 
 
 def hints_of(annotated: Any, cls: type, key: str) -> dict[str, Any]:

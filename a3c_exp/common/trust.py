@@ -1,27 +1,28 @@
 """What a configuration may do: which code it may name, and which settings of a run's folder count.
 
-A folder may come from anyone. It runs no code, writes to no place and connects to nothing unless
-the user names that again: docs/security.md.
+A folder may come from anyone: docs/security.md.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from a3c_exp.common.settings import flatten
+from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.errors import FAILURES, ConfigError, one_line, place_of, require
 
 PACKAGE = "a3c_exp"
 
-CHECKED_ELSEWHERE = ("callbacks", "env.id", "env.wrappers", "init_from", "plugins")
-"""Settings whose texts are judged where their meaning is known, or which name what is only read."""
+OUTSIDE_WRAPPERS = ("HumanRendering", "RecordVideo")
+"""Wrappers of gymnasium that open a window, or write to any folder."""
 
-_WORD = re.compile(r"([\w +-]|\{port\}|\{copy\})*")
-_DOTTED_KEY = re.compile(r"[\w +.-]*")
+INSIDE_CALLBACKS = [
+    f"{PACKAGE}.callbacks.{name}"
+    for name in ("Histograms", "MetricTarget", "NoImprovement", "Profile", "Videos")
+]
+"""Callbacks that write only below the run's folder, and connect to nothing."""
 
 
 def is_allowed_module(module: str, plugins: Iterable[str]) -> bool:
@@ -55,38 +56,27 @@ def _call_once(function: Callable[[], object]) -> None:
     function()
 
 
-def is_plain(value: object) -> bool:
-    """Return whether a value names no file and no address: numbers, and texts of words."""
-    if isinstance(value, str):
-        return _WORD.fullmatch(value) is not None
-    if isinstance(value, Mapping):
-        return all(
-            _DOTTED_KEY.fullmatch(str(key)) and is_plain(item) for key, item in value.items()
+def only_inside(wrappers: Iterable[object]) -> list[object]:
+    """Return the wrappers without those that act outside of a run's folder."""
+    return [each for each in wrappers if not any(name in str(each) for name in OUTSIDE_WRAPPERS)]
+
+
+def beyond_folder(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run's folder, by dotted keys, that count only if the user names them
+    again."""
+    beyond = {}
+    for key, value in flatten(config):
+        # The schema refuses anything but a list.
+        entries = list(value) if isinstance(value, list | tuple) else []
+        acts = (
+            (key == "backend.address" and value != "local")
+            or (key == "callbacks" and not all(map(_stays_inside, entries)))
+            or (key in ("env.wrappers", "eval.env.wrappers") and only_inside(entries) != entries)
         )
-    if isinstance(value, Sequence):
-        return all(map(is_plain, value))
-    return True
+        if acts:
+            beyond[key] = value
+    return beyond
 
 
-def texts_to_trust(config: Mapping[str, Any], to_train: bool) -> Iterator[tuple[str, Any]]:
-    """The settings of a configuration, by dotted keys, whose text or name may be that of a file or
-    an address.
-
-    to_train: whether those of its backend count.
-    """
-    for key, value in flatten(config if to_train else {**config, "backend": None}):
-        checked = key in CHECKED_ELSEWHERE or key.rpartition(".")[2] == "_target_"
-        if not checked and not is_plain({key: value}):
-            yield key, value
-
-
-def check_trust(settings: Iterable[tuple[str, object]], trusted: Sequence[str]) -> None:
-    """Raise ConfigError for settings of a run's folder that may write files or connect, unless the
-    user trusts them.
-
-    settings: such settings, by their dotted keys. trusted: dotted keys, each with all below it.
-    """
-    for key, value in settings:
-        if not any(key == each or key.startswith(f"{each}.") for each in trusted):
-            problem = "may write files or connect, and a run's folder may come from anyone"
-            raise ConfigError(key, value, f"{problem}: allow it with trust=[{key}]")
+def _stays_inside(callback: object) -> bool:
+    return isinstance(callback, Mapping) and callback.get(TARGET) in INSIDE_CALLBACKS

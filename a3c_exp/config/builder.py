@@ -13,7 +13,7 @@ from typing import Any
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET
-from a3c_exp.common.trust import check_trust, import_plugins, texts_to_trust
+from a3c_exp.common.trust import import_plugins
 from a3c_exp.config import checks
 from a3c_exp.config.background import measure
 from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
@@ -32,28 +32,19 @@ MOST_STEPS = 20_000
 steps."""
 
 
-def build_experiment(
-    config: Mapping[str, Any], *, trusted: Sequence[str] | None = None, to_train: bool = True
-) -> Experiment:
+def build_experiment(config: Mapping[str, Any], *, to_train: bool = True) -> Experiment:
     """The experiment that a plain configuration describes, its components checked one by one.
 
-    trusted: of a configuration from a run's folder, the settings that may act beyond it: see
-        `check_trust`. None: the configuration is the user's own.
     to_train: False leaves out callbacks, whose packages may be gone when a policy is evaluated.
     Raises ConfigError.
     """
-    if trusted is not None:
-        check_trust(texts_to_trust(config, to_train), trusted)
     plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
     import_plugins(plugins)
     settings = {key: value for key, value in config.items() if key != TYPED}
     if not to_train:
         settings["callbacks"] = []
     experiment = build(settings, Experiment, plugins=plugins)
-    experiment = replace(experiment, eval=_build_eval(experiment, config, plugins))
-    if trusted is not None:
-        check_trust(experiment.acting_settings(to_train), trusted)
-    return experiment
+    return replace(experiment, eval=_build_eval(experiment, config, plugins))
 
 
 def _build_eval(experiment: Experiment, config: Mapping[str, Any], plugins: Sequence[str]) -> Eval:
@@ -139,17 +130,17 @@ def check_start(experiment: Experiment, config: Mapping[str, Any], network: Acto
             checks.check_init_from(experiment.init_from, config, network)
 
 
-def load_final(config: Mapping[str, Any], **trust: Any) -> tuple[dict[str, Any], Experiment]:
-    """The final configuration and experiment of a plain one, not tried yet. trust: see
+def load_final(
+    config: Mapping[str, Any], *, to_train: bool = True
+) -> tuple[dict[str, Any], Experiment]:
+    """The final configuration and experiment of a plain one, not tried yet. to_train: see
     `build_experiment`."""
-    return resolve(config, build_experiment(config, **trust))
+    return resolve(config, build_experiment(config, to_train=to_train))
 
 
-def load_experiment(
-    config: Mapping[str, Any], *, to_train: bool = True, **trust: Any
-) -> Experiment:
-    """The experiment of a plain configuration, fully checked. trust: see `build_experiment`."""
-    final, experiment = load_final(config, to_train=to_train, **trust)
+def load_experiment(config: Mapping[str, Any], *, to_train: bool = True) -> Experiment:
+    """The experiment of a plain configuration, fully checked. to_train: see `build_experiment`."""
+    final, experiment = load_final(config, to_train=to_train)
     built = check(experiment, to_train=to_train)
     if to_train:
         check_start(experiment, final, built.network)

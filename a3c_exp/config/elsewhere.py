@@ -1,10 +1,9 @@
-"""Names that are no settings here: those of other libraries and of earlier versions."""
+"""Names that are no settings here: those of other libraries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from a3c_exp.config.removed import REMOVED
 from a3c_exp.errors import did_you_mean
 
 _HERE = {
@@ -55,8 +54,6 @@ def unknown(name: str, owner: str, known: Iterable[str], path: str) -> str:
 
     known: the settings of `owner`. path: its key, "" for the whole configuration.
     """
-    if (f"{path}.{name}" if path else name) in REMOVED:
-        return "is gone from this version"
     here = f"here it is {ELSEWHERE[name]}" if name in ELSEWHERE else ""
     own = "" if path else f"; vars.{name} is a variable of your own"
     return f"is no setting of {owner}: {here or did_you_mean(name, known)}{own}"

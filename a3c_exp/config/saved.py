@@ -3,8 +3,7 @@
 It has plain values in the place of what the machine, the current folder or a measurement decides.
 It is what config.yaml holds, and all that a run, its processes and whatever continues it are given.
 Settings that have become others stay there as they were typed, under TYPED: `workers=auto` is the
-same setting on another machine. One that an earlier version has written reads in the settings of
-this version.
+same setting on another machine.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
-from a3c_exp.config.removed import without_removed
 from a3c_exp.errors import FolderError
 from a3c_exp.run.run_folder import CONFIG_FILE
 
@@ -36,7 +34,7 @@ def read_config(
     may be a file of one.
 
     A folder may come from anyone, so it cannot itself allow code: the user names the plugins again.
-    Raises FolderError, and ConfigError for a removed setting that did something.
+    Raises FolderError.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -60,7 +58,7 @@ def read_config(
         ) from error
     if not isinstance(config, dict) or not config:
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it holds no settings{hint}")
-    config = without_removed({str(name): value for name, value in config.items()})
+    config = {str(name): value for name, value in config.items()}
     typed = config.pop(TYPED, None)
     if isinstance(typed, dict):
         final = dict(flatten(config))

@@ -39,8 +39,7 @@ def build(node: object, hint: type[T], path: str = "", plugins: Sequence[str] = 
     node: plain scalars, lists and mappings. hint: a dataclass, or the base class of a component.
     path: the key of `node` as the user knows it ("" for the whole configuration), for errors.
     plugins: packages, beside this one, whose dataclasses may be built.
-    Whole floats such as 1e7 count as whole numbers; True does not. Raises ConfigError, for data
-    beyond the limits of `common.reading` too.
+    Whole floats such as 1e7 count as whole numbers; True does not. Raises ConfigError.
     """
     check_plain(node, path)
     return cast(T, _value(node, hint, path, tuple(plugins)))

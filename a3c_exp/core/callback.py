@@ -161,10 +161,6 @@ class Callback:
 
     on_error: Literal["warn", "raise"] = "warn"
 
-    stays_inside: ClassVar[bool] = False
-    """Whether it only writes below the run's folder, and connects to nothing. Others that a run's
-    folder names count only if the user names or trusts them."""
-
     measures: ClassVar[tuple[Measure, ...]] = ()
     """What workers measure for it, which costs them time.
 

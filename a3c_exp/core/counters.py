@@ -58,11 +58,8 @@ class WorkerCounters:
         "multipliers": StateField(
             lambda value: is_array("f1", finite=True)(value) and len(value) == 2,
             lambda own: own._multipliers.copy(),
-            optional=True,
         ),
-        "worker_episodes": StateField(
-            is_array("i1"), lambda own: own.episodes.copy(), optional=True
-        ),
+        "worker_episodes": StateField(is_array("i1"), lambda own: own.episodes.copy()),
         "stats": StateField(is_array("f1", finite=True), lambda own: own.stats()),
         "rng_states": StateField(
             lambda value: is_array("u2")(value) and value.shape[1] == RNG_WORDS,
@@ -167,10 +164,8 @@ class WorkerCounters:
         self.gradients[:known] = applied[:known]
         self.gradients[-1] = version - applied[:known].sum()
         self.steps_by_worker[-1] = state["steps"]
-        # older checkpoints have none
-        self._multipliers[:] = state.get("multipliers", Multipliers())
-        if "worker_episodes" in state:  # older checkpoints have none
-            self.episodes[:known] = state["worker_episodes"][:known]
+        self._multipliers[:] = state["multipliers"]
+        self.episodes[:known] = state["worker_episodes"][:known]
         if self._stats.size:
             self._stats[:] = 0
             # with this, one worker alone continues as if it had never stopped

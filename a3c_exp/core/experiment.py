@@ -4,7 +4,7 @@ backends."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
@@ -230,20 +230,6 @@ class Experiment(UpdateSettings):
         network.runtime = make_runtime(network, self.kernels, self.algorithm)
         return network
 
-    def acting_settings(self, to_train: bool) -> Iterator[tuple[str, object]]:
-        """Settings, by dotted keys, that write files or connect. to_train: also those that only
-        training uses."""
-        components: dict[str, Environment | Backend] = {"env": self.env}
-        if self.eval.env:
-            components["eval.env"] = self.eval_env
-        if to_train:
-            components["backend"] = self.backend
-            yield from (("callbacks", each) for each in self.callbacks if not each.stays_inside)
-        for place, each in components.items():
-            yield from (
-                (f"{place}.{name}", value) for name, value in each.settings_to_trust().items()
-            )
-
     @property
     def warnings(self) -> list[str]:
         """Settings that run but are probably not meant, one line each."""
@@ -323,11 +309,6 @@ class Backend(ABC):
         """Seconds after which an environment that does not step hangs, in evaluations too; None:
         nobody looks."""
         return None
-
-    def settings_to_trust(self) -> dict[str, object]:
-        """Settings, by name, that connect to other programs: see
-        `Environment.settings_to_trust`."""
-        return {}
 
     def warning(self, experiment: Experiment) -> str | None:
         """A sentence about settings that are probably not meant; None if there are none."""

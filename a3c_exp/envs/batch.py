@@ -189,14 +189,6 @@ class Environment(Checked, ABC):
         Raises ConfigError, also where the environment does not exist.
         """
 
-    def settings_to_trust(self) -> dict[str, object]:
-        """Settings, by name, that may write files, connect to other programs or open windows.
-
-        In the configuration of a run's folder they count only if the user trusts them. Texts that
-        may name a file or an address are found without this.
-        """
-        return {}
-
     def warning(self) -> str | None:
         """A sentence about settings that are probably not meant; None if there are none."""
         return None

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from a3c_exp.common.ranges import Count
-from a3c_exp.common.trust import is_allowed_module, is_plain
+from a3c_exp.common.trust import is_allowed_module
 from a3c_exp.envs.batch import MAX_STEPS_GUARD, EnvBatch, Environment
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.progress import report_progress
@@ -42,41 +42,6 @@ installs each."""
 GYMNASIUM = "gymnasium"
 ENVPOOL = "envpool"
 """Engines: see `Gym.engine`."""
-
-HARMLESS_WRAPPERS = frozenset(
-    {
-        "AddRenderObservation",
-        "AddWhiteNoise",
-        "AtariPreprocessing",
-        "Autoreset",
-        "ClipAction",
-        "ClipReward",
-        "DelayObservation",
-        "DiscretizeAction",
-        "DiscretizeObservation",
-        "DtypeObservation",
-        "FilterObservation",
-        "FlattenObservation",
-        "FrameStackObservation",
-        "GrayscaleObservation",
-        "MaxAndSkipObservation",
-        "NormalizeObservation",
-        "NormalizeReward",
-        "ObstructView",
-        "OrderEnforcing",
-        "PassiveEnvChecker",
-        "RecordEpisodeStatistics",
-        "RepeatAction",
-        "RescaleAction",
-        "RescaleObservation",
-        "ReshapeObservation",
-        "ResizeObservation",
-        "StickyAction",
-        "TimeAwareObservation",
-        "TimeLimit",
-    }
-)
-"""Wrappers of gymnasium that a run's folder may name: they only change what passes through them."""
 
 
 def register(start: str, key: str, value: str) -> None:
@@ -180,15 +145,6 @@ class Gym(Environment):
         own = [package for start, (package, _) in PACKAGES.items() if self.id.startswith(start)]
         for name, _ in map(_parsed, self.wrappers):
             _allow(name, "wrappers", [*plugins, *own])
-
-    def settings_to_trust(self) -> dict[str, object]:
-        """The wrappers, if one may do more than convert what passes through it: RecordVideo writes
-        files."""
-        for name, arguments in map(_parsed, self.wrappers):
-            # The code of a plugin's wrapper is trusted, its arguments are not.
-            if not (":" in name or name in HARMLESS_WRAPPERS) or not is_plain(arguments):
-                return {"wrappers": list(self.wrappers)}
-        return {}
 
     def warning(self) -> str | None:
         """Warn of a guard that is not kept, and of wrappers that keep statistics of their own."""

@@ -30,14 +30,12 @@ class Options(Checked):
     steps: number of observations that the file is checked on, of episodes that the policy plays
         (default 2000).
     plugins: as in training (default []).
-    trust: as of `python -m a3c_exp.evaluate` (default []).
     """
 
     checkpoint: Literal["best", "latest"] | int | None = None
     file: str | None = None
     steps: Count = 2000
     plugins: tuple[str, ...] = ()
-    trust: tuple[str, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,7 +59,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
             check_places(folder, path.name)
     check_own(path)
     with one_thread():
-        loaded = load_run(folder, options.checkpoint, options.plugins, options.trust)
+        loaded = load_run(folder, options.checkpoint, options.plugins)
         print(printable(f"{path}: {write_policy(path, folder, loaded, options.steps)}"))
     return 0
 

@@ -189,13 +189,13 @@ def load_state(path: Path) -> dict[str, Any]:
     state = load(path)
     for prefix, fields in SECTIONS.items():
         for name, field in fields.items():
-            _check_value(path, state, f"{prefix}{name}", field.fits, field.optional)
+            _check_value(path, state, f"{prefix}{name}", field.fits)
     for place, fits in OTHERS.items():
-        _check_value(path, state, place, fits, True)
+        _check_value(path, state, place, fits, optional=True)
     return state
 
 
-def _check_value(path: Path, state: Any, place: str, fits: Check, optional: bool) -> None:
+def _check_value(path: Path, state: Any, place: str, fits: Check, optional: bool = False) -> None:
     value = state
     for name in place.split("."):
         value = value.get(name, _MISSING) if isinstance(value, Mapping) else _MISSING

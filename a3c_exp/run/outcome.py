@@ -7,11 +7,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.trust import PACKAGE, texts_to_trust
+from a3c_exp.common.settings import typed
+from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.ending import FAILED, StopReason, describe
@@ -159,16 +159,13 @@ def next_commands(
         modules = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)
         # a script's are not in config.yaml
         packages = [name for name in modules if name not in (PACKAGE, "__main__")]
-        acting = (
-            key.split(".")
-            for key, _ in (*texts_to_trust(config, cut), *experiment.acting_settings(cut))
-        )
-        # Of a key that is not a name, the mapping that it is in: a shell may read it otherwise.
-        keys = [".".join(takewhile(str.isidentifier, names)) for names in acting]
-        for word, names in {"plugins": [*experiment.plugins, *packages], "trust": keys}.items():
-            allowed += (
-                " " + shlex.quote(f"{word}=[{','.join(dict.fromkeys(names))}]") if names else ""
-            )
+        again: dict[str, Any] = {}
+        if plugins := list(dict.fromkeys([*experiment.plugins, *packages])):
+            again["plugins"] = plugins
+        if cut:
+            again |= beyond_folder(config)
+        for key, value in again.items():
+            allowed += " " + shlex.quote(f"{key}={typed(value)}")
     if cut:
         return [f"{python} -m a3c_exp resume={place}{allowed}"]
     evaluation = (

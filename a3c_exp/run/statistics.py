@@ -32,7 +32,6 @@ def _count_field(name: str) -> StateField[RunStatistics]:
         is_count,
         lambda own: own.counts[name],
         lambda own, count: own.counts.update({name: count}),
-        optional=True,
     )
 
 
@@ -69,7 +68,6 @@ class RunStatistics:
             lambda value: isinstance(value, dict),
             lambda own: own.peak.state(),
             lambda own, peak: own.peak.restore(peak),
-            optional=True,
         ),
         # The last episodes, which `restore` sets together.
         "recent_end_steps": StateField(is_array("i1"), lambda own: own._recent.end_steps),
@@ -78,11 +76,8 @@ class RunStatistics:
         "recent_names": StateField(
             lambda value: is_list(value, is_usable_name),
             lambda own: list(own._recent.numbers),
-            optional=True,
         ),
-        "recent_numbers": StateField(
-            is_array("f2"), lambda own: own._recent_numbers(), optional=True
-        ),
+        "recent_numbers": StateField(is_array("f2"), lambda own: own._recent_numbers()),
     }
     """What a checkpoint holds."""
 
@@ -254,16 +249,13 @@ class RunStatistics:
 
         Raises ValueError for episodes some of whose numbers are missing.
         """
-        self.counts = dict.fromkeys(COUNTS, 0)
         write_state(self, self.FIELDS, state)
         self._next_peak = self.episodes + RECENT
 
         returns, lengths, end_steps = (
             state[f"recent_{name}"] for name in ("returns", "lengths", "end_steps")
         )
-        numbers = dict(
-            zip(state.get("recent_names", []), state.get("recent_numbers", []), strict=True)
-        )
+        numbers = dict(zip(state["recent_names"], state["recent_numbers"], strict=True))
         if any(len(column) != len(returns) for column in (lengths, end_steps, *numbers.values())):
             raise ValueError("its last episodes lack numbers")
         self._recent = Episodes(returns, lengths, end_steps, numbers=numbers).last(self._kept)

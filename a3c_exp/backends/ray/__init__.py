@@ -67,11 +67,6 @@ class Ray(RestartSettings, Backend):
         allowed = f"'local', 'auto' or host:port of a cluster's head: {fault}"
         require(fault is None, "backend.address", self.address, allowed)
 
-    def settings_to_trust(self) -> dict[str, object]:
-        """The address of a cluster, which may run any program in this process. A plain word may be
-        one."""
-        return {} if self.address == "local" else {"address": self.address}
-
     def store(self, spec: StoreSpec) -> CachedStore:
         return CachedStore(spec)
 
