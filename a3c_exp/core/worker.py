@@ -21,7 +21,7 @@ from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
 from a3c_exp.core.measuring import measure_actor, measure_learner
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, Rollout
-from a3c_exp.core.store import Push, Snapshot, Store
+from a3c_exp.core.store import Push, Snapshot, Store, Ticket
 from a3c_exp.engine.arrays import (
     BatchArrays,
     NetworkOutputs,
@@ -183,7 +183,7 @@ class Learner:
         if minibatches is not None:
             yield from self._wait(self._finish_rollout())
 
-    def _finish_rollout(self) -> Callable[[], bool]:
+    def _finish_rollout(self) -> Ticket:
         return self.store.finish_rollout(self.worker)  # on a cluster it waits for the last round
 
     def _gradient(self, rollout: Rollout, snapshot: Snapshot, event: Event) -> Iterator[Push]:
@@ -288,13 +288,7 @@ class Learner:
         """
         experiment, network = self.experiment, self.network
         norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
-        progress = progress_of(snapshot.steps, self.experiment.total_steps)
-        rate = (
-            experiment.optimizer.learning_rate
-            * experiment.schedule(progress)
-            * snapshot.multipliers.learning_rate
-        )
-        event.add({"grad_norm": norm, "learning_rate": rate})
+        event.add({"grad_norm": norm})
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
@@ -326,9 +320,9 @@ class Learner:
             rng=self.rng,
         )
 
-    def _wait(self, done: Callable[[], bool]) -> Iterator[YieldPoint]:
+    def _wait(self, ticket: Ticket) -> Iterator[YieldPoint]:
         """Wait where a synchronous round waits for others."""
-        while not done() and not self.store.stopped:
+        while not ticket.done() and not self.store.stopped:
             self.heartbeat.beat()
             yield YieldPoint.WAITING
 

@@ -98,18 +98,18 @@ class ParameterServer:
         push: with this server's shard of the gradient. Its round is the same for all servers.
             Events are reported by the first server, so the others get no more than the steps.
         """
-        done = self._store.push(worker, push)
+        ticket = self._store.push(worker, push)
         self._notify()
-        await self._until(done)
+        await self._until(ticket.done)
         if (earlier := self._events.setdefault(worker, push.event)) is not push.event:
             earlier.merge(push.event)
         return self._reply()
 
     async def finish_rollout(self, worker: int) -> Reply:
         """Take a worker out of rounds until the others' rollouts are over, and wait for that."""
-        done = self._store.finish_rollout(worker)
+        ticket = self._store.finish_rollout(worker)
         self._notify()
-        await self._until(done)
+        await self._until(ticket.done)
         return self._reply()
 
     def _reply(self) -> Reply:
