@@ -14,6 +14,7 @@ from a3c_exp.core.acting import ActingPolicy, Choice
 from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.heartbeat import STEPPING, Heartbeat
+from a3c_exp.core.measuring import Stopwatch, timed
 from a3c_exp.core.normalization import Normalizer, Stats, measure_stats, merge_stats
 from a3c_exp.core.rewards import discounted_sums, shaped_rewards
 from a3c_exp.core.store import Snapshot
@@ -133,6 +134,7 @@ class Actor:
         algorithm S3).
     gamma: discount per step, of the returns by which rewards are normalized.
     heartbeat: beats with each step.
+    watch: times the environments' steps; None if time is not measured.
 
     Raises EnvError where an environment goes wrong.
     """
@@ -143,6 +145,7 @@ class Actor:
     rollout_length: int | Literal["episode"]
     gamma: float
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    watch: Stopwatch | None = None
 
     def __post_init__(self) -> None:
         self._single = self.env.count == 1
@@ -222,7 +225,7 @@ class Actor:
         cheaper than to copy each.
         """
         length = None if self.rollout_length == "episode" else self.rollout_length
-        env = self.env
+        step_envs = timed(self.watch, "environment", self.env.step)
         policy = self.policy
         observations = self._observations
         state = self._state
@@ -232,7 +235,7 @@ class Actor:
         self.heartbeat.begin(STEPPING)
         while len(steps) != length:
             choice = policy.choose(observations, state)
-            step = env.step(policy.to_env(choice.actions))
+            step = step_envs(policy.to_env(choice.actions))
             beat()
 
             choices.append(choice)

@@ -18,7 +18,14 @@ from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
-from a3c_exp.core.measuring import measure_actor, measure_learner
+from a3c_exp.core.measuring import (
+    GRADIENTS_EVERY,
+    Stopwatch,
+    gradient_sample,
+    stopwatch,
+    timed,
+    timing,
+)
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Push, Snapshot, Store, Ticket
@@ -58,16 +65,20 @@ class Worker:
         self._experiment = experiment
         self._index = index
         self._store = store
-        heartbeat = self._heartbeat = store.heartbeat(index)
-        self._actor = make_actor(context, index, self._build_network, heartbeat)
-        rng = self._actor.policy.rng
+        self._heartbeat = store.heartbeat(index)
+        watch = stopwatch(context.measures)
+        self._actor = make_actor(context, index, self._build_network, self._heartbeat, watch)
         self._learner = Learner(
-            experiment, self._network, index, store, rng, f"worker {index}", heartbeat
+            experiment,
+            self._network,
+            index,
+            store,
+            self._actor.policy.rng,
+            f"worker {index}",
+            self._heartbeat,
+            watch,
+            samples_gradients="gradients" in context.measures,
         )
-        if context.measures:
-            measure_learner(
-                context.measures, self._learner, measure_actor(context.measures, self._actor)
-            )
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Pull, collect, gradient, push, until the run has its `total_steps`, the store has been
@@ -77,11 +88,12 @@ class Worker:
         if too many rollouts in a row had no finite gradient.
         """
         store = self._store
-        actor = self._actor
         learner = self._learner
+        collect = timed(learner.watch, "acting", self._actor.collect)
         experiment = self._experiment
         total_steps = experiment.total_steps
-        rules = LeavingRules(experiment.stop, store.start(self._index, actor.policy.rng))
+        episodes = store.start(self._index, self._actor.policy.rng)
+        rules = LeavingRules(experiment.stop, episodes)
         while not store.stopped:
             if rules.has_all_episodes:  # since an earlier session
                 yield Event(self._index, left="worker_episodes")
@@ -89,7 +101,7 @@ class Worker:
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
                 return
-            rollout = actor.collect(snapshot, progress_of(snapshot.steps, total_steps))
+            rollout = collect(snapshot, progress_of(snapshot.steps, total_steps))
             # V-trace learns with newer parameters than those that acted
             if experiment.returns.off_policy:
                 yield YieldPoint.BEFORE_PULL
@@ -118,8 +130,15 @@ class Learner:
     """The half of a worker that learns: it makes gradients of rollouts in its own network, and
     pushes them.
 
-    worker: the index of its rows in the store. rng: draws minibatches. name: used in messages.
-    heartbeat: beats with each gradient and push, and while this waits for others.
+    experiment: its algorithm, its returns and its settings of gradients are the learner's.
+    network: computes the gradients. Each pull overwrites its parameters.
+    worker: index of the learner's rows in the store.
+    store: holds the shared parameters.
+    rng: draws minibatches.
+    name: how messages call the learner.
+    heartbeat: beats with each gradient and push, and while the learner waits for others.
+    watch: times the learner's work, and is reported with each push; None if time is not measured.
+    samples_gradients: whether the events of some pushes have numbers of the gradient.
     """
 
     experiment: Experiment
@@ -129,11 +148,16 @@ class Learner:
     rng: np.random.Generator
     name: str
     heartbeat: Heartbeat
+    watch: Stopwatch | None = None
+    samples_gradients: bool = False
     _nonfinite_in_a_row: int = field(default=0, init=False)
     _prepared: int = field(default=0, init=False)
     _explanation: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
+        self._pulling = timing(self.watch, "push")
+        self._estimating = timing(self.watch, "returns")
+        self._finishing = timing(self.watch, "waiting")
         self._loss_gradient = loss_gradient(
             self.experiment.algorithm, self.network.loss_module, self.experiment.kernels
         )
@@ -146,7 +170,8 @@ class Learner:
         return snapshot
 
     def _copy_parameters(self) -> Snapshot:
-        return self.store.pull(self.worker, self.network.vector)
+        with self._pulling:
+            return self.store.pull(self.worker, self.network.vector)
 
     def learn(
         self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None
@@ -154,13 +179,23 @@ class Learner:
         """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each
         minibatch.
 
-        snapshot: the pull that the gradient is based on. event: to be reported; a new one if there
-        is none yet.
+        snapshot: the pull that the gradient is based on.
+        event: to be reported; None for a new one.
+
+        Yields each event after its push, and a YieldPoint where others may go first. Raises
+        RunError if too many rollouts in a row had no finite gradient, or if the algorithm made no
+        minibatch of transitions.
         """
+        event = Event(self.worker) if event is None else event
+        outputs = self._learn(rollout, snapshot, event)
+        return outputs if self.watch is None else self.watch.learning(outputs)
+
+    def _learn(
+        self, rollout: Rollout, snapshot: Snapshot, event: Event
+    ) -> Iterator[Event | YieldPoint]:
         self.heartbeat.begin(LEARNING)
         algorithm = self.experiment.algorithm
         minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
-        event = Event(self.worker) if event is None else event
         event.steps = rollout.transitions
         event.episodes = rollout.episodes
         if minibatches is None:
@@ -170,7 +205,8 @@ class Learner:
             pushes = self._minibatch_gradients(rollout, event, minibatches)
         pushed = rejected = 0
         for push in pushes:
-            pushed, rejected = pushed + 1, rejected + push.event.counts["rejected"]
+            pushed += 1
+            rejected += push.event.counts["rejected"]
             yield YieldPoint.BEFORE_PUSH
             yield from self._wait(self.store.push(self.worker, push))
             self.heartbeat.beat()
@@ -181,10 +217,9 @@ class Learner:
             raise RunError(f"{self.name}: {method} gave none for {event.steps} transitions")
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
-            yield from self._wait(self._finish_rollout())
-
-    def _finish_rollout(self) -> Ticket:
-        return self.store.finish_rollout(self.worker)  # on a cluster it waits for the last round
+            with self._finishing:  # on a cluster it waits for the last round
+                ticket = self.store.finish_rollout(self.worker)
+            yield from self._wait(ticket)
 
     def _gradient(self, rollout: Rollout, snapshot: Snapshot, event: Event) -> Iterator[Push]:
         """One push, of the gradient of the whole rollout."""
@@ -241,15 +276,17 @@ class Learner:
         return batch, metrics
 
     def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
-        """A rollout with its advantages and targets.
+        """Return a rollout with its advantages and targets.
 
         outputs: of the learner's network for the same rollout, for returns that correct for
         off-policy data.
         """
         experiment = self.experiment
-        advantages, targets = self._estimate(experiment.returns, rollout, outputs)
-        if experiment.critic_returns is not None:
-            _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
+        with self._estimating:
+            advantages, targets = self._estimate(experiment.returns, rollout, outputs)
+            if experiment.critic_returns is not None:
+                _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
+
         return BatchArrays(
             observations=rollout.observations,
             actions=rollout.actions,
@@ -265,7 +302,7 @@ class Learner:
     def _estimate(
         self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None
     ) -> tuple[Floats, Floats]:
-        """Advantages and targets, float32 [T, B] each."""
+        """Return advantages and targets, float32 [T, B] each."""
         if outputs is not None and returns.off_policy:
             return returns(
                 with_learner_values(rollout, outputs.values, outputs.log_probs),
@@ -286,31 +323,31 @@ class Learner:
 
         batch: None if there is none.
         """
-        experiment, network = self.experiment, self.network
+        experiment = self.experiment
+        network = self.network
+        if self.samples_gradients and self._prepared % GRADIENTS_EVERY == 0:
+            event.gradients = gradient_sample(network)
+        longest = experiment.optimizer.max_grad_norm or math.inf
         norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
         event.add({"grad_norm": norm})
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
-        is_usable = (
-            math.isfinite(norm)
-            and min(norm, experiment.optimizer.max_grad_norm or math.inf) < TOO_LARGE
-        )
+
+        is_usable = math.isfinite(norm) and min(norm, longest) < TOO_LARGE
         if not is_usable:
-            event.counts["rejected"] += 1
-            event.metrics.clear()
             assert batch is not None  # without one the gradient is 0
-            self._explanation = explain_divergence(network, batch)
-            what = (
-                f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite, "
-                "or too large, was refused"
-            )
-            event.explanation = f"{what}. {self._explanation}"
+            self._refuse(event, snapshot, batch)
+        elif self.samples_gradients:
+            event.add({"clipped": float(norm > longest)})
+
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
         gradient = network.gradient if is_usable and weight else None
         # the first push of a rollout alone has its steps
         event.contributions = int(gradient is not None and event.steps > 0)
+        if self.watch is not None:
+            self.watch.report(event)
         return Push(
             gradient=gradient,
             snapshot=snapshot,
@@ -318,6 +355,16 @@ class Learner:
             weight=weight,
             stats=stats,
             rng=self.rng,
+        )
+
+    def _refuse(self, event: Event, snapshot: Snapshot, batch: BatchArrays) -> None:
+        """Report a gradient that is not applied, and why, in its event."""
+        event.counts["rejected"] += 1
+        event.metrics.clear()
+        self._explanation = explain_divergence(self.network, batch)
+        event.explanation = (
+            f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite, or too large, "
+            f"was refused. {self._explanation}"
         )
 
     def _wait(self, ticket: Ticket) -> Iterator[YieldPoint]:
@@ -331,11 +378,10 @@ class Learner:
         rejected."""
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
-            refused = (
-                f"all gradients of the last {MAX_CONSECUTIVE_NONFINITE} rollouts were "
-                "not finite, or too large"
+            raise RunError(
+                f"{self.name}: all gradients of the last {MAX_CONSECUTIVE_NONFINITE} rollouts were "
+                f"not finite, or too large. {self._explanation}"
             )
-            raise RunError(f"{self.name}: {refused}. {self._explanation}")
 
 
 @_ignore_nonfinite
@@ -354,11 +400,13 @@ def make_actor(
     worker: int,
     make_network: Callable[[EnvBatch], PolicyNetwork],
     heartbeat: Heartbeat,
+    watch: Stopwatch | None = None,
 ) -> Actor:
-    """A worker's actor. Its random numbers depend on the seed, the worker's index and its
+    """Make a worker's actor. Its random numbers depend on the seed, the worker's index and its
     incarnation alone.
 
-    make_network: the policy network for the environments, local or remote.
+    make_network: makes the policy network for the environments, local or remote.
+    watch: times the environments' steps; None if time is not measured.
     """
     experiment = context.experiment
     count = experiment.envs_per_worker
@@ -382,6 +430,7 @@ def make_actor(
                 rollout_length=experiment.rollout_length,
                 gamma=experiment.gamma,
                 heartbeat=heartbeat,
+                watch=watch,
             )
         except BaseException:  # a reset may raise
             close_within(env)

@@ -17,7 +17,7 @@ from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
-from a3c_exp.core.measuring import measure_actor
+from a3c_exp.core.measuring import Stopwatch, stopwatch, timed, timing
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import make_actor
@@ -39,12 +39,17 @@ class RemoteNetwork:
     """
 
     def __init__(
-        self, buffers: AgentBuffers, distribution: Distribution, heartbeat: Heartbeat
+        self,
+        buffers: AgentBuffers,
+        distribution: Distribution,
+        heartbeat: Heartbeat,
+        watch: Stopwatch | None = None,
     ) -> None:
         self.distribution = distribution
         self._buffers = buffers
         self._request = buffers.request
         self._heartbeat = heartbeat
+        self._asking = timing(watch, "waiting")
         self._poll = polling(buffers.notifications)
         self._free_slots: list[int] = []
         self._versions: list[int] = []  # of the parameters of each `policy_forward` of a rollout
@@ -78,12 +83,13 @@ class RemoteNetwork:
         """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait
         for the reply."""
         count = len(observations)
-        self._request["observations"][:count] = observations
-        if state is not None:
-            self._request["state"][:count] = state
-        self._buffers.send(self._buffers.requests)
-        while (number := self._read_notification()) != REPLIED:
-            self._free_slots.append(number)
+        with self._asking:
+            self._request["observations"][:count] = observations
+            if state is not None:
+                self._request["state"][:count] = state
+            self._buffers.send(self._buffers.requests)
+            while (number := self._read_notification()) != REPLIED:
+                self._free_slots.append(number)
 
     def acquire_slot(self) -> int:
         """Wait until one of the agent's rollout slots is free, and take it."""
@@ -144,10 +150,10 @@ def run_agent(
     experiment = context.experiment
     import_plugins(experiment.plugins)  # they may register environments
     heartbeat = store.heartbeat(index)
-    network = RemoteNetwork(buffers, distribution, heartbeat)
-    actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat)
-    if (watch := measure_actor(context.measures, actor)) is not None:
-        watch.time(network, "_ask", "waiting")  # for a predictor
+    watch = stopwatch(context.measures)
+    network = RemoteNetwork(buffers, distribution, heartbeat, watch)
+    actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat, watch)
+    collect = timed(watch, "acting", actor.collect)
     try:
         os.nice(NICENESS)
         rules = LeavingRules(experiment.stop, store.start(index, actor.policy.rng))
@@ -161,7 +167,7 @@ def run_agent(
             if rules.has_all_episodes:  # since an earlier session
                 yield Event(index, left="worker_episodes")
                 break
-            rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
+            rollout = collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
             store.counters.save_rng_state(index, actor.policy.rng)
             store.counters.episodes[index] += len(rollout.episodes)
             network.put_rollout(slot, rollout)

@@ -19,7 +19,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, SERVING, Heartbeat
-from a3c_exp.core.measuring import measure_learner
+from a3c_exp.core.measuring import stopwatch
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner
@@ -135,9 +135,18 @@ class Services:
         )
         network = build_thread_network(experiment, store, self.env)
         name = f"trainer {row - experiment.worker_count}"
-        learner = Learner(experiment, network, row, store, rng, name, heartbeat)
-        if self.context.measures:
-            measure_learner(self.context.measures, learner)
+        measures = self.context.measures
+        learner = Learner(
+            experiment,
+            network,
+            row,
+            store,
+            rng,
+            name,
+            heartbeat,
+            stopwatch(measures),
+            samples_gradients="gradients" in measures,
+        )
         while slots := self._gather_rollouts(heartbeat):
             heartbeat.beat()
             rollout = concat_rollouts([agent.rollout(slot) for agent, slot in slots])
