@@ -31,7 +31,10 @@ from a3c_exp.schedules import Schedule, progress_of
 
 Lock = AbstractContextManager[Any]
 
-VERSION, REFRESHES = range(2)
+UPDATES, REFRESHES = range(2)
+
+LARGE_ARRAYS = ("parameters", "optimizer_state")
+"""Names of the arrays of `SharedParameters` that are on a GPU if the store uses one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +111,11 @@ class Update(NamedTuple):
 class SharedParameters:
     """Parameters and optimizer state, stepped by any number of workers.
 
-    arrays: views of the shared block. lock: excludes other writers of a locked store; the system
-        must release it when its holder dies. counters: of the workers. Without a lock the version
-        is the sum of their applied gradients.
+    arrays: views of the shared block, as `StoreSpec.arrays` describes them.
+    counters: those of the workers. Without a lock the version is the sum of their applied
+        gradients.
+    lock: excludes other writers of a locked store. The system must release it when its holder
+        dies.
     """
 
     FIELDS: ClassVar[Fields[SharedParameters]] = {
@@ -126,7 +131,8 @@ class SharedParameters:
         self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None
     ) -> None:
         self.spec = spec
-        self._counters = counters
+        self.arrays = {name: arrays[name] for name in ("parameter_flags", *LARGE_ARRAYS)}
+        self.counters = counters
         self._flags = arrays["parameter_flags"]
         self._vectors: Array = arrays["parameters"]
         self._states: Array = arrays["optimizer_state"]
@@ -137,9 +143,9 @@ class SharedParameters:
     @property
     def version(self) -> int:
         """Number of updates that the parameters have had."""
-        return (
-            int(self._flags[VERSION]) if self._two_copies else int(self._counters.gradients.sum())
-        )
+        if self._two_copies:
+            return int(self._flags[UPDATES])
+        return int(self.counters.gradients.sum())
 
     @property
     def _active(self) -> int:
@@ -166,12 +172,12 @@ class SharedParameters:
         with self.update_lock:
             version = self.version
             staleness = version - base_version
-            t = (int(self._counters.gradients[worker]) if per_worker else version) + 1
+            t = (int(self.counters.gradients[worker]) if per_worker else version) + 1
             state_index = worker if per_worker else 0
             rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
-            self._counters.gradients[worker] += 1
+            self.counters.gradients[worker] += 1
             if self._two_copies:
-                self._flags[VERSION] = version + 1
+                self._flags[UPDATES] = version + 1
         return Update(staleness, _mean_rate(rate))
 
     def step_round(self, gradient: Floats, steps: int, multiplier: float) -> float:
@@ -179,7 +185,7 @@ class SharedParameters:
         lock."""
         version = self.version
         rate = self._optimize(gradient, steps, multiplier, 0, version + 1)
-        self._flags[VERSION] = version + 1
+        self._flags[UPDATES] = version + 1
         return _mean_rate(rate)
 
     def _optimize(
@@ -201,6 +207,7 @@ class SharedParameters:
             target = (version + 1) & 1
             self._vectors[target] = self._vectors[active]
             self._states[target] = self._states[active]
+
         factor = spec.schedule(progress_of(steps, spec.total_steps)) * multiplier
         parameters = self._vectors[target]
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
@@ -215,7 +222,8 @@ class SharedParameters:
         if not isinstance(rate, int | float):
             rate = rate[online]
         spec.optimizer.step(parameters[online], state[:, online], gradient[online], rate, t)
-        refreshes = self._counters.steps // spec.target_every
+
+        refreshes = self.counters.steps // spec.target_every
         if refreshes > self._flags[REFRESHES + active]:  # each copy has its own number
             parameters[spec.param_slices["target"]] = parameters[online]
             self._flags[REFRESHES + target] = refreshes
@@ -229,7 +237,8 @@ class SharedParameters:
         self._states[:] = self.spec.optimizer.initial_state(self.spec.size)
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that a resumption needs. Whole if no update was made meanwhile."""
+        """Return copies of everything that a resumption needs. Whole if no update was made
+        meanwhile."""
         return read_state(self, self.FIELDS)
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -246,10 +255,11 @@ class SharedParameters:
                 f"parameters and optimizer state of shapes {state['parameters'].shape}, "
                 f"{optimizer_state.shape[1:]} for {expected}"
             )
+
         self.initialize(state["parameters"])
         workers = min(self._states.shape[1], len(optimizer_state))
         self._states[:, :workers] = optimizer_state[:workers]
-        self._flags[VERSION] = state["version"]
+        self._flags[UPDATES] = state["version"]
         if self.spec.target_every is not None:
             self._flags[REFRESHES:] = state["steps"] // self.spec.target_every
 
