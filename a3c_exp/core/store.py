@@ -28,11 +28,11 @@ STOP = 0
 class Snapshot(NamedTuple):
     """The information that a pull brings besides the parameters.
 
-    version: number of updates that the parameters have had. steps: environment steps of the run so
-        far.
+    version: number of updates that the parameters have had.
+    steps: environment steps of the run so far.
     normalizer: the frozen observation and reward statistics; None if nothing is normalized.
     rounds: number of synchronous rounds that are over. A gradient belongs to the one after these.
-    multipliers: of the gradients that are based on this pull.
+    multipliers: factors for the gradients that are based on this pull.
     """
 
     version: int
@@ -48,8 +48,8 @@ class Push:
 
     gradient: float32 [P], clipped; None if it was not finite or of no transition. Then only
         counters move.
-    snapshot: the pull that the gradient is based on. event: completed by the store, with what
-        became of the gradient.
+    snapshot: the pull that the gradient is based on.
+    event: reports the push. The store completes it with what became of the gradient.
     weight: of the gradient in the average of a synchronous round; not used if there is no gradient.
     stats: measured in the rollouts of the gradient; None if nothing is normalized.
     rng: the worker's generator, whose state is saved with the push.
@@ -93,7 +93,7 @@ class Store(Protocol):
         """
 
     def heartbeat(self, worker: int) -> Heartbeat:
-        """The worker's sign of life."""
+        """Return the worker's sign of life."""
 
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a vector [P]."""
@@ -117,17 +117,20 @@ class Store(Protocol):
 class SharedStore:
     """Parameters, rounds and counters in one block of memory that several workers may map.
 
+    spec: what the block holds.
     block: a writable buffer of `spec.nbytes()` bytes, zeroed when it is new; None for memory of
         this process.
-    lock: see `SharedParameters`.
+    lock: see `SharedParameters`; None for a lock between the threads of this process.
     """
 
     def __init__(self, spec: StoreSpec, block: Any = None, lock: Lock | None = None) -> None:
         self.spec = spec
         self._block = block
         arrays = arrays_in(bytearray(spec.nbytes()) if block is None else block, spec.arrays())
+
         self.counters = WorkerCounters(arrays)
         self.parameters = SharedParameters(spec, arrays, self.counters, lock)
+
         lock = self.parameters.lock
         self.rounds = (
             SynchronousRounds(arrays, lock, spec.quorum or spec.workers)
@@ -141,7 +144,6 @@ class SharedStore:
         return SharedStore, (self.spec, self._block, self.parameters.lock)
 
     # -- the worker's side
-    # --------------------------------------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
@@ -226,7 +228,6 @@ class SharedStore:
             self.rounds.leave(worker)
 
     # -- everybody's
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
@@ -239,20 +240,17 @@ class SharedStore:
         return self.counters.steps
 
     def normalizer(self) -> Normalizer | None:
-        """The statistics of all workers as they are now; None if nothing is normalized."""
+        """Return the statistics of all workers as they are now; None if nothing is normalized."""
         stats = self.counters.stats()
-        return (
-            Normalizer.from_row(stats, self.spec.observations, self.spec.normalize_rewards)
-            if len(stats)
-            else None
-        )
+        if not len(stats):
+            return None
+        return Normalizer.from_row(stats, self.spec.observations, self.spec.normalize_rewards)
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
         self._flags[STOP] = 1
 
     # -- the trainer's side
-    # -------------------------------------------------------------------------------------------
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P], the optimizer's initial state, and multipliers of 1."""
@@ -272,6 +270,7 @@ class SharedStore:
             multipliers = multipliers._replace(learning_rate=learning_rate)
         if entropy is not None:
             multipliers = multipliers._replace(entropy=entropy)
+
         if not (0 <= multipliers.learning_rate < math.inf and math.isfinite(multipliers.entropy)):
             raise ValueError(
                 f"multipliers must be finite, and the learning rate's >= 0: {multipliers}"
@@ -279,7 +278,7 @@ class SharedStore:
         self.counters.multipliers = multipliers
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that a resumption needs, as plain numbers and arrays.
+        """Return copies of everything that a resumption needs, as plain numbers and arrays.
 
         This never takes the lock: a worker may be stopped while it holds it. An update is prepared
         in the second copy, so what was copied while the version stayed the same is whole. Otherwise

@@ -101,11 +101,13 @@ class Worker:
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
                 return
+
             rollout = collect(snapshot, progress_of(snapshot.steps, total_steps))
             # V-trace learns with newer parameters than those that acted
             if experiment.returns.off_policy:
                 yield YieldPoint.BEFORE_PULL
                 snapshot = learner.pull()
+
             event = Event(self._index, left=rules.add(rollout.episodes))
             yield from learner.learn(rollout, snapshot, event)
             if event.left:
@@ -176,8 +178,8 @@ class Learner:
     def learn(
         self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None
     ) -> Iterator[Event | YieldPoint]:
-        """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each
-        minibatch.
+        """Make a gradient and push it; with a minibatch algorithm (PPO) pull, make a gradient and
+        push for each minibatch.
 
         snapshot: the pull that the gradient is based on.
         event: to be reported; None for a new one.
@@ -203,6 +205,7 @@ class Learner:
         else:
             yield YieldPoint.BEFORE_PULL
             pushes = self._minibatch_gradients(rollout, event, minibatches)
+
         pushed = rejected = 0
         for push in pushes:
             pushed += 1
@@ -211,10 +214,13 @@ class Learner:
             yield from self._wait(self.store.push(self.worker, push))
             self.heartbeat.beat()
             yield push.event
+
         # the run would never end: steps are counted with the first push
         if rollout.transitions and not pushed:
-            method = f"{type(algorithm).__name__}.minibatches"
-            raise RunError(f"{self.name}: {method} gave none for {event.steps} transitions")
+            raise RunError(
+                f"{self.name}: {type(algorithm).__name__}.minibatches gave none "
+                f"for {event.steps} transitions"
+            )
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
             with self._finishing:  # on a cluster it waits for the last round
@@ -222,7 +228,7 @@ class Learner:
             yield from self._wait(ticket)
 
     def _gradient(self, rollout: Rollout, snapshot: Snapshot, event: Event) -> Iterator[Push]:
-        """One push, of the gradient of the whole rollout."""
+        """Yield one push, of the gradient of the whole rollout."""
         self.network.zero_grad()
         batch = None
         if rollout.transitions:
@@ -233,7 +239,7 @@ class Learner:
     def _minibatch_gradients(
         self, rollout: Rollout, event: Event, algorithm: MinibatchAlgorithm
     ) -> Iterator[Push]:
-        """A pull and a push for each minibatch. What was collected is counted with the first
+        """Pull and yield a push for each minibatch. What was collected is counted with the first
         push."""
         stats = rollout.stats
         batch = _ignore_nonfinite(self._batch)(rollout)
@@ -241,6 +247,7 @@ class Learner:
         if rollout.state is None:
             batch = batch.without_order()
         length, count = batch.shape
+
         for columns in algorithm.minibatches(count, length, self.rng):
             minibatch = batch.take(columns)
             # Pixels stay scaled as they were when the rollout was taken up: another scale would
@@ -265,9 +272,11 @@ class Learner:
         outputs, backward = self.network.runtime.evaluate(
             source.observations, source.actions, source.recurrent_input
         )
+
         batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
         gradient, metrics = self._loss_gradient(outputs, batch, progress)
+
         multiplier = snapshot.multipliers.entropy
         if multiplier != 1:
             gradient = replace(gradient, entropy=gradient.entropy * multiplier)
@@ -318,10 +327,13 @@ class Learner:
         stats: Stats | None,
         batch: BatchArrays | None,
     ) -> Push:
-        """Clip the gradient; leave it out if it, or its square, is not finite, or if it is of no
-        transition.
+        """Clip the gradient, and leave it out if it, or its square, is not finite, or if it is of
+        no transition.
 
-        batch: None if there is none.
+        event: reports the push.
+        transitions: number of them that the gradient is of.
+        stats: see `Push`.
+        batch: the batch that the gradient is of; None if there is none.
         """
         experiment = self.experiment
         network = self.network
@@ -346,6 +358,7 @@ class Learner:
         gradient = network.gradient if is_usable and weight else None
         # the first push of a rollout alone has its steps
         event.contributions = int(gradient is not None and event.steps > 0)
+
         if self.watch is not None:
             self.watch.report(event)
         return Push(
@@ -386,7 +399,7 @@ class Learner:
 
 @_ignore_nonfinite
 def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
-    """Metrics of the values with which the actor acted."""
+    """Compute metrics of the values with which the actor acted."""
     values = batch.values
     valid = batch.valid
     return {
@@ -415,8 +428,10 @@ def make_actor(
         experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed
     )
     rng = seeding.generator(experiment.seed, seeding.Role.ACTIONS, worker, resumed=resumed)
+
     with construction:  # another thread may be making its network
         seeding.seed_globals(experiment.seed, worker, resumed)
+
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
     with signals.kept():
