@@ -111,7 +111,6 @@ class RemoteStore:
             time.sleep(interval)
 
     # -- what a worker calls
-    # ------------------------------------------------------------------------------------------
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
@@ -134,6 +133,7 @@ class RemoteStore:
             len(self._pending) > self._max_pending or all(map(Future.done, self._pending[0]))
         ):
             self._receive()
+
         self._has_news = False
         for shard, reply in zip(self._shards, self._replies, strict=True):
             into[shard] = reply.parameters
@@ -152,8 +152,8 @@ class RemoteStore:
                 version=reply.snapshot.version, normalizer=None, rounds=rounds
             )
             event = Event(worker, steps=push.event.steps) if server else push.event
-            own = replace(push, gradient=part, snapshot=snapshot, event=event)
-            calls.append(self._call(server, "push", worker, own))
+            push_of_shard = replace(push, gradient=part, snapshot=snapshot, event=event)
+            calls.append(self._call(server, "push", worker, push_of_shard))
         self._send(calls)
         return DONE
 
@@ -173,7 +173,6 @@ class RemoteStore:
         self._answers(self._call_all("leave", worker))
 
     # -- calls
-    # ----------------------------------------------------------------------------------------------
 
     def _wait_share(self) -> float:
         """The share of the time since the last push that `pull` has waited."""
