@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, SharedStore, Snapshot, Store
+from a3c_exp.core.store import Push, SharedStore, Snapshot, Store, Ticket
 from a3c_exp.optimizers import SGD
 from a3c_exp.schedules import Constant
 
@@ -57,11 +56,13 @@ def waits(store: SharedStore, worker: int) -> bool:
 
 
 class Pushed(NamedTuple):
-    """A push that a store has taken. done: tells whether its worker may go on; then its event is
-    complete."""
+    """A push that a store has taken. Once it is done, its event is complete."""
 
-    done: Callable[[], bool]
+    ticket: Ticket
     event: Event
+
+    def done(self) -> bool:
+        return self.ticket.done()
 
 
 def push(

@@ -165,7 +165,7 @@ def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
             TARGET,
             {"env__normalize_observations": "background"},
             "env.normalize_observations",
-            "no pictures of bytes",
+            "no images of bytes",
         ),
         (
             CORNERS,

@@ -25,7 +25,7 @@ from a3c_exp.backends.ga3c import buffers as buffers_module
 from a3c_exp.backends.ga3c import services
 from a3c_exp.backends.ga3c.agent import RemoteNetwork
 from a3c_exp.backends.ga3c.buffers import (
-    STARTING,
+    SUCCESSOR,
     WORKING,
     AgentBuffers,
     BufferSpec,
@@ -117,7 +117,7 @@ class Case:
 
     def check(self) -> None:
         buffers, successor = self.buffers, self.successor
-        assert successor.status[0] == STARTING
+        assert successor.status[0] == SUCCESSOR
         assert buffers.busy_agents == AGENTS - 1, "nobody waits for an agent that starts"
         assert self.take(buffers.finished) == self.take(buffers.requests) == [], (
             "what was queued is void"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +23,8 @@ from a3c_exp.callbacks import Callback, Profile, RunView
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.measuring import MOST_NUMBERS, PARTS, Stopwatch
-from a3c_exp.core.store import at_once
+from a3c_exp.core.measuring import MOST_NUMBERS, PARTS, Stopwatch, timed, timing
+from a3c_exp.core.store import DONE, Ticket
 from a3c_exp.core.worker import Worker
 
 
@@ -91,16 +91,11 @@ def test_nothing_that_a_run_computes_changes(name: str, tmp_path: Path) -> None:
     assert same(latest(tmp_path / "on")["store"], latest(tmp_path / "off")["store"])
 
 
-def test_a_worker_that_is_not_asked_is_as_it_was() -> None:
-    """No method of it is replaced, and its reports have nothing more."""
+def test_a_worker_that_is_not_asked_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no stopwatch, and its reports have nothing more."""
+    monkeypatch.delattr(Stopwatch, "switch")
     experiment = load_experiment(config())
     worker = Worker(RunContext(experiment=experiment), 0, make_store(experiment))
-    for part in (worker._learner, worker._actor, worker._actor.env):
-        assert [
-            name
-            for name, value in vars(part).items()
-            if callable(value) and name in dir(type(part))
-        ] == []
     events = [each for each in worker.run() if isinstance(each, Event)]
     assert events and not any(
         each.spans or each.gradients or "clipped" in each.metrics for each in events
@@ -128,23 +123,17 @@ def test_a_moment_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch)
     clock = SimpleNamespace(now=10.0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
 
-    class Parts:
-        def outer(self) -> None:
-            clock.now += 1
-            self.inner()
-            clock.now += 2
-
-        def inner(self) -> None:
-            clock.now += 4
-            raise KeyError
-
     watch = Stopwatch()
-    parts = Parts()
-    watch.time(parts, "outer", "acting")
-    watch.time(parts, "inner", "environment")
+    acting = timing(watch, "acting")
+
+    def step() -> None:
+        clock.now += 4
+        raise KeyError
+
     clock.now += 8
-    with pytest.raises(KeyError):
-        parts.outer()
+    with pytest.raises(KeyError), acting:
+        clock.now += 1
+        timed(watch, "environment", step)()
     clock.now += 16
     event = Event(0)
     watch.report(event)
@@ -170,9 +159,9 @@ def test_a_store_that_waits_for_the_last_round_is_waited_for(
     experiment = load_experiment(config(**SETTINGS["ppo"]))
     store = make_store(experiment)
 
-    def finish_rollout(worker: int) -> Callable[[], bool]:
+    def finish_rollout(worker: int) -> Ticket:
         clock.now += 1  # as Ray's, which waits for replies
-        return at_once
+        return DONE
 
     monkeypatch.setattr(store, "finish_rollout", finish_rollout)
     worker = Worker(RunContext(experiment=experiment, measures=frozenset({"time"})), 0, store)

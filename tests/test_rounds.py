@@ -189,7 +189,7 @@ class TestTurnsWithAQuorum:
                     case "push":
                         waits[worker] = push(store, worker, ones(), snapshots[worker]).done
                     case "finish":
-                        waits[worker] = store.finish_rollout(worker)
+                        waits[worker] = store.finish_rollout(worker).done
                     case "die":
                         victim = int(rng.integers(workers))
                         waits.pop(victim, None)

@@ -17,7 +17,7 @@ from a3c_exp.backends.processes import Processes
 from a3c_exp.core import seeding
 from a3c_exp.core.normalization import NormalizedObservations, measure_stats
 from a3c_exp.core.store import SharedStore
-from a3c_exp.optimizers import SGD, Adam
+from a3c_exp.optimizers import SGD, Adam, ParamGroup
 from a3c_exp.schedules import Linear
 
 BOTH: dict[str, Any] = {
@@ -33,6 +33,42 @@ def test_a_push_without_a_gradient_moves_counters_only() -> None:
     assert (ticket.event.updates, ticket.event.staleness) == (0, {})
     assert (store.version, store.steps) == (0, 7)
     assert not store.state()["parameters"].any()
+
+
+GROUPS_OF_SGD = SGD(
+    learning_rate=0.5, max_grad_norm=None, param_groups={"critic": ParamGroup(learning_rate=0.2)}
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({}, 1 / 4),
+        ({"synchronous": True}, 1 / 4),
+        ({"optimizer": GROUPS_OF_SGD}, (4 * 0.5 + 2 * 0.2) / 6 / 4),
+    ],
+    ids=["one rate", "a round", "the critic has its own"],
+)
+def test_an_event_has_the_learning_rate_with_which_its_gradient_was_applied(
+    settings: dict[str, Any], rate: float
+) -> None:
+    """At half of the run, with a multiplier of a half; with groups it is the mean of the step."""
+    store = make_store(workers=1, schedule=Linear(), **settings)
+    store.set_multipliers(learning_rate=0.5)
+    push(store, 0, None, steps=500)
+    event = push(store, 0, ones()).event
+    assert event.metrics["learning_rate"].mean == pytest.approx(rate)
+    assert event.metrics["learning_rate"].mean == pytest.approx(-store.state()["parameters"].mean())
+
+
+def test_the_learning_rate_of_an_event_is_smaller_for_a_stale_gradient() -> None:
+    optimizer = SGD(learning_rate=1.0, max_grad_norm=None, staleness_power=0.5)
+    store = make_store(optimizer=optimizer)
+    snapshot = pull(store, 0)
+    for _ in range(4):
+        push(store, 1, ones())
+    assert push(store, 0, ones(), snapshot).event.metrics["learning_rate"].mean == 0.5
+    assert "learning_rate" not in push(store, 0, None).event.metrics, "nothing was applied"
 
 
 @pytest.mark.parametrize("locked", [False, True])

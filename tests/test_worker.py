@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from workers import by_descent, events_of, next_event, sgd
 from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.rollout import Rollout
-from a3c_exp.core.store import Push, SharedStore
+from a3c_exp.core.store import Push, SharedStore, Ticket
 from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE, Worker
 from a3c_exp.errors import RunError
 
@@ -32,7 +31,7 @@ def note_pushes(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> list[tup
     pushes: list[tuple[Floats, int]] = []
     original = store.push
 
-    def noted(worker: int, push: Push) -> Callable[[], bool]:
+    def noted(worker: int, push: Push) -> Ticket:
         assert push.gradient is not None
         pushes.append((push.gradient.copy(), push.event.steps))
         return original(worker, push)

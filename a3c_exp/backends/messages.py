@@ -22,8 +22,8 @@ from a3c_exp.errors import ConfigError, RunError
 # updates a second.
 MERGE_SECONDS = 0.1
 # Sleep between two looks at a synchronous round that waits for other workers: the first, and the
-# longest. The sleep
-# doubles each time, since many workers that poll would take the processor from those they wait for.
+# longest. The sleep doubles each time, since many workers that poll would take the processor from
+# those they wait for.
 WAIT_SECONDS = 1e-4
 LONGEST_WAIT_SECONDS = 2e-3
 # From asking workers to end to killing them, or leaving them behind. A run that fails is over
@@ -51,7 +51,8 @@ class WorkerExit:
 
 
 def failed(who: str, error: BaseException) -> WorkerExit:
-    """The end of a worker by an exception. A RunError is final, unless it is an environment's."""
+    """Return the end of a worker by an exception. A RunError is final, unless it is an
+    environment's."""
     if isinstance(error, EnvError):
         return WorkerExit(f"{who}: {error}", reason=error.reason)
     if isinstance(error, RunError):
@@ -64,8 +65,8 @@ def failed(who: str, error: BaseException) -> WorkerExit:
 
 
 class ReceiverClosedError(BaseException):
-    """The run is over, or its program is gone. No error: no code of an environment is to take it
-    for one."""
+    """The run is over, or its program is gone. This is no `Exception`, which the code of an
+    environment may catch."""
 
 
 def send_events(
@@ -90,10 +91,12 @@ def send_events(
             wait = WAIT_SECONDS
             if isinstance(output, YieldPoint):
                 continue
+
             if pending is None:
                 pending = output
             else:
                 pending.merge(output)
+
             now = time.monotonic()
             if now >= due or pending.left:  # a close comes next, which may crash
                 send(writer, pending)
@@ -112,10 +115,11 @@ def send_events(
 def send(writer: connection.Connection, message: Event | WorkerExit) -> None:
     """Send a message to an Inbox. Raises ReceiverClosedError if that is closed."""
     data = pickle.dumps(message)
-    rest = memoryview(SIZE.pack(len(data)) + data)
+    unsent = memoryview(SIZE.pack(len(data)) + data)
     try:
-        while rest:
-            rest = rest[os.write(writer.fileno(), rest) :]
+        while unsent:
+            count = os.write(writer.fileno(), unsent)
+            unsent = unsent[count:]
     except BrokenPipeError:
         raise ReceiverClosedError from None
 

@@ -35,30 +35,32 @@ class Serial(MaxRestarts, Backend):
             context.experiment.seed, seeding.Role.SCHEDULER, resumed=context.resumed
         )
         restarts = Restarts(self, store, context.experiment.envs_per_worker)
-        places = [
-            _place(context, index, store, restarts)
+        workers = [
+            _replaceable_worker(context, index, store, restarts)
             for index in range(context.experiment.worker_count)
         ]
         try:
-            unbuilt = iter(places)
-            running = list(places)
-            while running:  # all are built before the first has a turn
-                place = (
-                    next(unbuilt, None)
-                    or running[int(rng.integers(len(running))) if len(running) > 1 else 0]
-                )
-                for output in place:
+            unbuilt = iter(workers)
+            running = list(workers)
+            while running:
+                worker = next(unbuilt, None)  # all are built before the first has a turn
+                if worker is None:
+                    turn = int(rng.integers(len(running))) if len(running) > 1 else 0
+                    worker = running[turn]
+                for output in worker:
                     if isinstance(output, YieldPoint):
                         break
                     yield output
                 else:
-                    running.remove(place)
+                    running.remove(worker)
         finally:
-            for place in places:
-                place.close()
+            for worker in workers:
+                worker.close()
 
 
-def _place(context: RunContext, index: int, store: SharedStore, restarts: Restarts) -> Outputs:
+def _replaceable_worker(
+    context: RunContext, index: int, store: SharedStore, restarts: Restarts
+) -> Outputs:
     """Run a worker, and after a failure another one in its place. Pauses once it has been built,
     and as it does."""
     while True:

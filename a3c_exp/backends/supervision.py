@@ -59,16 +59,25 @@ class RestartSettings(MaxRestarts):
 
 
 class Verdict(NamedTuple):
-    """The decision about a worker that has failed. event: reports it. is_replaced: another worker
-    takes its place; otherwise the run is over, so it is not needed."""
+    """The decision about a worker that has failed.
+
+    event: reports the failure.
+    is_replaced: another worker takes its place; otherwise the run is over, so none is needed.
+    """
 
     event: Event
     is_replaced: bool
 
 
 class Restarts:
-    """Decides whether a worker that has ended too early is replaced, and counts. Workers are named
-    by any key. environments: of one worker."""
+    """Decides whether a worker that has ended too early is replaced, and counts.
+
+    Workers are named by any key.
+
+    settings: have the number of replacements.
+    store: says whether the run is over.
+    environments: number of one worker's environments.
+    """
 
     def __init__(self, settings: MaxRestarts, store: SharedStore, environments: int = 1) -> None:
         self._maximum = settings.max_restarts
@@ -115,21 +124,25 @@ class Restarts:
         assert end.failure is not None
         if self.is_over(key) and not serves_others and not end.final:
             return Verdict(Event(worker, warnings=(f"at its end: {end.failure}",)), False)
+
         is_hopeless = end.final or serves_others or (end.is_own and key not in self._contributed)
         if self._maximum == 0 or is_hopeless:
             raise RunError(end.failure, end.reason)
+
         is_one_of_many = end.reason is StopReason.ENV_ERRORS and self._rollouts[key] > 0
         failures = self._failures.get(key, 0.0) + 1 / (self._environments if is_one_of_many else 1)
         self._failures[key] = failures
         self._rollouts[key] = 0
         if failures > self._maximum:
-            text = (
-                f"backend.max_restarts={self._maximum} allows no more replacements "
-                "without an ended episode in between."
+            raise RunError(
+                f"{end.failure}\nbackend.max_restarts={self._maximum} allows no more replacements "
+                "without an ended episode in between.",
+                StopReason.MAX_RESTARTS,
             )
-            raise RunError(f"{end.failure}\n{text}", StopReason.MAX_RESTARTS)
+
         separator = "\n" if "\n" in end.failure else ": "
         warning = f"{end.failure}{separator}another one takes its place"
+
         event = Event(worker, warnings=(warning,), replaced=True)
         event.counts["restarts"] += 1
         if end.reason is StopReason.ENV_ERRORS:
@@ -138,8 +151,8 @@ class Restarts:
 
 
 def incarnation(context: RunContext, attempt: int) -> RunContext:
-    """The context of a worker that has had so many predecessors: its environments draw numbers of
-    their own."""
+    """Return the context of a worker that has had so many predecessors. Its environments draw other
+    numbers than those of its predecessors."""
     return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
 
 
@@ -165,7 +178,9 @@ class Source(ABC):
     """A worker: a process, a thread of this one, or an actor of Ray. It sends events, and a
     WorkerExit at last.
 
-    worker: the index of its rows in the store. name: for messages; "": that of a worker.
+    store: has its heartbeat, and is told when it has left.
+    worker: index of its rows in the store.
+    name: for messages; "" for that of a worker.
     serves_others: others need it until they have ended, so its failure ends the run.
     """
 
@@ -179,7 +194,7 @@ class Source(ABC):
 
     @property
     def beat(self) -> int | None:
-        """Its heartbeat, see `Heartbeat`; None for one that need not beat yet."""
+        """The last heartbeat, see `Heartbeat`; None for a worker that need not beat yet."""
         return int(self.store.counters.heartbeats[self.worker])
 
     @abstractmethod
@@ -203,8 +218,9 @@ Run = Callable[..., Iterator[Event | YieldPoint]]
 class PipeSource(Source):
     """A worker that sends through a pipe.
 
-    run: what it calls, given the number of its predecessors. inbox: the pipe's receiving end.
-    sentinel: becomes ready when it has ended.
+    run: what it calls, given the number of its predecessors.
+    inbox: receiving end of the pipe.
+    sentinel: becomes ready when the worker has ended; None if the pipe alone says so.
     """
 
     run: Run
@@ -225,7 +241,7 @@ class PipeSource(Source):
         to be had."""
 
     def exit(self) -> WorkerExit:
-        """The end of one that sent no last message."""
+        """Return the end of a worker that sent no last message."""
         return WorkerExit(f"{self.name} ended unexpectedly")
 
     @abstractmethod
@@ -236,7 +252,7 @@ class PipeSource(Source):
 def worker_sources(
     kind: type[PipeSource], context: RunContext, store: SharedStore
 ) -> Iterator[PipeSource]:
-    """The workers of a run, as processes or threads."""
+    """Make the workers of a run, as processes or threads."""
     for worker in range(context.experiment.worker_count):
         yield kind(store=store, worker=worker, run=partial(run_worker, context, worker, store))
 
@@ -296,11 +312,11 @@ class Supervisor(ABC, Generic[AnySource]):
 
     def _process(self, received: Received) -> Iterator[Event | None]:
         """Process what has come from workers."""
-        for each in received:
-            if each is None:
+        for item in received:
+            if item is None:
                 yield None
                 continue
-            key, message = each
+            key, message = item
             if isinstance(message, WorkerExit):
                 yield from self._end(key, message)
             else:
@@ -325,6 +341,7 @@ class Supervisor(ABC, Generic[AnySource]):
         if message.failure is None:
             source.on_exit(replaced=False)
             return
+
         event, is_replaced = self._restarts.on_failure(
             key, source.worker, message, serves_others=source.serves_others
         )
@@ -345,6 +362,7 @@ class Supervisor(ABC, Generic[AnySource]):
         )
         if key is None:
             return
+
         source = self.sources[key]
         text = self._watch.describe(source.name, inactivity(source.beat or 0))
         if source.kill():
@@ -352,8 +370,10 @@ class Supervisor(ABC, Generic[AnySource]):
         elif self._restarts.is_over(key) and not source.serves_others:
             yield key, WorkerExit(f"{text}, and is left behind")
         else:
-            problem = "A thread cannot be ended from outside, so the run ends."
-            raise RunError(f"{text}. {problem}", StopReason.STALLED)
+            raise RunError(
+                f"{text}. A thread cannot be ended from outside, so the run ends.",
+                StopReason.STALLED,
+            )
 
 
 class PipeSupervisor(Supervisor[PipeSource]):
@@ -382,6 +402,7 @@ class PipeSupervisor(Supervisor[PipeSource]):
         # hold it open.
         handles = [source.inbox.fileno() for source in running.values()]
         handles += [source.sentinel for source in running.values() if source.sentinel is not None]
+
         ready = connection.wait(handles, seconds)
         if not ready:
             yield None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.normalization import are_pictures, has_byte_vectors, require_pictures
+from a3c_exp.core.normalization import are_images, has_byte_vectors, require_images
 from a3c_exp.envs.batch import EnvBatch, Normalization, opened
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, RunError
@@ -34,9 +34,9 @@ def measure(experiment: Experiment) -> Normalization:
     setting = experiment.env.normalize_observations
     with opened(experiment.env, experiment.plugins) as env:
         space = env.observation_space
-        if setting == "auto" and not (are_pictures(space) and _scales_pixels(experiment, env)):
+        if setting == "auto" and not (are_images(space) and _scales_pixels(experiment, env)):
             return has_byte_vectors(space) and not isinstance(space, PartsBox)
-        require_pictures(space, "env.normalize_observations", setting)
+        require_images(space, "env.normalize_observations", setting)
         try:
             counts = count_bytes(env, STEPS)
         except RunError as error:

@@ -162,7 +162,7 @@ class Callback:
     on_error: Literal["warn", "raise"] = "warn"
 
     measures: ClassVar[tuple[Measure, ...]] = ()
-    """What workers measure for it, which costs them time.
+    """What workers measure for the callback, which costs them time.
 
     gradients: the curve train/clipped, the share of gradients that were clipped, and
         `Event.gradients`.
@@ -173,10 +173,19 @@ class Callback:
         """Called before the workers start, and again when the run is resumed."""
 
     def on_event(self, run: RunView, event: Event) -> None:
-        """Called with each report of a worker. There may be thousands a second."""
+        """Called with each report of a worker. There may be thousands a second.
+
+        Args:
+            event: of one or more updates.
+        """
 
     def on_episodes(self, run: RunView, worker: int, episodes: Episodes) -> None:
-        """Called with episodes that have ended. worker: the index of theirs."""
+        """Called with episodes that have ended.
+
+        Args:
+            worker: index of the worker that played them.
+            episodes: in the order in which they ended.
+        """
 
     def on_tick(self, run: RunView) -> None:
         """Called after each report, and ten times a second without any."""
@@ -201,17 +210,29 @@ class Callback:
         """
 
     def on_evaluation(self, run: RunView, result: EvalResult) -> None:
-        """Called with the result of each evaluation."""
+        """Called with the result of each evaluation.
+
+        Args:
+            result: of all its episodes.
+        """
 
     def on_checkpoint(self, run: RunView, path: Path) -> None:
-        """Called when a checkpoint, latest or best, has been written."""
+        """Called when a checkpoint, latest or best, has been written.
+
+        Args:
+            path: of the file.
+        """
 
     def on_trained(self, run: RunView) -> None:
         """Called when all workers have ended in order, before the last evaluation."""
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        """Called last, however the run has ended, with the content of summary.json. Nothing can be
-        logged any more: that is for `on_trained`."""
+        """Called last, however the run has ended. Nothing can be logged any more; `on_trained` is
+        the place for that.
+
+        Args:
+            summary: the content of summary.json.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint holds of this callback, as plain data and arrays.
@@ -219,13 +240,18 @@ class Callback:
         By default these are the fields with init=False.
         """
         return {
-            each.name: copy.deepcopy(getattr(self, each.name))
-            for each in fields(self)
-            if not each.init
+            field.name: copy.deepcopy(getattr(self, field.name))
+            for field in fields(self)
+            if not field.init
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the state of a checkpoint, in a resumed run."""
+        """Take up the state of a checkpoint, in a resumed run.
+
+        Args:
+            state: what `state_dict` returned when the checkpoint was written. Names that are no
+                longer a part of the state are ignored.
+        """
         for name, value in state.items():
             if name in self.state_dict():
                 setattr(self, name, value)

@@ -21,7 +21,7 @@ from a3c_exp.core.normalization import Stats, merge_stats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other
 # down by writing.
-GRADIENTS, STEPS, STATS_COPY, HEARTBEAT, EPISODES = range(5)
+_GRADIENTS, _STEPS, _STATS_COPY, _HEARTBEAT, _EPISODES = range(5)
 ROW_WIDTH = 8
 STARTED = 0
 
@@ -43,7 +43,7 @@ class WorkerCounters:
     arrays: views of the shared block, as `specs` describes them.
     steps_by_worker, gradients, episodes, heartbeats: int64 [workers + 1], a number of each worker:
         environment steps, gradients that were applied, finished episodes, the last `Heartbeat`. The
-        last place has steps from before a resumption, and applied gradients of workers that are no
+        last number has steps from before a resumption, and applied gradients of workers that are no
         more.
     rng_states: uint64 [workers that act, RNG_WORDS], see `pack_rng`; zeros if none was saved.
 
@@ -71,10 +71,10 @@ class WorkerCounters:
 
     def __init__(self, arrays: dict[str, Array]) -> None:
         self._rows = arrays["counters"]
-        self.steps_by_worker = self._rows[:, STEPS]
-        self.gradients: Array = self._rows[:, GRADIENTS]
-        self.episodes: Array = self._rows[:, EPISODES]
-        self.heartbeats = self._rows[:, HEARTBEAT]
+        self.steps_by_worker = self._rows[:, _STEPS]
+        self.gradients: Array = self._rows[:, _GRADIENTS]
+        self.episodes: Array = self._rows[:, _EPISODES]
+        self.heartbeats = self._rows[:, _HEARTBEAT]
         self._stats = arrays["stats"]
         self.rng_states: Array = arrays["rng_states"]
         self._clock = arrays["clock"]
@@ -93,15 +93,14 @@ class WorkerCounters:
         }
 
     # -- written by the worker of a row
-    # -------------------------------------------------------------------------------
 
     def count(self, worker: int, steps: int, stats: Stats | None = None) -> None:
         """Count a worker's environment steps, and merge what it measured of observations and
         returns."""
         if stats is not None:
-            active = self._rows[worker, STATS_COPY]
+            active = self._rows[worker, _STATS_COPY]
             self._stats[1 - active, worker] = merge_stats([stats, self._stats[active, worker]])
-            self._rows[worker, STATS_COPY] = 1 - active
+            self._rows[worker, _STATS_COPY] = 1 - active
         self.steps_by_worker[worker] += steps
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
@@ -115,7 +114,6 @@ class WorkerCounters:
             self._clock[STARTED] = time.monotonic_ns() - int(1e9 * seconds_ago)
 
     # -- read by everybody
-    # --------------------------------------------------------------------------------------------
 
     @property
     def multipliers(self) -> Multipliers:
@@ -139,17 +137,16 @@ class WorkerCounters:
         return (time.monotonic_ns() - started) / 1e9 if started else 0.0
 
     def stats(self) -> Stats:
-        """The statistics of all workers merged; of no length if nothing is normalized."""
+        """Merge the statistics of all workers. Of no length if nothing is normalized."""
         if not self._stats.size:
             return np.zeros(0)
         workers = np.arange(self._stats.shape[1])
-        return merge_stats(self._stats[self._rows[workers, STATS_COPY], workers])
+        return merge_stats(self._stats[self._rows[workers, _STATS_COPY], workers])
 
     # -- checkpoints
-    # ----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that a resumption needs."""
+        """Return copies of everything that a resumption needs."""
         return read_state(self, self.FIELDS)
 
     def restore(self, state: Mapping[str, Any], version: int) -> None:
@@ -160,19 +157,21 @@ class WorkerCounters:
         """
         self._rows[:] = 0
         applied = state["applied_gradients"]
-        known = min(len(self._rows), len(applied)) - 1  # workers that the state has a row for
-        self.gradients[:known] = applied[:known]
-        self.gradients[-1] = version - applied[:known].sum()
+        workers = min(len(self._rows), len(applied)) - 1  # those that the state has a row for
+        self.gradients[:workers] = applied[:workers]
+        self.gradients[-1] = version - applied[:workers].sum()
         self.steps_by_worker[-1] = state["steps"]
         self._multipliers[:] = state["multipliers"]
-        self.episodes[:known] = state["worker_episodes"][:known]
+        self.episodes[:workers] = state["worker_episodes"][:workers]
+
         if self._stats.size:
             self._stats[:] = 0
             # with this, one worker alone continues as if it had never stopped
             self._stats[0, 0] = state["stats"]
-        known = min(len(self.rng_states), len(state["rng_states"]))
+
+        actors = min(len(self.rng_states), len(state["rng_states"]))
         self.rng_states[:] = 0
-        self.rng_states[:known] = state["rng_states"][:known]
+        self.rng_states[:actors] = state["rng_states"][:actors]
 
     def take_observation_stats(self, row: Array) -> None:
         """Start from another run's observation statistics, if both runs have some."""
@@ -189,12 +188,13 @@ class WorkerCounters:
 
 
 def pack_rng(rng: np.random.Generator) -> NDArray[np.uint64]:
-    """The state of a PCG64 generator as uint64 [RNG_WORDS], for a row of the shared block or a
-    checkpoint."""
+    """Pack the state of a PCG64 generator into uint64 [RNG_WORDS], for a row of the shared block or
+    a checkpoint."""
     state = rng.bit_generator.state
-    words = [
-        state["state"][name] >> shift & _WORD for name in ("state", "inc") for shift in (64, 0)
-    ]
+    words = []
+    for name in ("state", "inc"):
+        number = state["state"][name]  # of 128 bits
+        words += [number >> 64, number & _WORD]
     return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
 
 

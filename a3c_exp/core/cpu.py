@@ -38,20 +38,21 @@ def one_thread() -> Iterator[None]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use, by its affinity and its container's quota. The
-    machine may have more.
+    """Return the number of cores that this process may use, by its affinity and its container's
+    quota. The machine may have more.
 
     A quota of 1.5 cores counts as 2.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     return max(1, math.ceil(min(cores, _quota())))
 
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Within: these environment variables are set, and programs that are started inherit them."""
+    """Set environment variables within this context. Programs that are started inherit them."""
     before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
@@ -63,16 +64,18 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def cores_of_a_run() -> int:
-    """Number of cores for the run in this process: the usable ones, or its share of them."""
-    runs = os.environ.get(RUNS_AT_ONCE, "1")
-    return max(1, usable_cores() // max(1, int(runs) if runs.isdecimal() else 1))
+    """Return the number of cores for the run in this process: the usable ones, or its share of
+    them."""
+    text = os.environ.get(RUNS_AT_ONCE, "1")
+    runs = int(text) if text.isdecimal() else 1
+    return max(1, usable_cores() // max(1, runs))
 
 
 def _quota() -> float:
-    """Cores that this process's container grants it. Inside a container the file CPU_MAX is the
-    container's own.
+    """Return how many cores this process's container grants it.
 
-    It has the microseconds of computing in each period.
+    Inside a container the file CPU_MAX is the container's own. It has the microseconds of computing
+    in each period.
     """
     with suppress(OSError, ValueError):  # there is no quota, or this is not Linux
         granted, period = CPU_MAX.read_text().split()

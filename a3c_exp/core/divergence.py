@@ -27,30 +27,33 @@ _HINT = (
 
 @np.errstate(all="ignore")
 def explain_divergence(network: ActorCritic, batch: BatchArrays) -> str:
-    """Two sentences: the first array that is not finite with its largest value, and what to do.
+    """Name the first array that is not finite with its largest value, and say what to do.
 
-    network: bound, with the refused gradient. batch: the one that the gradient is of.
+    network: bound, with the refused gradient.
+    batch: the one that the gradient is of.
     """
     for name, remedy in _REMEDIES.items():
         largest = _largest(_column(batch, name))
         if not largest < TOO_LARGE:  # NaN is not either
-            what = "too large to learn from" if math.isfinite(largest) else "not finite"
-            return f"The environment's {name} are {what} (largest {largest:.2g}). {remedy}"
-    slices = network.param_slices.items()
+            problem = "too large to learn from" if math.isfinite(largest) else "not finite"
+            return f"The environment's {name} are {problem} (largest {largest:.2g}). {remedy}"
+
+    groups = network.param_slices.items()
     arrays: dict[str, Vector] = {
-        f"parameters of {group}": network.vector[place] for group, place in slices
+        f"parameters of {group}": network.vector[part] for group, part in groups
     }
-    arrays |= {
-        name: _column(batch, name) for name in ("log_probs", "values", "advantages", "targets")
-    }
-    arrays |= {f"gradient of {group}": network.gradient[place] for group, place in slices}
+    for name in ("log_probs", "values", "advantages", "targets"):
+        arrays[name] = _column(batch, name)
+    for group, part in groups:
+        arrays[f"gradient of {group}"] = network.gradient[part]
+
     sizes = {name: _largest(array) for name, array in arrays.items()}
     name = next(
         (name for name, size in sizes.items() if not math.isfinite(size)),
         max(sizes, key=sizes.__getitem__),
     )
-    what = "Too large" if math.isfinite(sizes[name]) else "Not finite"
-    return f"{what}: {name} (largest {sizes[name]:.2g}). {_HINT}"
+    problem = "Too large" if math.isfinite(sizes[name]) else "Not finite"
+    return f"{problem}: {name} (largest {sizes[name]:.2g}). {_HINT}"
 
 
 def _column(batch: BatchArrays, name: str) -> Array:

@@ -24,15 +24,20 @@ class RunningEpisodes:
         self._ended_once = np.zeros(count, np.bool_)
 
     def finish(self, rewards: Floats, valid: Bools, over: Bools, steps: int) -> Episodes:
-        """The episodes that were over in these rows ([T, B]), in the order in which they ended."""
+        """Return the episodes that were over in these rows, in the order in which they ended.
+
+        rewards, valid, over: [T, B].
+        steps: of the run before these rows.
+        """
         if not over.any():
             self._returns += rewards.sum(0, np.float64)
             self._lengths += valid.sum(0)
             return Episodes()
+
         # Each environment's rows are cut into pieces after every end of an episode. The first piece
         # continues what was under way. The last is under way again, unless it ends an episode too.
-        # Each piece has a sum of its own: a
-        # reward that is NaN spoils the return of its own episode alone.
+        # Each piece has a sum of its own: a reward that is NaN spoils the return of its own episode
+        # alone.
         length = len(rewards)
         ends = over.T.ravel()
         begins = np.concatenate([[True], ends[:-1]])
@@ -41,10 +46,12 @@ class RunningEpisodes:
         tails = np.append(starts[1:], ends.size) - 1
         returns = np.add.reduceat(rewards.T.ravel(), starts, dtype=np.float64)
         lengths = np.add.reduceat(valid.T.ravel(), starts, dtype=np.int64)
+
         first = starts % length == 0
         last = tails % length == length - 1
         returns[first] += self._returns
         lengths[first] += self._lengths
+
         complete = ends[tails]
         self._returns = np.where(complete, 0.0, returns)[last]
         self._lengths = np.where(complete, 0, lengths)[last]
@@ -53,8 +60,12 @@ class RunningEpisodes:
         self._ended_once[envs] = True
         order = np.argsort(times, kind="stable")
         end_steps = (steps + (times[order] + 1) * self._count).astype(np.int64)
-        returns, lengths = returns[complete][order], lengths[complete][order]
-        return Episodes(returns, lengths, end_steps, int(self._ended_once.sum()))
+        return Episodes(
+            returns=returns[complete][order],
+            lengths=lengths[complete][order],
+            end_steps=end_steps,
+            envs_with_finished_episode=int(self._ended_once.sum()),
+        )
 
 
 class LeavingRules:
@@ -86,13 +97,10 @@ class LeavingRules:
         for value in episodes.returns.tolist():
             self._episodes += 1
             self._returns.append(value)
-            full = len(self._returns) == stop.window
-            if (
-                stop.worker_return is not None
-                and full
-                and sum(self._returns) / stop.window >= stop.worker_return
-            ):
-                return StopReason.WORKER_RETURN
+            if stop.worker_return is not None and len(self._returns) == stop.window:
+                mean_return = sum(self._returns) / stop.window
+                if mean_return >= stop.worker_return:
+                    return StopReason.WORKER_RETURN
             if self.has_all_episodes:
                 return StopReason.WORKER_EPISODES
         return None

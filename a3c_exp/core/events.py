@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +26,30 @@ SUCCESSES = ("is_success", "success")
 """Names of the flag whose mean is the SUCCESS_RATE, as in stable-baselines3."""
 
 
-COUNTS: dict[str, tuple[str, str | None]] = {
-    "rejected": ("rejected_updates", "train/rejected_updates"),
-    "restarts": ("restarts", "workers/restarts"),
-    "env_errors": ("env_errors", "workers/env_errors"),
-    "late_gradients": ("late_gradients", "workers/late_gradients"),
-    "cut_eval_episodes": ("cut_eval_episodes", None),
-}
-"""Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints:
-its name in summary.json, and that of its curve, if it has one.
+class CountNames(NamedTuple):
+    """The names of something that a run counts.
 
-rejected: gradients that were not finite, and so were not applied. restarts: workers that were
-replaced. env_errors: those of them whose environment went wrong. late_gradients: their synchronous
-round was over when they came.
+    summary: in summary.json.
+    curve: of its curve; None if it has none.
+    """
+
+    summary: str
+    curve: str | None = None
+
+
+COUNTS = {
+    "rejected": CountNames("rejected_updates", curve="train/rejected_updates"),
+    "restarts": CountNames("restarts", curve="workers/restarts"),
+    "env_errors": CountNames("env_errors", curve="workers/env_errors"),
+    "late_gradients": CountNames("late_gradients", curve="workers/late_gradients"),
+    "cut_eval_episodes": CountNames("cut_eval_episodes"),
+}
+"""Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints.
+
+rejected: gradients that were not finite, or too large, and so were not applied.
+restarts: workers that were replaced.
+env_errors: those of them whose environment went wrong.
+late_gradients: gradients whose synchronous round was over when they came.
 cut_eval_episodes: episodes of evaluations that `eval.max_steps` has cut.
 """
 
@@ -65,17 +77,17 @@ class Metric:
 
 @dataclass(slots=True)
 class Episodes:
-    """Finished episodes, in the order in which they ended.
+    """E finished episodes, in the order in which they ended.
 
     returns: float64 [E], the sums of the environment's own rewards, neither scaled nor clipped.
     lengths: int64 [E], in transitions.
-    end_steps: int64 [E], the run's environment steps (of all workers) at which each ended, as its
-        worker knew them.
+    end_steps: int64 [E], the run's environment steps (of all workers) at which each episode ended,
+        as its worker knew them.
     envs_with_finished_episode: how many of the worker's environments have ended an episode since
         the run began.
-    numbers: the environment's own by name, float64 [E] each, NaN where an episode has none; see
-        `info_keys` of `Environment`.
-    warnings: lines for the log about the environment's own numbers, see `InfoNumbers`.
+    numbers: the environment's own numbers by name, float64 [E] each, NaN where an episode has none;
+        see `info_keys` of `Environment`.
+    warnings: lines for the log about the environment's own numbers; see `InfoNumbers`.
     """
 
     returns: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
@@ -89,47 +101,53 @@ class Episodes:
         return len(self.returns)
 
     def merge(self, later: Episodes) -> Episodes:
-        """These episodes and later ones of the same worker."""
+        """Return these episodes followed by later ones of the same worker."""
         if not len(later):
             return self
         if not len(self):
             return later
         names = list(dict.fromkeys([*self.numbers, *later.numbers]))[:MOST_NAMES]
         return Episodes(
-            np.concatenate([self.returns, later.returns]),
-            np.concatenate([self.lengths, later.lengths]),
-            np.concatenate([self.end_steps, later.end_steps]),
-            later.envs_with_finished_episode,
-            {name: np.concatenate([self.column(name), later.column(name)]) for name in names},
-            self.warnings + later.warnings,
+            returns=np.concatenate([self.returns, later.returns]),
+            lengths=np.concatenate([self.lengths, later.lengths]),
+            end_steps=np.concatenate([self.end_steps, later.end_steps]),
+            envs_with_finished_episode=later.envs_with_finished_episode,
+            numbers={
+                name: np.concatenate([self.column(name), later.column(name)]) for name in names
+            },
+            warnings=self.warnings + later.warnings,
         )
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """The environment's own numbers of that name, float64 [E], NaN where an episode has
+        """Return the environment's own numbers of that name, float64 [E], NaN where an episode has
         none."""
-        found = self.numbers.get(name)
-        return np.full(len(self), math.nan) if found is None else found
+        numbers = self.numbers.get(name)
+        return np.full(len(self), math.nan) if numbers is None else numbers
 
     def last(self, count: int) -> Episodes:
-        """The last `count` episodes, in the order of the steps at which they ended."""
+        """Return the last `count` episodes, in the order of the steps at which they ended. Numbers
+        that none of them has are left out."""
         order = np.argsort(self.end_steps, kind="stable")[-count:]
         numbers = {name: column[order] for name, column in self.numbers.items()}
-        numbers = {name: column for name, column in numbers.items() if not np.isnan(column).all()}
-        returns, lengths, end_steps = (
-            self.returns[order],
-            self.lengths[order],
-            self.end_steps[order],
+        return Episodes(
+            returns=self.returns[order],
+            lengths=self.lengths[order],
+            end_steps=self.end_steps[order],
+            envs_with_finished_episode=self.envs_with_finished_episode,
+            numbers={
+                name: column for name, column in numbers.items() if not np.isnan(column).all()
+            },
         )
-        return Episodes(returns, lengths, end_steps, self.envs_with_finished_episode, numbers)
 
     def means(self) -> dict[str, float]:
-        """Means of the environment's own numbers over the episodes that have them, by the names of
-        their curves."""
+        """Return the means of the environment's own numbers over the episodes that have them, by
+        the names of their curves."""
         means: dict[str, float] = {}
         for name, column in self.numbers.items():
-            there = column[~np.isnan(column)]
-            if there.size:
-                means.setdefault(SUCCESS_RATE if name in SUCCESSES else name, float(there.mean()))
+            numbers = column[~np.isnan(column)]
+            if numbers.size:
+                curve = SUCCESS_RATE if name in SUCCESSES else name
+                means.setdefault(curve, float(numbers.mean()))
         return means
 
 
@@ -142,19 +160,26 @@ time.perf_counter, its seconds."""
 class Event:
     """Report of one worker on one or more updates.
 
+    worker: index of the worker; that of a trainer of GA3C comes after those of the agents.
     updates: optimizer steps that this worker made. In a synchronous round only the worker that
         closes it makes one.
     steps: environment transitions collected.
-    metrics: by name (policy_loss, value_loss, entropy, grad_norm, ...), one entry an update.
-    staleness: how many updates had which staleness: updates that landed between a pull and the push
-        based on it.
-    contributions: rollouts whose first gradient it has pushed; rollouts of a GA3C agent.
-    counts: what is counted besides, by the names in COUNTS; what has not happened is not in it.
-    replaced: whether it reports a worker that failed, and whose place another one takes.
-    warnings: lines for the log. left: the rule of `Stop` by which the worker leaves the run.
-    explanation: of a rejected gradient, a line for the log; of the first if there are several.
-    gradients, spans: for callbacks that ask for them. Numbers of a recent gradient before it was
-    clipped, float32 [N] by part of the network; where the first moments of the worker's time went.
+    metrics: sums and counts by name (policy_loss, value_loss, entropy, grad_norm, ...). An update
+        adds at most one value to each.
+    staleness: number of updates by staleness. The staleness of an update is the number of updates
+        between the pull that it is based on and its push.
+    episodes: episodes that have ended.
+    contributions: rollouts whose first gradient was pushed; of a GA3C agent, rollouts collected.
+    counts: whatever else is counted, by the names in COUNTS. What has not happened is not in it.
+    replaced: whether the event reports a worker that has failed and is replaced.
+    warnings: lines for the log.
+    left: the rule of `Stop` by which the worker leaves the run; None if it stays.
+    explanation: line for the log about a rejected gradient, the first if there are several; None if
+        there is none.
+    gradients: numbers of a recent gradient before it was clipped, float32 [N] by part of the
+        network; None unless a callback measures them.
+    spans: where the worker's time went, the first spans alone; empty unless a callback
+        measures them.
     """
 
     worker: int
@@ -183,10 +208,10 @@ class Event:
                 self._add(name, Metric(value + 0.0))  # without the sign of -0.0
 
     def _add(self, name: str, metric: Metric) -> None:
-        known = self.metrics.setdefault(name, metric)
-        if known is not metric:
-            known.sum += metric.sum
-            known.count += metric.count
+        total = self.metrics.setdefault(name, metric)
+        if total is not metric:
+            total.sum += metric.sum
+            total.count += metric.count
 
     def merge(self, later: Event) -> None:
         """Add a later event of the same worker, which loses its metrics to this one. Called at

@@ -18,7 +18,8 @@ PAUSE_SECONDS = 0.1
 LONGEST_TICK = 1.0
 """Most seconds that count between two looks at the heartbeats: the whole program may have been
 stopped in between."""
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
+"""The shortest time between two looks."""
 
 STARTING, MAKING, STEPPING, LEARNING, CLOSING, SERVING = range(6)
 INACTIVITY = (
@@ -87,7 +88,7 @@ class StallWatch:
         """
         now = self._clock()
         elapsed = now - self._looked_at
-        if self._seconds is None or elapsed < min(LOOK_SECONDS, self._seconds / 2):
+        if self._seconds is None or elapsed < min(CHECK_SECONDS, self._seconds / 2):
             return None
         self._looked_at = now
         before = self._idle

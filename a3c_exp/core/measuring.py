@@ -1,7 +1,7 @@
 """What only a worker knows, measured if a callback asks for it: see `Callback.measures`.
 
-A worker is built as ever. Then methods of its parts are replaced by ones that measure, so that a
-worker that measures nothing has no question about it in its loop.
+What is timed is a `with` where it happens. A worker that measures nothing has no stopwatch, and
+enters a context that does nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
-from typing import Any
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from a3c_exp.common.arrays import Floats
 from a3c_exp.core.events import Event, Span, YieldPoint
+from a3c_exp.networks import ActorCritic
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PARTS = ("environment", "acting", "returns", "gradient", "push", "waiting")
 """Where a worker's time goes. Waiting is what is left: for its turn, for a round, for predictors or
@@ -51,25 +56,11 @@ class Stopwatch:
         self._since = now
         return before
 
-    def time(self, owner: Any, method: str, part: str) -> None:
-        """Replace a method of an object by one that counts as a part, but for what counts as
-        another inside of it."""
-        inner: Callable[..., Any] = getattr(owner, method)
-
-        def timed(*arguments: Any) -> Any:
-            before = self.switch(part)
-            try:
-                return inner(*arguments)
-            finally:
-                self.switch(before)
-
-        setattr(owner, method, timed)
-
-    def outputs(self, learn: Callable[..., Iterator[Any]], *arguments: Any) -> Iterator[Any]:
-        """What a learner does: gradients, and pushes after their pauses. The time between its
-        outputs is of waiting."""
+    def learning(self, outputs: Iterator[Event | YieldPoint]) -> Iterator[Event | YieldPoint]:
+        """Pass on the outputs of `Learner.learn`, and time what is between them: gradients, and
+        pushes after their pauses. The pauses are spent waiting."""
         self.switch("gradient")
-        for output in learn(*arguments):
+        for output in outputs:
             self.switch("waiting")
             yield output
             self.switch("push" if output is YieldPoint.BEFORE_PUSH else "gradient")
@@ -84,46 +75,43 @@ class Stopwatch:
         self._spans = []
 
 
-def measure_actor(measures: Collection[str], actor: Any) -> Stopwatch | None:
-    """Let an `Actor` measure its time; None if that is not asked for."""
-    if "time" not in measures:
-        return None
-    watch = Stopwatch()
-    watch.time(actor, "collect", "acting")
-    watch.time(actor.env, "step", "environment")
-    return watch
+class _Timing(ContextDecorator):
+    """Times a block, or the calls of a function, as one part of a worker's time. A part inside of
+    it has its time alone."""
+
+    def __init__(self, watch: Stopwatch, part: str) -> None:
+        self._watch = watch
+        self._part = part
+
+    def __enter__(self) -> None:
+        self._before = self._watch.switch(self._part)
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.switch(self._before)
 
 
-def measure_learner(
-    measures: Collection[str], learner: Any, watch: Stopwatch | None = None
-) -> None:
-    """Let a `Learner` measure, and report it with its pushes. watch: that of its worker's actor."""
-    prepare = learner._prepare_push
-    if "time" in measures:
-        watch = Stopwatch() if watch is None else watch
-        watch.time(learner, "_copy_parameters", "push")
-        watch.time(learner, "_finish_rollout", "waiting")
-        learner.learn = partial(watch.outputs, learner.learn)
-        watch.time(learner, "_estimate", "returns")
+def stopwatch(measures: Collection[str]) -> Stopwatch | None:
+    """Return a new stopwatch if time is measured, else None."""
+    return Stopwatch() if "time" in measures else None
 
-    def prepare_push(snapshot: Any, event: Event, *arguments: Any) -> Any:
-        network = learner.network
-        if "gradients" in measures and learner._prepared % GRADIENTS_EVERY == 0:
-            parts = {name: network.gradient[part] for name, part in network.param_slices.items()}
-            some = {
-                name: part[:: math.ceil(len(part) / MOST_NUMBERS)]
-                for name, part in parts.items()
-                if len(part)
-            }
-            event.gradients = {
-                name: np.array(part.tolist(), np.float32) for name, part in some.items()
-            }
-        push = prepare(snapshot, event, *arguments)
-        if "gradients" in measures and "grad_norm" in event.metrics:  # not if it was refused
-            longest = learner.experiment.optimizer.max_grad_norm or math.inf
-            event.add({"clipped": float(event.metrics["grad_norm"].mean > longest)})
-        if watch is not None:
-            watch.report(event)
-        return push
 
-    learner._prepare_push = prepare_push
+def timing(watch: Stopwatch | None, part: str) -> AbstractContextManager[None]:
+    """Return a context for one place in the code, which is made once and entered many times. It
+    times a part, or does nothing without a stopwatch."""
+    return nullcontext() if watch is None else _Timing(watch, part)
+
+
+def timed(watch: Stopwatch | None, part: str, function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function whose calls are timed, or the function itself without a stopwatch."""
+    return function if watch is None else _Timing(watch, part)(function)
+
+
+def gradient_sample(network: ActorCritic) -> dict[str, Floats]:
+    """Return numbers of the network's gradient, float32 [N] by part, N at most MOST_NUMBERS."""
+    sample = {}
+    for name, part in network.param_slices.items():
+        gradient = network.gradient[part]
+        if len(gradient):
+            some = gradient[:: math.ceil(len(gradient) / MOST_NUMBERS)]
+            sample[name] = np.array(some.tolist(), np.float32)
+    return sample

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, Bools
 from a3c_exp.envs.batch import Normalization, RewardNormalization
 from a3c_exp.envs.parts import PartsBox
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.inputs import ImageLayout
 
@@ -47,11 +47,12 @@ and so are their scales.
 
 
 def stats_width(shape: tuple[int, ...], observations: bool, rewards: RewardNormalization) -> int:
-    """Length of a row for observations of this shape; 0 if neither observations nor rewards are
-    normalized."""
+    """Return the length of a row for observations of this shape; 0 if neither observations nor
+    rewards are normalized."""
     if not (observations or rewards):
         return 0
-    return 1 + 2 * (math.prod(shape) if observations else 0) + 3
+    size = math.prod(shape) if observations else 0
+    return 1 + 2 * size + 3
 
 
 def has_observations(stats: Stats) -> bool:
@@ -60,7 +61,7 @@ def has_observations(stats: Stats) -> bool:
 
 
 def measure_stats(observations: Array | None, returns: Array | None) -> Stats:
-    """Statistics of observations [N, ...] and returns [N]. N may be 0; None stands for what is not
+    """Measure observations [N, ...] and returns [N]. N may be 0; None stands for what is not
     normalized.
 
     All numbers are finite, as an `Actor` makes sure: one that is not would spoil the means for
@@ -69,20 +70,20 @@ def measure_stats(observations: Array | None, returns: Array | None) -> Stats:
     head = np.zeros(1)
     tail = np.zeros(3)
     if observations is not None:
-        # Not -1 for the width: it would be undefined for no observations.
-        head = _measured(observations.reshape(len(observations), math.prod(observations.shape[1:])))
+        size = math.prod(observations.shape[1:])  # -1 would be undefined for no observations
+        head = _measured(observations.reshape(len(observations), size))
     if returns is not None:
         tail = _measured(returns[:, None])
     return np.concatenate([head, tail])
 
 
 def merge_stats(rows: Sequence[Stats] | Array) -> Stats:
-    """The statistics of all rows, [N, width]."""
-    together = np.asarray(rows)
-    return np.concatenate([_joined(together[:, :-3]), _joined(together[:, -3:])])
+    """Merge the statistics of rows [N, width]."""
+    table = np.asarray(rows)
+    return np.concatenate([_joined(table[:, :-3]), _joined(table[:, -3:])])
 
 
-def are_pictures(space: Box) -> bool:
+def are_images(space: Box) -> bool:
     """Return whether observations of `space` are images of bytes."""
     return space.dtype == np.uint8 and ImageLayout.of(space.shape) is not None
 
@@ -97,24 +98,28 @@ def has_byte_vectors(space: Box) -> bool:
 def has_large_numbers(space: Box) -> bool:
     """Return whether some numbers of `space`, which the network takes as they are, go from 0 to 255
     or more: bytes, or images that are no bytes."""
-    return space.dtype == np.float32 and bool(((space.low == 0) & (space.high >= 255)).any())
+    is_large = (space.low == 0) & (space.high >= 255)
+    return space.dtype == np.float32 and bool(is_large.any())
 
 
-def require_pictures(space: Box, key: str, setting: object) -> None:
+def require_images(space: Box, key: str, setting: object) -> None:
     """Raise ConfigError for a setting that only images of bytes can have."""
-    allowed = (
-        f"true, 'shared' or false: observations {space.shape} of {space.dtype} "
-        "are no pictures of bytes"
-    )
+    if are_images(space):
+        return
     if isinstance(space, PartsBox):
-        allowed = "true or false: observations have several parts"
-    require(are_pictures(space), key, setting, allowed)
+        raise ConfigError(key, setting, "must be true or false: observations have several parts")
+    raise ConfigError(
+        key,
+        setting,
+        f"must be true, 'shared' or false: observations {space.shape} of {space.dtype} "
+        "are no images of bytes",
+    )
 
 
 @dataclass(frozen=True)
 class NormalizedObservations:
-    """The ways in which a run measures and normalizes its observations, from its setting and the
-    environment's space.
+    """How a run measures and normalizes its observations, from its setting and the environment's
+    space.
 
     measured: by running statistics, of the given shape: that of an observation, or () for all
         numbers together.
@@ -132,10 +137,12 @@ class NormalizedObservations:
 
     @classmethod
     def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
-        """Raises ConfigError for a fixed mean of what are no images of bytes.
+        """Return how observations of a space are normalized.
 
-        setting: with two numbers or false in the place of 'auto' and 'background': see
-        `config.builder.resolve`.
+        setting: has two numbers or false in place of 'auto' and 'background'; see
+            `config.builder.resolve`.
+
+        Raises ConfigError for a fixed mean of what are no images of bytes.
         """
         if setting is False:
             return cls(shape=space.shape)
@@ -144,44 +151,42 @@ class NormalizedObservations:
                 f"normalize_observations={setting!r}: config.builder.resolve has the numbers"
             )
         if isinstance(setting, tuple):
-            require_pictures(space, "env.normalize_observations", list(setting))
+            require_images(space, "env.normalize_observations", list(setting))
             return cls(by_network=True, fixed=setting)
         if isinstance(space, PartsBox):
             if setting == "shared":
-                require_pictures(space, "env.normalize_observations", setting)
+                require_images(space, "env.normalize_observations", setting)
             left = tuple(part.columns for part in space.parts if not part.is_measured)
             return cls(True, space.shape, left=left)
-        return cls(True, space.shape if setting is True else (), are_pictures(space))
+        return cls(True, space.shape if setting is True else (), are_images(space))
 
     def network_space(self, space: Box) -> Box:
-        """The space of observations as a network gets them, from that of the environment.
+        """Return the space of observations as a network gets them, from that of the environment.
 
         Normalized observations are floats without bounds.
         """
         if self.by_network or not self.measured:
             return space
-        return (
-            space.unbounded()
-            if isinstance(space, PartsBox)
-            else Box(-np.inf, np.inf, space.shape, np.float32)
-        )
+        if isinstance(space, PartsBox):
+            return space.unbounded()
+        return Box(-np.inf, np.inf, space.shape, np.float32)
 
     def prepare(self, network: ActorCritic) -> None:
         """Let a network that scales pixels take the fixed numbers; measured ones come later.
 
         Raises ConfigError if it cannot.
         """
-        if self.by_network:
-            setting = list(self.fixed) if self.fixed else True if self.shape else "shared"
-            allowed = (
-                "false or auto: the network takes pictures as they are (raw_images), "
-                "without `pixels`"
+        if self.by_network and not network.scales_pixels:
+            measured = True if self.shape else "shared"
+            raise ConfigError(
+                "env.normalize_observations",
+                list(self.fixed) if self.fixed else measured,
+                "must be false or auto: the network takes images as they are (raw_images), "
+                "without `pixels`",
             )
-            require(network.scales_pixels, "env.normalize_observations", setting, allowed)
         if self.fixed:
-            network.normalize_pixels(
-                np.array(self.fixed[0], np.float32), np.array(1 / self.fixed[1], np.float32)
-            )
+            mean, std = self.fixed
+            network.normalize_pixels(np.array(mean, np.float32), np.array(1 / std, np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +194,13 @@ class Normalizer:
     """Frozen scales of observations and rewards.
 
     mean, inverse_std: float32, shaped like an observation, or [] for all its numbers; None if
-        observations are not normalized. by_network: they are images, whose pixels the network
-        scales.
+        observations are not normalized.
+    by_network: they are images, whose pixels the network scales.
     is_measured: two observations or more have been measured.
     reward_scale: factor of rewards; None if they are not normalized, NaN before the second return
         was measured.
-    reward_mean: what is subtracted from them first; None if nothing is, and rewards in place of
-        returns are measured
-        if it is a number.
+    reward_mean: what is subtracted from them first, if rewards are measured in place of returns;
+        None if nothing is.
     """
 
     mean: NDArray[np.float32] | None
@@ -210,22 +214,24 @@ class Normalizer:
     def from_row(
         cls, row: Stats, form: NormalizedObservations, rewards: RewardNormalization
     ) -> Normalizer:
-        """The scales for the merged row of all workers. Before the second observation: mean 0,
-        scale 1."""
+        """Return the scales for the merged row of all workers. Before the second observation the
+        mean is 0 and the scale 1."""
         mean = inverse_std = None
         if form.measured:
             size = math.prod(form.shape)
-            centre, std = _mean_and_std(row[0], row[1 : 1 + size], row[1 + size : 1 + 2 * size])
+            means = row[1 : 1 + size]
+            squares = row[1 + size : 1 + 2 * size]
+            centre, std = _mean_and_std(row[0], means, squares)
             mean = centre.astype(np.float32).reshape(form.shape)
             inverse_std = (1 / std).astype(np.float32).reshape(form.shape)
             for columns in form.left:
                 mean[columns] = 0
                 inverse_std[columns] = 1
+
         scale = _reward_scale(row) if rewards else None
         reward_mean = float(row[-2]) if rewards == "centered" else None
-        return cls(
-            mean, inverse_std, scale, reward_mean, form.by_network, not form.measured or row[0] >= 2
-        )
+        is_measured = not form.measured or row[0] >= 2
+        return cls(mean, inverse_std, scale, reward_mean, form.by_network, is_measured)
 
     def observations(self, raw: Array) -> Array:
         """Scale observations [B, ...] to mean 0 and variance 1 over the run so far, float32,
@@ -240,21 +246,17 @@ class Normalizer:
 
     def scale_pixels(self, network: ActorCritic) -> None:
         """Let a network that scales pixels itself use this mean and deviation from now on."""
-        if (
-            self.by_network
-            and self.is_measured
-            and self.mean is not None
-            and self.inverse_std is not None
-        ):
+        if self.mean is None or self.inverse_std is None:
+            return
+        if self.by_network and self.is_measured:
             network.normalize_pixels(self.mean, self.inverse_std)
 
     def part_to_measure(self, raw: Array, valid: Bools) -> Array | None:
-        """The observations [N, ...] of a rollout [T, B, ...] that are measured: None if they are
-        not normalized.
+        """Return the observations [N, ...] of a rollout [T, B, ...] that are measured; None if they
+        are not normalized.
 
-        Those of images are of one step: there are many pixels, and images of a rollout are much
-        alike. It is the
-        middle one: a stack of frames begins an episode with black ones.
+        Images are measured at one step, since there are many pixels and images of a rollout are
+        much alike. It is the middle one: a stack of frames begins an episode with black ones.
         """
         if self.mean is None:
             return None
@@ -277,10 +279,15 @@ class Normalizer:
         scale = self.reward_scale
         mean = self.reward_mean
         if math.isnan(scale):
-            scale, mean = _reward_scale(measured), None if mean is None else measured[-2]
+            scale = _reward_scale(measured)
+            if mean is not None:
+                mean = measured[-2]
+
         if mean is not None:
             rewards = rewards - np.float32(mean)
-        return (rewards * np.float32(1.0 if math.isnan(scale) else scale)).clip(-CLIP, CLIP)
+        if math.isnan(scale):
+            scale = 1.0
+        return (rewards * np.float32(scale)).clip(-CLIP, CLIP)
 
 
 def _measured(rows: Array) -> NDArray[np.float64]:
@@ -293,7 +300,8 @@ def _measured(rows: Array) -> NDArray[np.float64]:
         return np.array([len(rows), mean, counts @ np.square(levels - mean)])
     numbers = rows.astype(np.float64)
     mean = numbers.sum(0) / max(len(numbers), 1)
-    return np.concatenate([[len(numbers)], mean, np.square(numbers - mean).sum(0)])
+    squares = np.square(numbers - mean).sum(0)
+    return np.concatenate([[len(numbers)], mean, squares])
 
 
 def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -309,15 +317,17 @@ def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
     if not count:  # nothing yet, or not measured at all
         return np.zeros(groups.shape[1])
     mean = (counts / count * means).sum(0)
-    return np.concatenate([[count], mean, (squares + counts * np.square(means - mean)).sum(0)])
+    squares = squares + counts * np.square(means - mean)
+    return np.concatenate([[count], mean, squares.sum(0)])
 
 
 def _reward_scale(row: Stats) -> float:
-    """1 / the standard deviation of the discounted returns in a row of `Stats`; NaN without two of
-    them."""
-    return (
-        math.nan if row[-3] < 2 else float(1 / _mean_and_std(row[-3], row[-2:-1], row[-1:])[1][0])
-    )
+    """Return 1 / the standard deviation of the discounted returns in a row of `Stats`; NaN without
+    two of them."""
+    if row[-3] < 2:
+        return math.nan
+    _, std = _mean_and_std(row[-3], row[-2:-1], row[-1:])
+    return float(1 / std[0])
 
 
 def _mean_and_std(

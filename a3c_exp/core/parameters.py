@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,12 +27,15 @@ from a3c_exp.core.counters import ROW_WIDTH, WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, stats_width
 from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.envs.batch import RewardNormalization
-from a3c_exp.optimizers import Optimizer, rates
+from a3c_exp.optimizers import Optimizer, functions_of, rates
 from a3c_exp.schedules import Schedule, progress_of
 
 Lock = AbstractContextManager[Any]
 
-VERSION, REFRESHES = range(2)
+UPDATES, REFRESHES = range(2)
+
+LARGE_ARRAYS = ("parameters", "optimizer_state")
+"""Names of the arrays of `SharedParameters` that are on a GPU if the store uses one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +128,26 @@ class StoreSpec(UpdateSettings):
         return block_size(self.arrays())
 
 
+class Update(NamedTuple):
+    """What became of a gradient that was applied.
+
+    staleness: updates between the pull that it is based on and its own.
+    rate: the learning rate of the update; the mean over the parameters [P] if parameter groups have
+        rates of their own.
+    """
+
+    staleness: int
+    rate: float
+
+
 class SharedParameters:
     """Parameters and optimizer state, stepped by any number of workers.
 
-    arrays: views of the shared block. lock: excludes other writers of a locked store; the system
-        must release it when its holder dies. counters: of the workers. Without a lock the version
-        is the sum of their applied gradients.
+    arrays: views of the shared block, as `StoreSpec.arrays` describes them.
+    counters: those of the workers. Without a lock the version is the sum of their applied
+        gradients.
+    lock: excludes other writers of a locked store. The system must release it when its holder
+        dies.
     """
 
     FIELDS: ClassVar[Fields[SharedParameters]] = {
@@ -146,7 +163,8 @@ class SharedParameters:
         self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None
     ) -> None:
         self.spec = spec
-        self._counters = counters
+        self.arrays = {name: arrays[name] for name in ("parameter_flags", *LARGE_ARRAYS)}
+        self.counters = counters
         self._flags = arrays["parameter_flags"]
         self._vectors: Array = arrays["parameters"]
         self._states: Array = arrays["optimizer_state"]
@@ -158,9 +176,9 @@ class SharedParameters:
     @property
     def version(self) -> int:
         """Number of updates that the parameters have had."""
-        return (
-            int(self._flags[VERSION]) if self._two_copies else int(self._counters.gradients.sum())
-        )
+        if self._two_copies:
+            return int(self._flags[UPDATES])
+        return int(self.counters.gradients.sum())
 
     @property
     def _active(self) -> int:
@@ -176,28 +194,32 @@ class SharedParameters:
 
     def step(
         self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0
-    ) -> int:
-        """Step with a worker's gradient [P], and return its staleness: updates since
-        `base_version`.
+    ) -> Update:
+        """Step with a worker's gradient [P].
 
-        steps: of the run at the pull, for the schedule. multiplier: of the learning rate.
+        base_version: of the parameters that the gradient is based on.
+        steps: of the run at the pull, for the schedule.
+        multiplier: of the learning rate.
         """
+        per_worker = self._per_worker
         with self.update_lock:
             version = self.version
-            per_worker = self._per_worker
             staleness = version - base_version
-            t = (int(self._counters.gradients[worker]) if per_worker else version) + 1
-            self._optimize(gradient, steps, multiplier, worker if per_worker else 0, t, staleness)
-            self._counters.gradients[worker] += 1
+            t = (int(self.counters.gradients[worker]) if per_worker else version) + 1
+            state_index = worker if per_worker else 0
+            rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
+            self.counters.gradients[worker] += 1
             if self._two_copies:
-                self._flags[VERSION] = version + 1
-        return staleness
+                self._flags[UPDATES] = version + 1
+        return Update(staleness, _mean_rate(rate))
 
-    def step_round(self, gradient: Floats, steps: int, multiplier: float) -> None:
-        """Step with a round's average [P]. The caller holds the lock."""
+    def step_round(self, gradient: Floats, steps: int, multiplier: float) -> float:
+        """Step with a round's average [P], and return the learning rate. The caller holds the
+        lock."""
         version = self.version
-        self._optimize(gradient, steps, multiplier, 0, version + 1)
-        self._flags[VERSION] = version + 1
+        rate = self._optimize(gradient, steps, multiplier, 0, version + 1)
+        self._flags[UPDATES] = version + 1
+        return _mean_rate(rate)
 
     def _optimize(
         self,
@@ -207,33 +229,40 @@ class SharedParameters:
         state_index: int,
         t: int,
         staleness: int = 0,
-    ) -> None:
-        """Make one optimizer step: in place, or from the active copy into the other one."""
-        spec, active, target = self.spec, 0, 0
+    ) -> float | Vector:
+        """Make one optimizer step, in place or from the active copy into the other one, and return
+        its learning rate."""
+        spec = self.spec
+        active = target = 0
         if self._two_copies:
             version = self.version
             active = version & 1
             target = (version + 1) & 1
             self._vectors[target] = self._vectors[active]
             self._states[target] = self._states[active]
+
         factor = spec.schedule(progress_of(steps, spec.total_steps)) * multiplier
         parameters = self._vectors[target]
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
         state = self._states[target, state_index]
         if spec.target_every is None:
             spec.optimizer.step(parameters, state, gradient, rate, t)
-            return
+            return rate
+
         # The online network alone. The target network is a copy of it, made anew after every
         # `target_every` steps.
         online = spec.param_slices["online"]
-        own_rate = rate if isinstance(rate, int | float) else rate[online]
-        spec.optimizer.step(parameters[online], state[:, online], gradient[online], own_rate, t)
-        refreshes = self._counters.steps // spec.target_every
+        if not isinstance(rate, int | float):
+            rate = rate[online]
+        spec.optimizer.step(parameters[online], state[:, online], gradient[online], rate, t)
+
+        refreshes = self.counters.steps // spec.target_every
         if refreshes > self._flags[REFRESHES + active]:  # each copy has its own number
             parameters[spec.param_slices["target"]] = parameters[online]
             self._flags[REFRESHES + target] = refreshes
         elif self._two_copies:
             self._flags[REFRESHES + target] = self._flags[REFRESHES + active]
+        return rate
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P] and the optimizer's initial state, in both copies."""
@@ -241,25 +270,35 @@ class SharedParameters:
         self._states[:] = self.spec.optimizer.initial_state(self.spec.size)
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that a resumption needs. Whole if no update was made meanwhile."""
+        """Return copies of everything that a resumption needs. Whole if no update was made
+        meanwhile."""
         return read_state(self, self.FIELDS)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set everything as `state` had it. A worker without a row in `state` starts with the
-        initial optimizer
-        state, and its own gradients are counted for the bias correction. Rows of workers that are
-        no more are left out.
+        initial optimizer state, and its own gradients are counted for the bias correction. Rows of
+        workers that are no more are left out.
 
         Raises ValueError if the state is of another network or optimizer.
         """
         optimizer_state = state["optimizer_state"]
         expected = self._vectors.shape[1:], self._states.shape[2:]
         if (state["parameters"].shape, optimizer_state.shape[1:]) != expected:
-            found = f"{state['parameters'].shape}, {optimizer_state.shape[1:]}"
-            raise ValueError(f"parameters and optimizer state of shapes {found} for {expected}")
+            raise ValueError(
+                f"parameters and optimizer state of shapes {state['parameters'].shape}, "
+                f"{optimizer_state.shape[1:]} for {expected}"
+            )
+
         self.initialize(state["parameters"])
-        kept = min(self._states.shape[1], len(optimizer_state))
-        self._states[:, :kept] = optimizer_state[:kept]
-        self._flags[VERSION] = state["version"]
+        workers = min(self._states.shape[1], len(optimizer_state))
+        self._states[:, :workers] = optimizer_state[:workers]
+        self._flags[UPDATES] = state["version"]
         if self.spec.target_every is not None:
             self._flags[REFRESHES:] = state["steps"] // self.spec.target_every
+
+
+def _mean_rate(rate: float | Vector) -> float:
+    if isinstance(rate, int | float):
+        return rate
+    xp = functions_of(rate)
+    return float(xp.mean(rate, dtype=xp.float64))

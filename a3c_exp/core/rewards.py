@@ -13,8 +13,8 @@ from a3c_exp.schedules import value
 def shaped_rewards(
     settings: Environment, rewards: Floats, terminated: Bools, valid: Bools, progress: float
 ) -> Floats:
-    """The rewards [T, B] of the environments as training sees them; the array itself if nothing
-    changes them.
+    """Return the rewards [T, B] of the environments as training sees them; the array itself if
+    nothing changes them.
 
     They are clip(scale * r), with r + terminal for r in a step that ends an episode by death.
     """
@@ -22,22 +22,22 @@ def shaped_rewards(
         rewards = np.where(
             terminated & valid, rewards + np.float32(settings.terminal_reward), rewards
         )
-    scaled: Floats = (
-        rewards if settings.reward_scale == 1 else np.float32(settings.reward_scale) * rewards
-    )
-    if settings.reward_clip is None:
-        return scaled
-    clip = value(settings.reward_clip, progress)
-    return scaled.clip(-clip, clip)
+    if settings.reward_scale != 1:
+        rewards = np.float32(settings.reward_scale) * rewards
+    if settings.reward_clip is not None:
+        clip = value(settings.reward_clip, progress)
+        rewards = rewards.clip(-clip, clip)
+    return rewards
 
 
 def discounted_sums(
     sums: NDArray[np.float64], rewards: Floats, ended: Bools, gamma: float
 ) -> NDArray[np.float64]:
-    """The running discounted sum of each environment's rewards after each row, float64 [T, B].
+    """Compute the running discounted sum of each environment's rewards after each row, float64
+    [T, B].
 
-    sums: [B], those so far, which go on from one rollout to the next. ended: rows after which one
-    starts again.
+    sums: float64 [B], the sums so far. They go on from one rollout to the next.
+    ended: bool [T, B], rows after which a sum starts again.
     """
     out = np.empty(rewards.shape)
     for t in range(len(rewards)):

@@ -14,6 +14,7 @@ from a3c_exp.core.acting import ActingPolicy, Choice
 from a3c_exp.core.episodes import RunningEpisodes
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.heartbeat import STEPPING, Heartbeat
+from a3c_exp.core.measuring import Stopwatch, timed
 from a3c_exp.core.normalization import Normalizer, Stats, measure_stats, merge_stats
 from a3c_exp.core.rewards import discounted_sums, shaped_rewards
 from a3c_exp.core.store import Snapshot
@@ -25,17 +26,19 @@ from a3c_exp.returns import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout(Trajectory):
-    """T steps of B environments: a trajectory, as estimators of returns see it, and what else a
-    learner needs. Arrays start with [T, B].
+    """T steps of B environments: a `Trajectory`, as estimators of returns see it, and what else a
+    learner needs.
 
-    observations: as the network gets them, normalized with the statistics of the pull; images of
-        bytes as they are.
-    actions: as the distribution samples them, before `to_env`.
-    valid: bool; False if the row is no transition: a vector environment spent the step on a reset.
+    log_probs: float32 [T, B], log-probabilities of the actions under the policy that acted.
+    observations: [T, B, ...], as the network gets them: normalized with the statistics of the pull;
+        images of bytes as they are.
+    actions: [T, B, ...], as the distribution samples them, before `to_env`.
+    valid: bool [T, B]; False if the row is no transition, since a vector environment spent the step
+        on a reset.
     version: of the parameters that acted; int64 [T, B] where it may change inside a rollout.
-    state: the recurrent state at t = 0, float32 [B, S]; None for a network without one.
-    episodes: those that ended in it.
-    transitions: how many rows are transitions.
+    state: recurrent state at t = 0, float32 [B, S]; None for a network without one.
+    episodes: those that ended in the rollout.
+    transitions: number of rows that are transitions.
     stats: statistics of the raw observations and returns, for the shared ones; None if nothing is
         normalized.
     """
@@ -108,14 +111,14 @@ def _side_by_side(parts: Sequence[Array], length: int) -> Array:
     """Concatenate arrays [T, B, ...] of any T along their second axis, filled up to `length`: flags
     with False, numbers with those of the last row, since a loss and its gradient need not be finite
     for others."""
-    out = np.empty(
-        (length, sum(part.shape[1] for part in parts), *parts[0].shape[2:]), parts[0].dtype
-    )
-    end = 0
+    width = sum(part.shape[1] for part in parts)
+    out = np.empty((length, width, *parts[0].shape[2:]), parts[0].dtype)
+    start = 0
     for part in parts:
-        start, end = end, end + part.shape[1]
+        end = start + part.shape[1]
         out[: len(part), start:end] = part
         out[len(part) :, start:end] = False if part.dtype == bool else part[-1]
+        start = end
     return out
 
 
@@ -133,6 +136,7 @@ class Actor:
         algorithm S3).
     gamma: discount per step, of the returns by which rewards are normalized.
     heartbeat: beats with each step.
+    watch: times the environments' steps; None if time is not measured.
 
     Raises EnvError where an environment goes wrong.
     """
@@ -143,6 +147,7 @@ class Actor:
     rollout_length: int | Literal["episode"]
     gamma: float
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    watch: Stopwatch | None = None
 
     def __post_init__(self) -> None:
         self._single = self.env.count == 1
@@ -173,7 +178,7 @@ class Actor:
         truncated = _stack([step.truncated for step in steps])
         valid = _stack([step.valid for step in steps])
         self._require_finite(raw, rewards)
-        # of a user's own batch
+        # A batch of a user's own may have numbers.
         if {terminated.dtype, truncated.dtype, valid.dtype} != {np.dtype(bool)}:
             raise EnvError(
                 f"{type(self.env).__name__} returned a Step whose terminated, truncated, "
@@ -222,7 +227,7 @@ class Actor:
         cheaper than to copy each.
         """
         length = None if self.rollout_length == "episode" else self.rollout_length
-        env = self.env
+        step_envs = timed(self.watch, "environment", self.env.step)
         policy = self.policy
         observations = self._observations
         state = self._state
@@ -232,7 +237,7 @@ class Actor:
         self.heartbeat.begin(STEPPING)
         while len(steps) != length:
             choice = policy.choose(observations, state)
-            step = env.step(policy.to_env(choice.actions))
+            step = step_envs(policy.to_env(choice.actions))
             beat()
 
             choices.append(choice)
@@ -248,13 +253,15 @@ class Actor:
         return choices, steps
 
     def _ends_with_episode(self, steps: Sequence[Step]) -> bool:
-        """Whether a rollout of one environment has ended with its episode."""
-        return self._single and bool(steps[-1].terminated[0] or steps[-1].truncated[0])
+        """Return whether a rollout of one environment has ended with its episode."""
+        last = steps[-1]
+        return self._single and bool(last.terminated[0] or last.truncated[0])
 
     def _finish_episodes(
         self, steps: Sequence[Step], rewards: Floats, valid: Bools, ended: Bools, run_steps: int
     ) -> Episodes:
-        """The reported episodes that have ended in a rollout. Of several lives they are one."""
+        """Return the reported episodes that have ended in a rollout. Several lives are one
+        episode."""
         lives_lost = [step.life_lost for step in steps if step.life_lost is not None]
         over = ended & ~_stack(lives_lost) if lives_lost else ended
         episodes = self._episodes.finish(rewards, valid, over, run_steps)
@@ -268,11 +275,11 @@ class Actor:
 
     def _add_numbers(self, episodes: Episodes, steps: Sequence[Step], over: Bools) -> None:
         """Give episodes the environment's own numbers. over: bool [T, B], an episode ended."""
-        # Step by step, which is the order of `episodes`.
-        infos = [
-            (steps[time].final_info or {}).get(env, {}) for time, env in np.argwhere(over).tolist()
-        ]
-        episodes.numbers = number_columns([self._info_numbers.of(info) for info in infos])
+        numbers = []
+        for time, env in np.argwhere(over).tolist():  # step by step, the order of `episodes`
+            infos = steps[time].final_info or {}
+            numbers.append(self._info_numbers.of(infos.get(env, {})))
+        episodes.numbers = number_columns(numbers)
         episodes.warnings = self._info_numbers.warnings()
 
     def _require_finite(self, observations: Array, rewards: Floats | None = None) -> None:
@@ -294,8 +301,8 @@ class Actor:
         choices: Sequence[Choice],
         steps: Sequence[Step],
     ) -> Floats:
-        """V(s_{t+1}) [T, B], with one call of the network for all states that no step of the
-        rollout has valued.
+        """Compute V(s_{t+1}) [T, B], with one call of the network for all states that no step of
+        the rollout has valued.
 
         values_after: of the observations after the last row, if the policy has valued them.
         A final observation is valued with the recurrent state after its step, before ended episodes
@@ -310,14 +317,18 @@ class Actor:
         # Environments whose time limit has ended an episode, with the step.
         times, envs = np.nonzero(truncated & ~terminated)
         if needs_last or len(times):
-            cut = list(zip(times.tolist(), envs.tolist(), strict=True))
-            observations = [steps[t].final_obs[env : env + 1] for t, env in cut]
-            states = [
-                state[env : env + 1] for t, env in cut if (state := choices[t].state) is not None
-            ]
+            observations = []
+            states = []
             if needs_last:
-                observations.insert(0, self._observations)
-                states = states if self._state is None else [self._state, *states]
+                observations.append(self._observations)
+                if self._state is not None:
+                    states.append(self._state)
+            for time, env in zip(times.tolist(), envs.tolist(), strict=True):
+                observations.append(steps[time].final_obs[env : env + 1])
+                state = choices[time].state
+                if state is not None:
+                    states.append(state[env : env + 1])
+
             raw = np.concatenate(observations)
             self._require_finite(raw)
             valued = self.policy.values(raw, np.concatenate(states) if states else None)
@@ -331,15 +342,14 @@ class Actor:
     def _measure(
         self, normalizer: Normalizer, raw: Array, rewards: Floats, ended: Bools, valid: Bools
     ) -> Stats:
-        """Statistics of what is normalized, over the rows that are transitions."""
+        """Measure what is normalized, over the rows that are transitions."""
         observations = normalizer.part_to_measure(raw, valid)
         if normalizer.reward_scale is None:
             return measure_stats(observations, None)
         if normalizer.reward_mean is not None:
             return measure_stats(observations, rewards[valid])
-        return measure_stats(
-            observations, discounted_sums(self._discounted, rewards, ended, self.gamma)[valid]
-        )
+        returns = discounted_sums(self._discounted, rewards, ended, self.gamma)
+        return measure_stats(observations, returns[valid])
 
 
 def _stack(rows: Sequence[Array]) -> Array:

@@ -35,9 +35,10 @@ class SynchronousRounds:
     """The workers that have submitted a gradient to the current round, or finished with their
     rollout.
 
-    arrays: views of the shared block, as `specs` describes them. lock: the store's, which `submit`
-    needs too: who sees a worker's round must also see its gradient. quorum: gradients that close a
-    round.
+    arrays: views of the shared block, as `specs` describes them.
+    lock: the store's, which `submit` needs too: who sees a worker's round must also see its
+        gradient.
+    quorum: number of gradients that close a round.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class SynchronousRounds:
 
     @staticmethod
     def specs(workers: int, size: int) -> ArraySpecs:
-        """Shapes and types of the arrays. size: of the parameter vector."""
+        """Return shapes and types of the arrays. size: of the parameter vector."""
         return {
             "round_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             "rounds": ((workers, ROW_WIDTH), np.dtype(np.int64)),
@@ -105,8 +106,8 @@ class SynchronousRounds:
         return bool(ready.sum() >= self._quorum or (ready | ~takes_part).all())
 
     def _average(self) -> Floats | None:
-        """The round's gradients averaged by their weights, float32 [P]; None if the round has
-        none."""
+        """Return the round's gradients averaged by their weights, float32 [P]; None if the round
+        has none."""
         # others wait for a later round
         members = self._rows[:, ROUND] == self._flags[COMPLETED] + 1
         weights = self._rows[:, WEIGHT] * members

@@ -33,7 +33,7 @@ class Role(IntEnum):
 def sequence(
     seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0
 ) -> np.random.SeedSequence:
-    """The seed sequence of a role, for one environment of one worker, after `resumed`
+    """Return the seed sequence of a role, for one environment of one worker, after `resumed`
     resumptions."""
     return np.random.SeedSequence(seed, spawn_key=(int(role), worker, env, resumed))
 
@@ -41,19 +41,20 @@ def sequence(
 def generator(
     seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0
 ) -> np.random.Generator:
-    """The generator of a role. No two roles, workers, environments or sessions share numbers."""
+    """Return the generator of a role. No two roles, workers, environments or sessions share
+    numbers."""
     return np.random.Generator(np.random.PCG64(sequence(seed, role, worker, env, resumed)))
 
 
 def integer(seed: int, role: Role, worker: int = 0, env: int = 0, resumed: int = 0) -> int:
-    """One seed in [0, 2^31), for libraries that take an int."""
+    """Return a seed in [0, 2^31), for libraries that take an int."""
     return int(sequence(seed, role, worker, env, resumed).generate_state(1)[0] >> 1)
 
 
 def environment_seeds(
     seed: int, role: Role, worker: int, count: int, resumed: int = 0
 ) -> list[int]:
-    """A seed for the first reset of each of a worker's `count` environments."""
+    """Return a seed for the first reset of each of a worker's `count` environments."""
     return [integer(seed, role, worker, env, resumed) for env in range(count)]
 
 
@@ -72,10 +73,11 @@ def seed_globals(seed: int, worker: int, resumed: int = 0) -> None:
 @contextmanager
 def globals_kept() -> Iterator[None]:
     """Give the global generators of Python, numpy and torch the state back that they had before."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002

@@ -8,9 +8,8 @@ protocol `Store`, which backends implement for parameters that live elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,11 +28,11 @@ STOP = 0
 class Snapshot(NamedTuple):
     """The information that a pull brings besides the parameters.
 
-    version: number of updates that the parameters have had. steps: environment steps of the run so
-        far.
+    version: number of updates that the parameters have had.
+    steps: environment steps of the run so far.
     normalizer: the frozen observation and reward statistics; None if nothing is normalized.
     rounds: number of synchronous rounds that are over. A gradient belongs to the one after these.
-    multipliers: of the gradients that are based on this pull.
+    multipliers: factors for the gradients that are based on this pull.
     """
 
     version: int
@@ -49,8 +48,8 @@ class Push:
 
     gradient: float32 [P], clipped; None if it was not finite or of no transition. Then only
         counters move.
-    snapshot: the pull that the gradient is based on. event: completed by the store, with what
-        became of the gradient.
+    snapshot: the pull that the gradient is based on.
+    event: reports the push. The store completes it with what became of the gradient.
     weight: of the gradient in the average of a synchronous round; not used if there is no gradient.
     stats: measured in the rollouts of the gradient; None if nothing is normalized.
     rng: the worker's generator, whose state is saved with the push.
@@ -64,9 +63,16 @@ class Push:
     rng: np.random.Generator
 
 
-def at_once() -> bool:
-    """What tells of a push that is done already."""
-    return True
+class Ticket:
+    """What a worker holds after a push, or after the end of a rollout, until it may go on. This one
+    is of work that is done already."""
+
+    def done(self) -> bool:
+        """Return, without blocking, whether nothing that the worker waits for is open."""
+        return True
+
+
+DONE = Ticket()
 
 
 class Store(Protocol):
@@ -87,22 +93,21 @@ class Store(Protocol):
         """
 
     def heartbeat(self, worker: int) -> Heartbeat:
-        """The worker's sign of life."""
+        """Return the worker's sign of life."""
 
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a vector [P]."""
 
-    def push(self, worker: int, push: Push) -> Callable[[], bool]:
+    def push(self, worker: int, push: Push) -> Ticket:
         """Hand over a gradient, without waiting for those of other workers.
 
-        Returns what tells, without blocking, whether the push is done: nothing that the worker
-        waits for is open. It is called until it says so. Then the event is complete.
+        The worker asks the ticket until it is done. Then the event is complete.
         """
 
-    def finish_rollout(self, worker: int) -> Callable[[], bool]:
+    def finish_rollout(self, worker: int) -> Ticket:
         """Say that no more gradients of the rollout will come: rounds go on without this worker.
 
-        Returns what tells, as that of `push`, whether it may pull again.
+        Once the ticket is done, the worker may pull again.
         """
 
     def leave(self, worker: int) -> None:
@@ -112,17 +117,20 @@ class Store(Protocol):
 class SharedStore:
     """Parameters, rounds and counters in one block of memory that several workers may map.
 
+    spec: what the block holds.
     block: a writable buffer of `spec.nbytes()` bytes, zeroed when it is new; None for memory of
         this process.
-    lock: see `SharedParameters`.
+    lock: see `SharedParameters`; None for a lock between the threads of this process.
     """
 
     def __init__(self, spec: StoreSpec, block: Any = None, lock: Lock | None = None) -> None:
         self.spec = spec
         self._block = block
         arrays = arrays_in(bytearray(spec.nbytes()) if block is None else block, spec.arrays())
+
         self.counters = WorkerCounters(arrays)
         self.parameters = SharedParameters(spec, arrays, self.counters, lock)
+
         lock = self.parameters.lock
         self.rounds = (
             SynchronousRounds(arrays, lock, spec.closed_by or spec.workers)
@@ -136,7 +144,6 @@ class SharedStore:
         return SharedStore, (self.spec, self._block, self.parameters.lock)
 
     # -- the worker's side
-    # --------------------------------------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
@@ -173,26 +180,27 @@ class SharedStore:
         elsewhere."""
         return Snapshot(self.parameters.version, self.counters.steps, self.normalizer())
 
-    def push(self, worker: int, push: Push) -> Callable[[], bool]:
+    def push(self, worker: int, push: Push) -> Ticket:
         """Step the parameters, or submit to the synchronous round after those that were over at the
         pull."""
         self.counters.count(worker, push.event.steps, push.stats)
         self.counters.episodes[worker] += len(push.event.episodes)
-        done: Callable[[], bool] = at_once
+        ticket = DONE
         if self.rounds is not None:
-            done = self._submit(self.rounds, worker, push)
-            done = at_once if done() else done  # whoever completes a round makes its step
+            ticket = self._submit(self.rounds, worker, push)
+            ticket.done()  # whoever completes a round makes its step
         elif push.gradient is not None:
             version, steps, _, _, multipliers = push.snapshot
-            staleness = self.parameters.step(
+            staleness, rate = self.parameters.step(
                 worker, push.gradient, version, steps, multipliers.learning_rate
             )
             push.event.updates += 1
             push.event.staleness[staleness] += 1
+            push.event.add({"learning_rate": rate})
         self.counters.save_rng_state(worker, push.rng)
-        return done
+        return ticket
 
-    def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Callable[[], bool]:
+    def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Ticket:
         """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and
         nobody waits.
 
@@ -203,41 +211,23 @@ class SharedStore:
             if push.snapshot.rounds < rounds.completed:
                 if push.gradient is not None:
                     push.event.counts["late_gradients"] += 1
-                return at_once
+                return DONE
             if push.gradient is None and self.spec.closed_by is not None:
-                return at_once
+                return DONE
             rounds.submit(worker, push.gradient, push.weight, push.snapshot.rounds + 1)
-        return partial(self._close_rounds, rounds, worker, push)
+        return _RoundTicket(self, rounds, worker, push)
 
-    def _close_rounds(self, rounds: SynchronousRounds, worker: int, push: Push) -> bool:
-        """Make the steps of complete rounds, and return whether the worker's own round is over."""
-
-        def step(gradient: Floats) -> None:
-            self.parameters.step_round(
-                gradient, push.snapshot.steps, push.snapshot.multipliers.learning_rate
-            )
-            push.event.updates += 1
-
-        if rounds.round_in_progress(worker, step):
-            return False
-        if push.gradient is not None:
-            self.counters.gradients[worker] += 1
-            push.event.staleness[0] += 1
-        return True
-
-    def finish_rollout(self, worker: int) -> Callable[[], bool]:
-        rounds = self.rounds
-        if rounds is None:
-            return at_once
-        rounds.finish_rollout(worker)
-        return lambda: not rounds.turn_in_progress(worker)
+    def finish_rollout(self, worker: int) -> Ticket:
+        if self.rounds is None:
+            return DONE
+        self.rounds.finish_rollout(worker)
+        return _TurnTicket(self.rounds, worker)
 
     def leave(self, worker: int) -> None:
         if self.rounds is not None:
             self.rounds.leave(worker)
 
     # -- everybody's
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
@@ -250,20 +240,17 @@ class SharedStore:
         return self.counters.steps
 
     def normalizer(self) -> Normalizer | None:
-        """The statistics of all workers as they are now; None if nothing is normalized."""
+        """Return the statistics of all workers as they are now; None if nothing is normalized."""
         stats = self.counters.stats()
-        return (
-            Normalizer.from_row(stats, self.spec.observations, self.spec.normalize_rewards)
-            if len(stats)
-            else None
-        )
+        if not len(stats):
+            return None
+        return Normalizer.from_row(stats, self.spec.observations, self.spec.normalize_rewards)
 
     def stop(self) -> None:
         """Ask every worker to end before its next rollout."""
         self._flags[STOP] = 1
 
     # -- the trainer's side
-    # -------------------------------------------------------------------------------------------
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P], the optimizer's initial state, and multipliers of 1."""
@@ -278,10 +265,12 @@ class SharedStore:
 
         Raises ValueError for a number that is not finite, and for a learning rate's below 0.
         """
-        given = {"learning_rate": learning_rate, "entropy": entropy}
-        multipliers = self.counters.multipliers._replace(
-            **{name: x for name, x in given.items() if x is not None}
-        )
+        multipliers = self.counters.multipliers
+        if learning_rate is not None:
+            multipliers = multipliers._replace(learning_rate=learning_rate)
+        if entropy is not None:
+            multipliers = multipliers._replace(entropy=entropy)
+
         if not (0 <= multipliers.learning_rate < math.inf and math.isfinite(multipliers.entropy)):
             raise ValueError(
                 f"multipliers must be finite, and the learning rate's >= 0: {multipliers}"
@@ -289,7 +278,7 @@ class SharedStore:
         self.counters.multipliers = multipliers
 
     def state(self) -> dict[str, Any]:
-        """Copies of everything that a resumption needs, as plain numbers and arrays.
+        """Return copies of everything that a resumption needs, as plain numbers and arrays.
 
         This never takes the lock: a worker may be stopped while it holds it. An update is prepared
         in the second copy, so what was copied while the version stayed the same is whole. Otherwise
@@ -319,3 +308,45 @@ class SharedStore:
         """
         self.parameters.initialize(state["parameters"])
         self.counters.take_observation_stats(state["stats"])
+
+
+@dataclass(slots=True, eq=False)
+class _RoundTicket(Ticket):
+    """The ticket of a push that takes part in a synchronous round."""
+
+    store: SharedStore
+    rounds: SynchronousRounds
+    worker: int
+    push: Push
+    is_over: bool = False
+
+    def done(self) -> bool:
+        """Make the steps of complete rounds, and return whether the round of the push is over."""
+        if self.is_over:
+            return True
+        if self.rounds.round_in_progress(self.worker, self._step):
+            return False
+        self.is_over = True
+        if self.push.gradient is not None:
+            self.store.counters.gradients[self.worker] += 1
+            self.push.event.staleness[0] += 1
+        return True
+
+    def _step(self, gradient: Floats) -> None:
+        snapshot = self.push.snapshot
+        rate = self.store.parameters.step_round(
+            gradient, snapshot.steps, snapshot.multipliers.learning_rate
+        )
+        self.push.event.updates += 1
+        self.push.event.add({"learning_rate": rate})
+
+
+@dataclass(slots=True, eq=False)
+class _TurnTicket(Ticket):
+    """The ticket of a rollout that has ended before those of other workers."""
+
+    rounds: SynchronousRounds
+    worker: int
+
+    def done(self) -> bool:
+        return not self.rounds.turn_in_progress(self.worker)

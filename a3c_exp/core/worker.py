@@ -18,10 +18,17 @@ from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Experiment, RunContext
 from a3c_exp.core.heartbeat import CLOSING, LEARNING, MAKING, Heartbeat
-from a3c_exp.core.measuring import measure_actor, measure_learner
+from a3c_exp.core.measuring import (
+    GRADIENTS_EVERY,
+    Stopwatch,
+    gradient_sample,
+    stopwatch,
+    timed,
+    timing,
+)
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, Rollout
-from a3c_exp.core.store import Push, Snapshot, Store
+from a3c_exp.core.store import Push, Snapshot, Store, Ticket
 from a3c_exp.ending import StopReason
 from a3c_exp.engine.arrays import (
     BatchArrays,
@@ -59,16 +66,20 @@ class Worker:
         self._experiment = experiment
         self._index = index
         self._store = store
-        heartbeat = self._heartbeat = store.heartbeat(index)
-        self._actor = make_actor(context, index, self._build_network, heartbeat)
-        rng = self._actor.policy.rng
+        self._heartbeat = store.heartbeat(index)
+        watch = stopwatch(context.measures)
+        self._actor = make_actor(context, index, self._build_network, self._heartbeat, watch)
         self._learner = Learner(
-            experiment, self._network, index, store, rng, f"worker {index}", heartbeat
+            experiment,
+            self._network,
+            index,
+            store,
+            self._actor.policy.rng,
+            f"worker {index}",
+            self._heartbeat,
+            watch,
+            samples_gradients="gradients" in context.measures,
         )
-        if context.measures:
-            measure_learner(
-                context.measures, self._learner, measure_actor(context.measures, self._actor)
-            )
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Pull, collect, gradient, push, until the run has its `total_steps`, the store has been
@@ -78,11 +89,12 @@ class Worker:
         if too many rollouts in a row had no finite gradient.
         """
         store = self._store
-        actor = self._actor
         learner = self._learner
+        collect = timed(learner.watch, "acting", self._actor.collect)
         experiment = self._experiment
         total_steps = experiment.total_steps
-        rules = LeavingRules(experiment.stop, store.start(self._index, actor.policy.rng))
+        episodes = store.start(self._index, self._actor.policy.rng)
+        rules = LeavingRules(experiment.stop, episodes)
         while not store.stopped:
             if rules.has_all_episodes:  # since an earlier session
                 yield Event(self._index, left=StopReason.WORKER_EPISODES)
@@ -90,11 +102,13 @@ class Worker:
             snapshot = learner.pull()
             if store.stopped or snapshot.steps >= total_steps:  # a pull may bring that
                 return
-            rollout = actor.collect(snapshot, progress_of(snapshot.steps, total_steps))
+
+            rollout = collect(snapshot, progress_of(snapshot.steps, total_steps))
             # V-trace learns with newer parameters than those that acted
             if experiment.returns.off_policy:
                 yield YieldPoint.BEFORE_PULL
                 snapshot = learner.pull()
+
             event = Event(self._index, left=rules.add(rollout.episodes))
             yield from learner.learn(rollout, snapshot, event)
             if event.left:
@@ -119,8 +133,15 @@ class Learner:
     """The half of a worker that learns: it makes gradients of rollouts in its own network, and
     pushes them.
 
-    worker: the index of its rows in the store. rng: draws minibatches. name: used in messages.
-    heartbeat: beats with each gradient and push, and while this waits for others.
+    experiment: its algorithm, its returns and its settings of gradients are the learner's.
+    network: computes the gradients. Each pull overwrites its parameters.
+    worker: index of the learner's rows in the store.
+    store: holds the shared parameters.
+    rng: draws minibatches.
+    name: how messages call the learner.
+    heartbeat: beats with each gradient and push, and while the learner waits for others.
+    watch: times the learner's work, and is reported with each push; None if time is not measured.
+    samples_gradients: whether the events of some pushes have numbers of the gradient.
     """
 
     experiment: Experiment
@@ -130,11 +151,16 @@ class Learner:
     rng: np.random.Generator
     name: str
     heartbeat: Heartbeat
+    watch: Stopwatch | None = None
+    samples_gradients: bool = False
     _nonfinite_in_a_row: int = field(default=0, init=False)
     _prepared: int = field(default=0, init=False)
     _explanation: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
+        self._pulling = timing(self.watch, "push")
+        self._estimating = timing(self.watch, "returns")
+        self._finishing = timing(self.watch, "waiting")
         self._loss_gradient = loss_gradient(
             self.experiment.algorithm, self.network.loss_module, self.experiment.kernels
         )
@@ -147,21 +173,32 @@ class Learner:
         return snapshot
 
     def _copy_parameters(self) -> Snapshot:
-        return self.store.pull(self.worker, self.network.vector)
+        with self._pulling:
+            return self.store.pull(self.worker, self.network.vector)
 
     def learn(
         self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None
     ) -> Iterator[Event | YieldPoint]:
-        """Gradient and push; with a minibatch algorithm (PPO) pull, gradient and push for each
-        minibatch.
+        """Make a gradient and push it; with a minibatch algorithm (PPO) pull, make a gradient and
+        push for each minibatch.
 
-        snapshot: the pull that the gradient is based on. event: to be reported; a new one if there
-        is none yet.
+        snapshot: the pull that the gradient is based on.
+        event: to be reported; None for a new one.
+
+        Yields each event after its push, and a YieldPoint where others may go first. Raises
+        RunError if too many rollouts in a row had no finite gradient, or if the algorithm made no
+        minibatch of transitions.
         """
+        event = Event(self.worker) if event is None else event
+        outputs = self._learn(rollout, snapshot, event)
+        return outputs if self.watch is None else self.watch.learning(outputs)
+
+    def _learn(
+        self, rollout: Rollout, snapshot: Snapshot, event: Event
+    ) -> Iterator[Event | YieldPoint]:
         self.heartbeat.begin(LEARNING)
         algorithm = self.experiment.algorithm
         minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
-        event = Event(self.worker) if event is None else event
         event.steps = rollout.transitions
         event.episodes = rollout.episodes
         if minibatches is None:
@@ -169,26 +206,30 @@ class Learner:
         else:
             yield YieldPoint.BEFORE_PULL
             pushes = self._minibatch_gradients(rollout, event, minibatches)
+
         pushed = rejected = 0
         for push in pushes:
-            pushed, rejected = pushed + 1, rejected + push.event.counts["rejected"]
+            pushed += 1
+            rejected += push.event.counts["rejected"]
             yield YieldPoint.BEFORE_PUSH
             yield from self._wait(self.store.push(self.worker, push))
             self.heartbeat.beat()
             yield push.event
+
         # the run would never end: steps are counted with the first push
         if rollout.transitions and not pushed:
-            method = f"{type(algorithm).__name__}.minibatches"
-            raise RunError(f"{self.name}: {method} gave none for {event.steps} transitions")
+            raise RunError(
+                f"{self.name}: {type(algorithm).__name__}.minibatches gave none "
+                f"for {event.steps} transitions"
+            )
         self._check_divergence(all_rejected=0 < pushed == rejected)
         if minibatches is not None:
-            yield from self._wait(self._finish_rollout())
-
-    def _finish_rollout(self) -> Callable[[], bool]:
-        return self.store.finish_rollout(self.worker)  # on a cluster it waits for the last round
+            with self._finishing:  # on a cluster it waits for the last round
+                ticket = self.store.finish_rollout(self.worker)
+            yield from self._wait(ticket)
 
     def _gradient(self, rollout: Rollout, snapshot: Snapshot, event: Event) -> Iterator[Push]:
-        """One push, of the gradient of the whole rollout."""
+        """Yield one push, of the gradient of the whole rollout."""
         self.network.zero_grad()
         batch = None
         if rollout.transitions:
@@ -199,7 +240,7 @@ class Learner:
     def _minibatch_gradients(
         self, rollout: Rollout, event: Event, algorithm: MinibatchAlgorithm
     ) -> Iterator[Push]:
-        """A pull and a push for each minibatch. What was collected is counted with the first
+        """Pull and yield a push for each minibatch. What was collected is counted with the first
         push."""
         stats = rollout.stats
         batch = _ignore_nonfinite(self._batch)(rollout)
@@ -207,6 +248,7 @@ class Learner:
         if rollout.state is None:
             batch = batch.without_order()
         length, count = batch.shape
+
         for columns in algorithm.minibatches(count, length, self.rng):
             minibatch = batch.take(columns)
             # Pixels stay scaled as they were when the rollout was taken up: another scale would
@@ -231,9 +273,11 @@ class Learner:
         outputs, backward = self.network.runtime.evaluate(
             source.observations, source.actions, source.recurrent_input
         )
+
         batch = self._batch(source, outputs) if isinstance(source, Rollout) else source
         progress = progress_of(snapshot.steps, self.experiment.total_steps)
         gradient, metrics = self._loss_gradient(outputs, batch, progress)
+
         multiplier = snapshot.multipliers.entropy
         if multiplier != 1:
             gradient = replace(gradient, entropy=gradient.entropy * multiplier)
@@ -242,15 +286,17 @@ class Learner:
         return batch, metrics
 
     def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
-        """A rollout with its advantages and targets.
+        """Return a rollout with its advantages and targets.
 
         outputs: of the learner's network for the same rollout, for returns that correct for
         off-policy data.
         """
         experiment = self.experiment
-        advantages, targets = self._estimate(experiment.returns, rollout, outputs)
-        if experiment.critic_returns is not None:
-            _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
+        with self._estimating:
+            advantages, targets = self._estimate(experiment.returns, rollout, outputs)
+            if experiment.critic_returns is not None:
+                _, targets = self._estimate(experiment.critic_returns, rollout, outputs)
+
         return BatchArrays(
             observations=rollout.observations,
             actions=rollout.actions,
@@ -266,7 +312,7 @@ class Learner:
     def _estimate(
         self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None
     ) -> tuple[Floats, Floats]:
-        """Advantages and targets, float32 [T, B] each."""
+        """Return advantages and targets, float32 [T, B] each."""
         if outputs is not None and returns.off_policy:
             return returns(
                 with_learner_values(rollout, outputs.values, outputs.log_probs),
@@ -282,42 +328,40 @@ class Learner:
         stats: Stats | None,
         batch: BatchArrays | None,
     ) -> Push:
-        """Clip the gradient; leave it out if it, or its square, is not finite, or if it is of no
-        transition.
+        """Clip the gradient, and leave it out if it, or its square, is not finite, or if it is of
+        no transition.
 
-        batch: None if there is none.
+        event: reports the push.
+        transitions: number of them that the gradient is of.
+        stats: see `Push`.
+        batch: the batch that the gradient is of; None if there is none.
         """
-        experiment, network = self.experiment, self.network
+        experiment = self.experiment
+        network = self.network
+        if self.samples_gradients and self._prepared % GRADIENTS_EVERY == 0:
+            event.gradients = gradient_sample(network)
+        longest = experiment.optimizer.max_grad_norm or math.inf
         norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
-        progress = progress_of(snapshot.steps, self.experiment.total_steps)
-        rate = (
-            experiment.optimizer.learning_rate
-            * experiment.schedule(progress)
-            * snapshot.multipliers.learning_rate
-        )
-        event.add({"grad_norm": norm, "learning_rate": rate})
+        event.add({"grad_norm": norm})
         if self._prepared % PARAMETER_NORM_EVERY == 0:
             event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
-        is_usable = (
-            math.isfinite(norm)
-            and min(norm, experiment.optimizer.max_grad_norm or math.inf) < TOO_LARGE
-        )
+
+        is_usable = math.isfinite(norm) and min(norm, longest) < TOO_LARGE
         if not is_usable:
-            event.counts["rejected"] += 1
-            event.metrics.clear()
             assert batch is not None  # without one the gradient is 0
-            self._explanation = explain_divergence(network, batch)
-            what = (
-                f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite, "
-                "or too large, was refused"
-            )
-            event.explanation = f"{what}. {self._explanation}"
+            self._refuse(event, snapshot, batch)
+        elif self.samples_gradients:
+            event.add({"clipped": float(norm > longest)})
+
         # A summed loss grows with its transitions already, so each worker has weight 1.
         weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
         gradient = network.gradient if is_usable and weight else None
         # the first push of a rollout alone has its steps
         event.contributions = int(gradient is not None and event.steps > 0)
+
+        if self.watch is not None:
+            self.watch.report(event)
         return Push(
             gradient=gradient,
             snapshot=snapshot,
@@ -327,9 +371,19 @@ class Learner:
             rng=self.rng,
         )
 
-    def _wait(self, done: Callable[[], bool]) -> Iterator[YieldPoint]:
+    def _refuse(self, event: Event, snapshot: Snapshot, batch: BatchArrays) -> None:
+        """Report a gradient that is not applied, and why, in its event."""
+        event.counts["rejected"] += 1
+        event.metrics.clear()
+        self._explanation = explain_divergence(self.network, batch)
+        event.explanation = (
+            f"{self.name}, step {snapshot.steps:,}: a gradient that was not finite, or too large, "
+            f"was refused. {self._explanation}"
+        )
+
+    def _wait(self, ticket: Ticket) -> Iterator[YieldPoint]:
         """Wait where a synchronous round waits for others."""
-        while not done() and not self.store.stopped:
+        while not ticket.done() and not self.store.stopped:
             self.heartbeat.beat()
             yield YieldPoint.WAITING
 
@@ -338,16 +392,15 @@ class Learner:
         rejected."""
         self._nonfinite_in_a_row = self._nonfinite_in_a_row + 1 if all_rejected else 0
         if self._nonfinite_in_a_row == MAX_CONSECUTIVE_NONFINITE:
-            refused = (
-                f"all gradients of the last {MAX_CONSECUTIVE_NONFINITE} rollouts were "
-                "not finite, or too large"
+            raise RunError(
+                f"{self.name}: all gradients of the last {MAX_CONSECUTIVE_NONFINITE} rollouts were "
+                f"not finite, or too large. {self._explanation}"
             )
-            raise RunError(f"{self.name}: {refused}. {self._explanation}")
 
 
 @_ignore_nonfinite
 def _critic_metrics(batch: BatchArrays) -> dict[str, float]:
-    """Metrics of the values with which the actor acted."""
+    """Compute metrics of the values with which the actor acted."""
     values = batch.values
     valid = batch.valid
     return {
@@ -361,11 +414,13 @@ def make_actor(
     worker: int,
     make_network: Callable[[EnvBatch], PolicyNetwork],
     heartbeat: Heartbeat,
+    watch: Stopwatch | None = None,
 ) -> Actor:
-    """A worker's actor. Its random numbers depend on the seed, the worker's index and its
+    """Make a worker's actor. Its random numbers depend on the seed, the worker's index and its
     incarnation alone.
 
-    make_network: the policy network for the environments, local or remote.
+    make_network: makes the policy network for the environments, local or remote.
+    watch: times the environments' steps; None if time is not measured.
     """
     experiment = context.experiment
     count = experiment.envs_per_worker
@@ -374,8 +429,10 @@ def make_actor(
         experiment.seed, seeding.Role.ENVIRONMENT, worker, count, resumed
     )
     rng = seeding.generator(experiment.seed, seeding.Role.ACTIONS, worker, resumed=resumed)
+
     with construction:  # another thread may be making its network
         seeding.seed_globals(experiment.seed, worker, resumed)
+
     heartbeat.begin(MAKING)
     on_progress(heartbeat.beat)
     with signals.kept():
@@ -389,6 +446,7 @@ def make_actor(
                 rollout_length=experiment.rollout_length,
                 gamma=experiment.gamma,
                 heartbeat=heartbeat,
+                watch=watch,
             )
         except BaseException:  # a reset may raise
             close_within(env)

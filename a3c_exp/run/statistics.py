@@ -173,8 +173,9 @@ class RunStatistics:
         """Take up totals of the curves that are ahead of a checkpoint's: it has those of the events
         that had come, and the steps of later ones."""
         self.episodes = max(self.episodes, int(values.get("rollout/episodes", 0)))
-        for name, (_, curve) in COUNTS.items():
-            self.counts[name] = max(self.counts[name], int(values.get(curve or "", 0)))
+        for name, names in COUNTS.items():
+            if names.curve is not None:
+                self.counts[name] = max(self.counts[name], int(values.get(names.curve, 0)))
 
     def window(self, seconds: float) -> dict[str, float]:
         """Values since the last call, by their names in TensorBoard; starts a new window.
@@ -204,9 +205,9 @@ class RunStatistics:
         for name, metric in window.metrics.items():
             values[name if "/" in name else f"train/{name}"] = metric.mean
         values["train/n_updates"] = self.updates
-        for name, (_, curve) in COUNTS.items():
-            if curve is not None and (self.counts[name] or name == "rejected"):
-                values[curve] = self.counts[name]
+        for name, names in COUNTS.items():
+            if names.curve is not None and (self.counts[name] or name == "rejected"):
+                values[names.curve] = self.counts[name]
         if window.staleness:
             total = sum(staleness * count for staleness, count in window.staleness.items())
             values["workers/staleness_mean"] = total / window.staleness.total()
@@ -229,7 +230,7 @@ class RunStatistics:
             "collapsed_from": None if self.peak.fallen_at is None else self.peak.highest,
             "staleness_mean": staleness / count if count else None,
             "staleness_max": maximum if count else None,
-            **{summary: self.counts[name] for name, (summary, _) in COUNTS.items()},
+            **{names.summary: self.counts[name] for name, names in COUNTS.items()},
             "rollout": self._recent.last(RECENT).means(),
         }
 

@@ -26,13 +26,13 @@ from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_netwo
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError
 from a3c_exp.networks.distributions import Distribution
 
 log = logging.getLogger("a3c_exp")
 
 ThreadCount = Annotated[int, whole(1, 1024)]
-"""Of a kind."""
+"""Number of threads of a kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +88,15 @@ class Ga3c(RestartSettings, Backend):
             ),
         }
         for key, (value, allowed) in refused.items():
-            require(getattr(experiment, key) != value, key, value, f"{allowed} (backend=ga3c)")
-        maximum, envs = self.prediction_batch.maximum, experiment.envs_per_worker
-        allowed = (
-            f"at least envs_per_worker={envs}: a request holds the observations of all of "
-            "an agent's environments"
-        )
-        require(maximum >= envs, "backend.prediction_batch.maximum", maximum, allowed)
+            if getattr(experiment, key) == value:
+                raise ConfigError(key, value, f"must be {allowed} (backend=ga3c)")
+        if self.prediction_batch.maximum < experiment.envs_per_worker:
+            raise ConfigError(
+                "backend.prediction_batch.maximum",
+                self.prediction_batch.maximum,
+                f"must be at least envs_per_worker={experiment.envs_per_worker}: a request holds "
+                "the observations of all of an agent's environments",
+            )
 
     def warning(self, experiment: Experiment) -> str | None:
         """Return a warning if agents cannot fill a training batch without waiting for each update,
@@ -121,7 +123,7 @@ class Ga3c(RestartSettings, Backend):
         return "; ".join(warnings) or None
 
     def store(self, spec: StoreSpec) -> SharedStore:
-        """A store with a row for each agent, and after them one for each trainer and each
+        """Make a store with a row for each agent, and after them one for each trainer and each
         predictor."""
         services = self.trainers + self.predictors
         return shared_store(replace(spec, workers=spec.workers + services, services=services))
@@ -149,7 +151,7 @@ class Ga3c(RestartSettings, Backend):
         distribution: Distribution,
         env: EnvBatch,
     ) -> Iterator[PipeSource]:
-        """The predictors, the trainers and the agents."""
+        """Make the trainers, the predictors and the agents, in the order in which they start."""
         agents = context.experiment.worker_count
         services = Services(
             context,

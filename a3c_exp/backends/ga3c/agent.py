@@ -17,7 +17,7 @@ from a3c_exp.core.episodes import LeavingRules
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
-from a3c_exp.core.measuring import measure_actor
+from a3c_exp.core.measuring import Stopwatch, stopwatch, timed, timing
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import make_actor
@@ -35,17 +35,27 @@ class RemoteNetwork:
     """A `PolicyNetwork` whose forward passes are made by a predictor, and the slots of its agent's
     rollouts.
 
-    Only actions are drawn here. waited: seconds that the agent has spent waiting; the agent resets
-    it.
+    Only actions are sampled here.
+
+    buffers: the agent's memory and pipe.
+    distribution: samples the actions.
+    heartbeat: beats while the agent waits.
+    watch: times the waits for a predictor; None if time is not measured.
+    waited: seconds that the agent has spent waiting; the agent resets it.
     """
 
     def __init__(
-        self, buffers: AgentBuffers, distribution: Distribution, heartbeat: Heartbeat
+        self,
+        buffers: AgentBuffers,
+        distribution: Distribution,
+        heartbeat: Heartbeat,
+        watch: Stopwatch | None = None,
     ) -> None:
         self.distribution = distribution
         self._buffers = buffers
         self._request = buffers.request
         self._heartbeat = heartbeat
+        self._asking = timing(watch, "waiting")
         self._poll = polling(buffers.notifications)
         self._free_slots: list[int] = []
         self._versions: list[int] = []  # of the parameters of each `policy_forward` of a rollout
@@ -67,8 +77,10 @@ class RemoteNetwork:
         return reply["distributions"][:count], reply["values"][:count].copy(), next_state
 
     def values(self, observations: Array, state: Array | None) -> Floats:
-        """V(s) for any number of observations: a request has room for those of K environments."""
-        values, envs = [], self._buffers.spec.envs
+        """Compute V(s) for any number of observations, by requests that have room for those of K
+        environments."""
+        values = []
+        envs = self._buffers.spec.envs
         for start in range(0, len(observations), envs):
             rows = slice(start, start + envs)
             self._ask(observations[rows], None if state is None else state[rows])
@@ -79,12 +91,13 @@ class RemoteNetwork:
         """Send observations [N, ...], N at most K, and the recurrent state before them [N, S]; wait
         for the reply."""
         count = len(observations)
-        self._request["observations"][:count] = observations
-        if state is not None:
-            self._request["state"][:count] = state
-        self._buffers.send(self._buffers.requests)
-        while (number := self._read_notification()) != REPLIED:
-            self._free_slots.append(number)
+        with self._asking:
+            self._request["observations"][:count] = observations
+            if state is not None:
+                self._request["state"][:count] = state
+            self._buffers.send(self._buffers.requests)
+            while (number := self._read_notification()) != REPLIED:
+                self._free_slots.append(number)
 
     def acquire_slot(self) -> int:
         """Wait until one of the agent's rollout slots is free, and take it."""
@@ -101,13 +114,12 @@ class RemoteNetwork:
         arrays = self._buffers.rollouts
         length = len(rollout.rewards)
         for name in STEP_FIELDS:
-            column = (
-                np.array(self._versions[:length])[:, None]
-                if name == "version"
-                else getattr(rollout, name)
-            )
-            arrays[name][slot, :length] = column
+            if name == "version":
+                arrays[name][slot, :length] = np.array(self._versions[:length])[:, None]
+            else:
+                arrays[name][slot, :length] = getattr(rollout, name)
         del self._versions[:length]  # one may be left, of the action that is chosen already
+
         arrays["length"][slot] = length
         if rollout.state is not None:
             arrays["state"][slot] = rollout.state
@@ -123,10 +135,10 @@ class RemoteNetwork:
 
     def _read_notification(self) -> int:
         self._wait_for_notification()
-        found = os.read(self._buffers.notifications.fileno(), 1)
-        if not found:
+        notification = os.read(self._buffers.notifications.fileno(), 1)
+        if not notification:
             raise ReceiverClosedError
-        return found[0]
+        return notification[0]
 
 
 def run_agent(
@@ -140,15 +152,17 @@ def run_agent(
     """Collect rollouts and hand them to the trainers, until the run has its `total_steps`, the
     store has been stopped, or a rule of `Stop` lets this agent leave. Yields an Event a rollout.
 
-    distribution: draws the actions. attempt: number of its predecessors.
+    distribution: samples the actions.
+    attempt: number of the agent's predecessors.
     """
     experiment = context.experiment
     import_plugins(experiment.plugins)  # they may register environments
     heartbeat = store.heartbeat(index)
-    network = RemoteNetwork(buffers, distribution, heartbeat)
-    actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat)
-    if (watch := measure_actor(context.measures, actor)) is not None:
-        watch.time(network, "_ask", "waiting")  # for a predictor
+    watch = stopwatch(context.measures)
+    network = RemoteNetwork(buffers, distribution, heartbeat, watch)
+    actor = make_actor(incarnation(context, attempt), index, lambda env: network, heartbeat, watch)
+    collect = timed(watch, "acting", actor.collect)
+
     try:
         os.nice(NICENESS)
         rules = LeavingRules(experiment.stop, store.start(index, actor.policy.rng))
@@ -162,13 +176,16 @@ def run_agent(
             if rules.has_all_episodes:  # since an earlier session
                 yield Event(index, left=StopReason.WORKER_EPISODES)
                 break
-            rollout = actor.collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
+
+            rollout = collect(snapshot, progress_of(snapshot.steps, experiment.total_steps))
             store.counters.save_rng_state(index, actor.policy.rng)
             store.counters.episodes[index] += len(rollout.episodes)
             network.put_rollout(slot, rollout)
+
             # a trainer reports the steps
             event = Event(index, episodes=rollout.episodes, contributions=1)
             event.left = rules.add(rollout.episodes)
+
             now = time.perf_counter()
             event.add({"workers/agent_wait": network.waited / (now - began)})
             began = now

@@ -34,10 +34,9 @@ from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
 
-# What an agent is doing, in its `status`. WAITING: for a free slot. STARTING: the successor of one
-# that has died, for
-# which nobody waits yet.
-WORKING, WAITING, ENDED, STARTING = range(4)
+# What an agent is doing, in its `status`. WAITING: for a free slot. SUCCESSOR: it takes the place
+# of one that has died, and nobody waits for it yet.
+WORKING, WAITING, ENDED, SUCCESSOR = range(4)
 
 # A notification byte to an agent: its request has been answered. A smaller byte n: its rollout slot
 # n is free.
@@ -58,7 +57,8 @@ class IndexQueue:
         `seconds`."""
         if not self._poll.poll(1000 * seconds):
             return []
-        return array.array("q", os.read(self._reader.fileno(), _WIDTH * count)).tolist()
+        data = os.read(self._reader.fileno(), _WIDTH * count)
+        return array.array("q", data).tolist()
 
     def __len__(self) -> int:
         return bytes_in(self._reader) // _WIDTH
@@ -69,14 +69,15 @@ class IndexQueue:
 
 
 def polling(pipe: Connection) -> select.poll:
-    """What waits for a pipe to be read, in a fraction of the time that `Connection.poll` takes."""
+    """Return what waits for a pipe to be read, in a fraction of the time that `Connection.poll`
+    takes."""
     poll = select.poll()
     poll.register(pipe.fileno(), select.POLLIN)
     return poll
 
 
 def bytes_in(pipe: Connection) -> int:
-    """Number of bytes that wait to be read from a pipe."""
+    """Return the number of bytes that wait to be read from a pipe."""
     waiting = array.array("i", [0])
     fcntl.ioctl(pipe.fileno(), termios.FIONREAD, waiting)
     return waiting[0]
@@ -103,7 +104,7 @@ class BufferSpec(NamedTuple):
     def of(
         cls, experiment: Experiment, slots: int, network: ActorCritic, env: EnvBatch
     ) -> BufferSpec:
-        """The sizes that an experiment needs, measured with one pass through its network."""
+        """Return the sizes that an experiment needs, measured with one pass through its network."""
         settings = experiment.env
         space = env.observation_space
         envs = experiment.envs_per_worker
@@ -111,12 +112,14 @@ class BufferSpec(NamedTuple):
         assert isinstance(length, int)
         normalized = NormalizedObservations.of(settings.normalize_observations, space)
         dtype = np.dtype(normalized.network_space(space).dtype)
+
         distribution, _, state = network.act_forward(
             np.zeros((1, *space.shape), dtype), network.initial_state(1)
         )
         actions, _ = network.distribution.sample(distribution, np.random.default_rng(0))
         state_size = 0 if state is None else state.shape[1]
         width = stats_width(normalized.shape, normalized.measured, settings.normalize_rewards)
+
         floats = np.dtype(np.float32)
         integers = np.dtype(np.int64)
         requests: ArraySpecs = {
@@ -146,10 +149,12 @@ class BufferSpec(NamedTuple):
 class AgentBuffers:
     """What one agent's process shares with the threads. It can be sent to that process.
 
-    number: the agent's in the queues. block: its memory.
-    notifications, notifier: the two ends of its own pipe, of which the threads alone have the one
-        that is written to.
-    requests, finished: the writing ends of the queues.
+    spec: shapes and types of the memory.
+    number: the agent's number in the queues.
+    block: its memory.
+    notifications, notifier: reading and writing end of the agent's pipe. The threads alone have the
+        writing end.
+    requests, finished: writing ends of the queues.
     status: int8 [1], what the agent is doing.
     """
 
@@ -180,7 +185,7 @@ class AgentBuffers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the agent is not blocked on a free slot.
+        """Return whether the agent is not blocked on a free slot.
 
         One that waits for a slot may have an unread notification: the system may keep it from its
         core for long. It counts as busy.
@@ -192,8 +197,9 @@ class AgentBuffers:
     def send(self, queue: Connection, slot: int = 0) -> None:
         """Put the agent's request into the queue of requests, or a rollout's slot into that of
         finished ones."""
+        entry = np.int64(self.number * self.spec.slots + slot)
         try:
-            os.write(queue.fileno(), np.int64(self.number * self.spec.slots + slot).tobytes())
+            os.write(queue.fileno(), entry.tobytes())
         except BrokenPipeError:
             raise ReceiverClosedError from None
 
@@ -217,7 +223,7 @@ class AgentBuffers:
         os.write(self.notifier.fileno(), bytes((byte,)))
 
     def rollout(self, slot: int) -> Rollout:
-        """The rollout in a slot, as views, which hold until the agent has the slot back."""
+        """Return the rollout in a slot, as views, which hold until the agent has the slot back."""
         length = int(self.rollouts["length"][slot])
         columns = {name: self.rollouts[name][slot, :length] for name in STEP_FIELDS}
         stats = self.rollouts["stats"]
@@ -233,9 +239,10 @@ class AgentBuffers:
 class SharedBuffers:
     """The memory of all agents and the queues, as predictors and trainers see them.
 
-    agents: those that are there now. An agent's number is that of its place, and the number of all
-        places is added for each agent that had the place before.
-    requests: agents that wait for a reply. finished: slots whose rollout waits for a trainer.
+    agents: those that are there now, by worker. An agent's number is its worker's index. The number
+        of all workers is added for each agent that it succeeds.
+    requests: agents that wait for a reply.
+    finished: slots whose rollout waits for a trainer.
     closing: set when the run ends; nothing that is still in the queues will be used.
     """
 
@@ -245,27 +252,26 @@ class SharedBuffers:
         self.finished = IndexQueue()
         self.closing = False
         self._count = count
-        self.agents = [self._new(place) for place in range(count)]
+        self.agents = [self._new(number) for number in range(count)]
 
     def _new(self, number: int) -> AgentBuffers:
-        block = shared_block(
-            block_size(self.spec.requests) + block_size(self.spec.rollouts), self._count
-        )
+        size = block_size(self.spec.requests) + block_size(self.spec.rollouts)
+        block = shared_block(size, self._count)
         reader, writer = Pipe(duplex=False)
         os.write(writer.fileno(), bytes(range(self.spec.slots)))
         return AgentBuffers(
             self.spec, number, block, reader, self.requests.writer, self.finished.writer, writer
         )
 
-    def renew(self, place: int) -> None:
+    def renew(self, worker: int) -> None:
         """Prepare for the successor of an agent whose process is gone. What that has queued is
         void.
 
         A thread that still has the memory of the dead one keeps it as long as it needs it.
         """
-        successor = self._new(self.agents[place].number + self._count)
-        successor.status[0] = STARTING
-        self.agents[place] = successor
+        successor = self._new(self.agents[worker].number + self._count)
+        successor.status[0] = SUCCESSOR
+        self.agents[worker] = successor
 
     @property
     def busy_agents(self) -> int:
@@ -285,8 +291,8 @@ class SharedBuffers:
         Those of agents that have been replaced are left out.
         """
         taken = []
-        for each in queue.take(count, seconds):
-            number, slot = divmod(each, self.spec.slots)
+        for entry in queue.take(count, seconds):
+            number, slot = divmod(entry, self.spec.slots)
             agent = self.agents[number % self._count]
             if agent.number == number:
                 taken.append((agent, slot))

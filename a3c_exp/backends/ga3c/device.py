@@ -9,11 +9,11 @@ from typing import Any, Literal
 import torch
 
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.parameters import SharedParameters
+from a3c_exp.core.parameters import LARGE_ARRAYS, SharedParameters
 from a3c_exp.core.store import SharedStore
 from a3c_exp.engine.runtime import TorchRuntime
 from a3c_exp.envs import EnvBatch
-from a3c_exp.errors import RunError, one_line, require
+from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.networks import ActorCritic
 
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -21,22 +21,21 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 
 def check_device(name: DeviceName) -> None:
     """Raise ConfigError if this machine has no such device."""
-    require(
-        name != "cuda" or torch.cuda.is_available(),
-        "backend.device",
-        name,
-        "cpu or auto: torch finds no GPU here",
-    )
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("backend.device", name, "must be cpu or auto: torch finds no GPU here")
 
 
 def find_device(network: ActorCritic, name: DeviceName) -> torch.device | None:
-    """The device for network and optimizer; None for the host, without a copy of them elsewhere.
+    """Return the device for network and optimizer; None for the host, without a copy of them
+    elsewhere.
 
     `auto` is a GPU if there is one, but the host for a recurrent network: the steps of its cells
     are too small for a GPU.
     """
-    gpu = name == "cuda" or (name == "auto" and not network.recurrent and torch.cuda.is_available())
-    return torch.device("cuda", torch.cuda.current_device()) if gpu else None
+    prefers_gpu = name == "auto" and not network.recurrent
+    if name == "cuda" or (prefers_gpu and torch.cuda.is_available()):
+        return torch.device("cuda", torch.cuda.current_device())
+    return None
 
 
 class DeviceParameters(SharedParameters):
@@ -50,35 +49,29 @@ class DeviceParameters(SharedParameters):
     """
 
     def __init__(self, host: SharedParameters, device: torch.device) -> None:
-        vectors, states = (
-            torch.from_numpy(array).to(device, copy=True) for array in (host._vectors, host._states)
-        )
-        arrays: dict[str, Any] = {
-            "parameter_flags": host._flags,
-            "parameters": vectors,
-            "optimizer_state": states,
+        moved: dict[str, Any] = {
+            name: torch.from_numpy(host.arrays[name]).to(device, copy=True) for name in LARGE_ARRAYS
         }
-        super().__init__(host.spec, arrays, host._counters, host.lock)
+        super().__init__(host.spec, host.arrays | moved, host.counters, host.lock)
         self.host = host
         self.device = device
+
         # Not in the middle of the run: an optimizer that takes arrays alone raises here.
-        host.spec.optimizer.step(
-            vectors[0, :1].clone(), states[0, 0, :, :1].clone(), vectors[0, :1], 0.0, 1
-        )
+        vectors, states = moved.values()
+        gradient = vectors[0, :1]
+        host.spec.optimizer.step(gradient.clone(), states[0, 0, :, :1].clone(), gradient, 0.0, 1)
 
     def state(self) -> dict[str, Any]:
         """Refresh the host's copy, and return its state. Whole if no update was made meanwhile."""
-        for tensor, array in (
-            (self._vectors, self.host._vectors),
-            (self._states, self.host._states),
-        ):
-            torch.from_numpy(array).copy_(torch.as_tensor(tensor))
+        for name in LARGE_ARRAYS:
+            on_device = torch.as_tensor(self.arrays[name])
+            torch.from_numpy(self.host.arrays[name]).copy_(on_device)
         return self.host.state()
 
 
 @contextmanager
 def parameters_on(device: torch.device, store: SharedStore) -> Iterator[None]:
-    """Within: the store's parameters and optimizer state are on a device.
+    """Keep the store's parameters and optimizer state on a device within this context.
 
     Raises RunError if the device fails. The store then has the numbers of its last `state`.
     """
@@ -105,12 +98,14 @@ def _failures_of(device: torch.device) -> Iterator[None]:
 
 
 def build_thread_network(experiment: Experiment, store: SharedStore, env: EnvBatch) -> ActorCritic:
-    """A network for the calling thread, which computes where the store's parameters are. env: has
-    its spaces."""
+    """Build a network for the calling thread, which computes where the store's parameters are.
+
+    env: has the spaces of the network.
+    """
     network = experiment.build_network(env, None)
     parameters = store.parameters
     if isinstance(parameters, DeviceParameters):
-        vector = torch.zeros_like(parameters._vectors[0])
+        vector = torch.zeros(parameters.spec.size, device=parameters.device)
         runtime = TorchRuntime(network, experiment.kernels, parameters.device)
         network.move_to(vector, torch.zeros_like(vector), runtime)
     return network

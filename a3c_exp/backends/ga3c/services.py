@@ -19,7 +19,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, SERVING, Heartbeat
-from a3c_exp.core.measuring import measure_learner
+from a3c_exp.core.measuring import stopwatch
 from a3c_exp.core.rollout import concat_rollouts
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Learner
@@ -27,15 +27,15 @@ from a3c_exp.envs import EnvBatch
 
 # The longest wait for a queue, before the waiting thread checks whether anybody can still write to
 # it.
-POLL_SECONDS = 0.02
+QUEUE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionBatch(Checked):
     """Observations of one forward pass.
 
-    maximum: of them. wait: seconds that a predictor waits for more, while there are agents that may
-    still send some.
+    maximum: most observations of a pass.
+    wait: seconds that a predictor waits for more, while there are agents that may still send some.
     """
 
     maximum: Annotated[int, whole(1, 2**16)] = 128
@@ -66,14 +66,16 @@ class Services:
         """Answer the requests of agents until none will come any more, with the parameters that are
         pulled between two batches. Yields an Event for each batch, with metrics alone.
 
-        row: of this predictor's heartbeat, which stands still while a batch is computed. attempt:
-        no other than 0.
+        row: of this predictor's heartbeat, which stands still while a batch is computed.
+        attempt: always 0.
         """
         heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
-        store, buffers = self.store, self.buffers
+        store = self.store
+        buffers = self.buffers
         network = build_thread_network(self.context.experiment, store, self.env)
-        envs, version = buffers.spec.envs, -1
+        envs = buffers.spec.envs
+        version = -1
         while requests := self._gather_requests(heartbeat):
             waiting = len(requests) + len(buffers.requests)
             if version != store.version:
@@ -81,17 +83,18 @@ class Services:
                 version = snapshot.version
                 if snapshot.normalizer is not None:
                     snapshot.normalizer.scale_pixels(network)
+
             observations = np.concatenate([agent.request["observations"] for agent in requests])
-            state = (
-                np.concatenate([agent.request["state"] for agent in requests])
-                if buffers.spec.state_size
-                else None
-            )
+            state = None
+            if buffers.spec.state_size:
+                state = np.concatenate([agent.request["state"] for agent in requests])
+
             distributions, values, next_state = network.act_forward(observations, state)
             for index, agent in enumerate(requests):
                 rows = slice(index * envs, (index + 1) * envs)
                 next_rows = None if next_state is None else next_state[rows]
                 agent.reply(version, distributions[rows], values[rows], next_rows)
+
             event = Event(worker=0)
             event.add(
                 {
@@ -102,7 +105,7 @@ class Services:
             yield event
 
     def _gather_requests(self, heartbeat: Heartbeat) -> list[AgentBuffers]:
-        """The agents whose requests are the next batch. Empty if there will be no more."""
+        """Take the agents whose requests are the next batch. Empty if there will be no more."""
         buffers = self.buffers
         most = self.prediction_batch.maximum // buffers.spec.envs
         taken: list[tuple[AgentBuffers, int]] = []
@@ -111,9 +114,10 @@ class Services:
                 heartbeat.beat()
                 # before the queue is read: what they sent before they ended is answered
                 ended = buffers.agents_ended
-                taken = buffers.take(buffers.requests, most, POLL_SECONDS)
+                taken = buffers.take(buffers.requests, most, QUEUE_SECONDS)
                 if buffers.closing or (ended and not taken):
                     return []
+
             wanted = min(most, buffers.busy_agents // self.predictors)
             due = time.monotonic() + self.prediction_batch.wait
             while len(taken) < wanted and (left := due - time.monotonic()) > 0:
@@ -125,28 +129,43 @@ class Services:
         """Learn from rollouts of agents, put side by side, until none will come any more. Yields as
         a worker does.
 
-        row: of this trainer, after those of the agents. attempt: no other than 0.
+        row: of this trainer, after those of the agents.
+        attempt: always 0.
         """
         heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
-        experiment, store, buffers = self.context.experiment, self.store, self.buffers
+        experiment = self.context.experiment
+        store = self.store
+        buffers = self.buffers
         rng = seeding.generator(
             experiment.seed, seeding.Role.MINIBATCHES, row, resumed=self.context.resumed
         )
+
         network = build_thread_network(experiment, store, self.env)
         name = f"trainer {row - experiment.worker_count}"
-        learner = Learner(experiment, network, row, store, rng, name, heartbeat)
-        if self.context.measures:
-            measure_learner(self.context.measures, learner)
+        measures = self.context.measures
+        learner = Learner(
+            experiment,
+            network,
+            row,
+            store,
+            rng,
+            name,
+            heartbeat,
+            stopwatch(measures),
+            samples_gradients="gradients" in measures,
+        )
+
         while slots := self._gather_rollouts(heartbeat):
             heartbeat.beat()
             rollout = concat_rollouts([agent.rollout(slot) for agent, slot in slots])
             snapshot = learner.pull()
+
             versions = np.asarray(rollout.version)[rollout.valid]
             oldest = int(versions.min(initial=snapshot.version))
-            event = Event(row)
             lag = snapshot.version - float(versions.mean()) if versions.size else 0.0
             waiting = len(slots) + len(buffers.finished)
+            event = Event(row)
             event.add(
                 {
                     "workers/training_batch": rollout.transitions,
@@ -154,9 +173,9 @@ class Services:
                     "workers/lag": lag,
                 }
             )
+
             # Staleness counts from the oldest parameters that acted. PPO counts from each
-            # minibatch's pull: its ratio
-            # corrects for the lag.
+            # minibatch's pull: its ratio corrects for the lag.
             for step in learner.learn(rollout, snapshot._replace(version=oldest), event):
                 # the run is being saved, or has been: nothing may be pushed any more
                 if buffers.closing:
@@ -178,7 +197,7 @@ class Services:
                 # learned from.
                 all_wait = not buffers.busy_agents
                 ended = buffers.agents_ended
-                taken = buffers.take(buffers.finished, 1, POLL_SECONDS)
+                taken = buffers.take(buffers.finished, 1, QUEUE_SECONDS)
                 if not taken and ((slots and all_wait) or ended):
                     break
                 slots += taken

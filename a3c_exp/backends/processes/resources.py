@@ -31,6 +31,7 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
     """
     forkserver.check_temporary_folder()
     allow_files(experiment.worker_count, files_each)
+
     sent = replace(experiment, callbacks=())  # which stay here
     for field in fields(sent):  # a component of a user's own may hold open files or locks
         component = getattr(sent, field.name)
@@ -38,16 +39,16 @@ def check_processes(experiment: Experiment, *, files_each: int) -> None:
             # a class of the program itself is in no module that a worker could import
             with forkserver.unchanged():
                 reduction.ForkingPickler.dumps(component)
-        except (
-            RuntimeError
-        ):  # multiprocessing's own locks can be pickled only while a process is being started
+        except RuntimeError:
+            # multiprocessing's own locks can be pickled only while a process is being started
             continue
         except Exception as error:  # a component's own __reduce__ may raise anything
-            problem = (
+            raise ConfigError(
+                field.name,
+                type(component).__name__,
                 "cannot be pickled, which worker processes need (backend=threads does not): "
-                f"{one_line(error)}"
-            )
-            raise ConfigError(field.name, type(component).__name__, problem) from error
+                f"{one_line(error)}",
+            ) from error
 
 
 def allow_files(workers: int, each: int) -> None:
@@ -67,16 +68,21 @@ def allow_files(workers: int, each: int) -> None:
 
 
 def shared_store(spec: StoreSpec) -> SharedStore:
-    """A store that can be sent to child processes."""
+    """Make a store that can be sent to child processes."""
     block = shared_block(spec.nbytes())
     return SharedStore(spec, block, FileLock(block))
 
 
 def shared_block(nbytes: int, blocks: int = 1) -> SharedBlock:
-    """Zeroed anonymous shared memory, which can be sent to child processes while they are started.
+    """Make zeroed anonymous shared memory, which can be sent to child processes while they are
+    started.
 
     All of it is reserved now, since a process that writes to pages that are not to be had is killed
-    by SIGBUS. Raises RunError if there is too little. blocks: how many of this size there will be.
+    by SIGBUS.
+
+    blocks: how many of this size there will be.
+
+    Raises RunError if there is too little.
     """
     fd = _anonymous_file()
     try:
@@ -89,13 +95,15 @@ def shared_block(nbytes: int, blocks: int = 1) -> SharedBlock:
         return SharedBlock(fd)
     except OSError as error:
         os.close(fd)
-        what = f"{nbytes * blocks:,} bytes of memory that processes share"
-        raise RunError(f"{what} are not to be had: {one_line(error)}") from error
+        raise RunError(
+            f"{nbytes * blocks:,} bytes of memory that processes share are not to be had: "
+            f"{one_line(error)}"
+        ) from error
 
 
 def _anonymous_file() -> int:
-    """A file without a name: in memory where the system has such, however small /dev/shm and TMPDIR
-    are."""
+    """Open a file without a name, in memory where the system has such files, however small /dev/shm
+    and TMPDIR are."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("a3c_exp")
     with tempfile.TemporaryFile() as file:

@@ -17,17 +17,16 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import require, require_package
+from a3c_exp.errors import ConfigError, require_package
 
 MOST = 1024
-"""Servers, and pushes without a reply."""
+"""The largest number of servers, and of pushes without a reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ray(RestartSettings, Backend):
     """A parameter server holds the parameters and updates them; workers anywhere in a cluster pull
-    and push
-    (Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1).
+    and push (Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1).
 
     address: 'local' starts Ray on this machine for this run, on loopback only; 'auto' joins the
         cluster that this machine is part of; or the address of a cluster's head, host:port. A
@@ -51,21 +50,25 @@ class Ray(RestartSettings, Backend):
         Servers know nothing of each other. Each would let other gradients into a round of a quorum,
         end a rollout of several gradients at another moment, and has one part of a network.
         """
-        algorithm, quorum = experiment.algorithm, experiment.quorum
-        of_one_server = {
-            "a quorum: one server decides who is in a round": quorum
-            not in ("all", experiment.worker_count),
-            "update=sync and minibatches: one server says when all have finished a rollout": (
-                experiment.update == "sync" and isinstance(algorithm, MinibatchAlgorithm)
-            ),
-            "a target network: one server copies it": algorithm.target_every is not None,
-        }
-        for what, asked in of_one_server.items():
-            require(self.shards == 1 or not asked, "backend.shards", self.shards, f"1 with {what}")
+        algorithm = experiment.algorithm
+        reason = None
+        if experiment.quorum not in ("all", experiment.worker_count):
+            reason = "a quorum: one server decides who is in a round"
+        elif experiment.update == "sync" and isinstance(algorithm, MinibatchAlgorithm):
+            reason = "update=sync and minibatches: one server says when all have finished a rollout"
+        elif algorithm.target_every is not None:
+            reason = "a target network: one server copies it"
+        if self.shards > 1 and reason is not None:
+            raise ConfigError("backend.shards", self.shards, f"must be 1 with {reason}")
+
         require_package("backend.address", self.address, "ray")
         fault = None if self.address == "local" else find_fault(self.address)
-        allowed = f"'local', 'auto' or host:port of a cluster's head: {fault}"
-        require(fault is None, "backend.address", self.address, allowed)
+        if fault is not None:
+            raise ConfigError(
+                "backend.address",
+                self.address,
+                f"must be 'local', 'auto' or host:port of a cluster's head: {fault}",
+            )
 
     def store(self, spec: StoreSpec) -> CachedStore:
         return CachedStore(spec)
@@ -74,7 +77,7 @@ class Ray(RestartSettings, Backend):
         assert isinstance(store, CachedStore)
         workers = context.experiment.worker_count
         cpus = ceil(workers * self.cpus_per_worker) + 1
-        # of vectors on their way
-        memory = 2 * 4 * store.spec.size * 2 * (workers * (self.in_flight + 1) + 1)
+        vectors = 2 * (workers * (self.in_flight + 1) + 1)  # on their way
+        memory = 2 * 4 * store.spec.size * vectors
         with connected(self.address, cpus, memory), closing(Driver(self, context, store)) as driver:
             yield from driver.run()

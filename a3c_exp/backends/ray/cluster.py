@@ -18,11 +18,9 @@ from a3c_exp.common.signals import take_back
 from a3c_exp.errors import RunError
 
 # Whoever reaches a cluster's port can run programs on this machine. So a cluster of our own listens
-# on loopback only,
-# and requires a token that only this program and its children have. The first setting is meant for
-# other systems, but
-# means "this machine only" to Ray, which would replace an explicit loopback address by that of the
-# network.
+# on loopback only, and requires a token that only this program and its children have. The first
+# setting is meant for other systems, but means "this machine only" to Ray, which would replace an
+# explicit loopback address by that of the network.
 LOOPBACK = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
@@ -51,7 +49,7 @@ import Ray here."""
 
 
 def lost_errors() -> tuple[type[BaseException], ...]:
-    """The exceptions of a call whose actor has died or cannot be reached.
+    """Return the exceptions of a call whose actor has died or cannot be reached.
 
     OutOfMemoryError: Ray ends an actor when memory runs out.
     """
@@ -67,8 +65,8 @@ def lost_errors() -> tuple[type[BaseException], ...]:
 
 
 def death_text(error: BaseException) -> str:
-    """The cause of an actor's death in one line, of what Ray says about it. Ray does not know the
-    signal."""
+    """Return the cause of an actor's death in one line, of what Ray says about it. Ray does not
+    know the signal."""
     first, *lines = str(error).splitlines() or ["no cause is known"]
     cause = " ".join(line for line in lines if not line.startswith("\t")) or first
     cause = cause.rpartition("Worker exit detail: ")[2]
@@ -76,16 +74,14 @@ def death_text(error: BaseException) -> str:
 
 
 def dead_process() -> str | None:
-    """The name of a process that a cluster needs and that has ended, of one that was started here;
-    None if all live."""
+    """Return the name of a process that has ended and that a cluster started here needs; None if
+    all live."""
     import ray
 
     node = ray._private.worker._global_node
-    return (
-        None
-        if node is None
-        else next((name for name, _ in node.dead_processes() if name in NEEDED), None)
-    )
+    if node is None:
+        return None
+    return next((name for name, _ in node.dead_processes() if name in NEEDED), None)
 
 
 def restrict_to_loopback() -> None:
@@ -96,11 +92,10 @@ def restrict_to_loopback() -> None:
     """
     if "ray" in sys.modules and LOOPBACK.items() - os.environ.items():
         settings = " ".join(f"{name}={value}" for name, value in LOOPBACK.items())
-        reason = (
-            "Ray was imported before it was restricted to this machine: import it later, "
-            f"or set {settings}"
+        raise RunError(
+            "backend.address = 'local': Ray was imported before it was restricted to this machine: "
+            f"import it later, or set {settings}"
         )
-        raise RunError(f"backend.address = 'local': {reason}")
     os.environ.update(LOOPBACK)
     if not any(name in os.environ for name in TOKENS):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -112,7 +107,8 @@ def is_joined() -> bool:
 
 
 def find_fault(address: str) -> str | None:
-    """Why no cluster answers at an address; None if one does, or if this process has joined one.
+    """Find out why no cluster answers at an address; None if one does, or if this process has
+    joined one.
 
     Ray itself tries for a quarter of an hour to join whatever accepts connections, and no signal
     ends that. So another process asks for the cluster's status first.
@@ -125,6 +121,7 @@ def find_fault(address: str) -> str | None:
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         except (OSError, ValueError, OverflowError) as error:
             return f"this one does not answer ({error})"
+
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
         probe = subprocess.run(
@@ -137,6 +134,7 @@ def find_fault(address: str) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"it does not answer as a cluster does, within {ANSWER_SECONDS} s"
+
     if probe.returncode == 0:
         return None
     lines = probe.stderr.strip().splitlines()
@@ -148,8 +146,9 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
     """Connect this process as a driver to the cluster at an address. A cluster joined before stays
     joined.
 
-    cpus: of a cluster that is started here, however few cores there are. messages: bytes that it
-    has room for.
+    cpus: of a cluster that is started here, however few cores there are.
+    messages: bytes that it has room for.
+
     Raises RunError if there is no such cluster, or none can be started.
     """
     if is_joined():
@@ -160,6 +159,7 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
     # Otherwise Ray ends this process, without a word to it, when the head has been gone for a
     # minute.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10**6))
+
     import ray
 
     # The address also where it is the default: without one Ray would take that of RAY_ADDRESS.
@@ -176,6 +176,7 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
                 "include_dashboard": False,
                 "_temp_dir": stack.enter_context(_cluster_folder()),
             }
+
         # In the main thread Ray would replace the run's signal handlers. Its processes end with the
         # thread.
         thread = ThreadPoolExecutor(1)
@@ -195,14 +196,13 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
 
 
 # Waits until its input is closed, then removes the folder repeatedly: Ray's helper processes need
-# most of a minute to
-# end after a driver that was killed, and write files until then.
+# most of a minute to end after a driver that was killed, and write files until then.
 CLEANUP_SCRIPT = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9; do sleep 10; rm -rf -- "$0"; done'
 
 
 @contextmanager
 def _cluster_folder() -> Iterator[str]:
-    """A folder for the logs and sockets of a cluster, removed on exit.
+    """Make a folder for the logs and sockets of a cluster, removed on exit.
 
     If this process is killed, a shell that survives it removes the folder.
     """

@@ -85,7 +85,8 @@ class CachedStore(SharedStore):
 class ActorSource(Source):
     """The actor of a worker.
 
-    run: the pending call of `WorkerActor.run`. attempt: number of actors before it.
+    run: the pending call of `WorkerActor.run`.
+    attempt: number of actors before it.
     beat: the last that was heard of; None before the first, when the cluster may have no room for
         it yet.
     patient_until: when rounds stop waiting for one without a beat.
@@ -128,10 +129,12 @@ class Driver(Supervisor[ActorSource]):
         self._store: CachedStore = store
         self._spec = store.spec
         self._shards = shard_slices(self._spec.size, settings.shards)
+
         self._servers: list[Any] = []
         self._server_watch = StallWatch(settings.stall_seconds)
         self._server_hangs = False
         store.driver = self
+
         actor = ray.remote(WorkerActor)
         cpus = settings.cpus_per_worker
         self._actors = actor.options(
@@ -144,7 +147,6 @@ class Driver(Supervisor[ActorSource]):
         super().__init__(workers, settings, store, context.experiment.envs_per_worker)
 
     # -- the run
-    # ----------------------------------------------------------------------------------------------
 
     def run(self) -> Generator[Event | None, None, None]:
         """Start servers and workers and yield the workers' events, until all have ended."""
@@ -161,10 +163,10 @@ class Driver(Supervisor[ActorSource]):
                 return
             except self._lost as error:
                 end = WorkerExit(f"a parameter server died: {death_text(error)}")
-            event, is_replaced = self._restarts.on_failure("server", 0, end)
+            verdict = self._restarts.on_failure("server", 0, end)
             self._kill_actors()
-            yield event
-            if not is_replaced:
+            yield verdict.event
+            if not verdict.is_replaced:
                 return
             self._hung.clear()
             log.warning(
@@ -179,16 +181,18 @@ class Driver(Supervisor[ActorSource]):
         ready, _ = self._ray.wait([*runs, *self._status_calls], timeout=seconds)
         if not ready:
             yield None
+
         for call in ready:
             if call in runs:
                 yield runs[call], self._exit_of(self.sources[runs[call]])
             else:
                 yield from self._take_status(call)
+
         self._check_placement()
         self._check_servers()
 
     def _exit_of(self, worker: ActorSource) -> WorkerExit:
-        """The end of a worker: by itself, by an error, or by the death of its process."""
+        """Return the end of a worker: by itself, by an error, or by the death of its process."""
         try:
             end: WorkerExit = self._ray.get(worker.run)
         except self._lost as error:
@@ -225,10 +229,12 @@ class Driver(Supervisor[ActorSource]):
                 )
 
     # -- what workers ask for
-    # ------------------------------------------------------------------------------------------
 
     def start_actor(self, worker: int, attempt: int) -> tuple[Any, Any]:
-        """Start the actor of a worker: it, and its pending call. attempt: see `ActorSource`."""
+        """Start the actor of a worker, and return it with its pending call.
+
+        attempt: see `ActorSource`.
+        """
         actor = self._actors.remote()
         arguments = (
             self._context,
@@ -246,7 +252,6 @@ class Driver(Supervisor[ActorSource]):
             server.leave.remote(worker)
 
     # -- servers
-    # ----------------------------------------------------------------------------------------------
 
     def _check_servers(self) -> None:
         """Raise RunError if a server has stopped answering: it, its node or the cluster is stopped
@@ -259,8 +264,10 @@ class Driver(Supervisor[ActorSource]):
             raise RunError(
                 f"{dead} of Ray's cluster has ended, without which no actor is watched or started"
             )
+
         if not all(self._answers) and time.monotonic() > self._patient_until:
             raise RunError("no parameter server could be started: it does not answer")
+
         server = self._server_watch.find(
             lambda: {key: count for key, count in enumerate(self._answers) if count}
         )
@@ -303,9 +310,8 @@ class Driver(Supervisor[ActorSource]):
         return actor.remote(spec, state)
 
     def _request_status(self, server: int) -> None:
-        self._status_calls[
-            self._servers[server].status.remote(self._store.counters.multipliers)
-        ] = server
+        call = self._servers[server].status.remote(self._store.counters.multipliers)
+        self._status_calls[call] = server
 
     def _take_status(self, call: Any) -> Received:
         """Take a server's status, and request the next one."""
@@ -330,7 +336,7 @@ class Driver(Supervisor[ActorSource]):
                 yield from self._process(self._take_status(call))
 
     def _report(self, status: ServerStatus) -> Received:
-        """The events of the first server's status. Takes over the steps, the clock and
+        """Yield the events of the first server's status. Takes over the steps, the clock and
         heartbeats."""
         counters = self._store.counters
         counters.raise_steps_to(status.steps)
@@ -338,8 +344,10 @@ class Driver(Supervisor[ActorSource]):
         np.maximum(counters.episodes, status.episodes, out=counters.episodes)
         if status.training_seconds:
             counters.start_clock(seconds_ago=status.training_seconds)
+
         for worker in self.sources:
             worker.beat = status.beats.get((worker.worker, worker.attempt), worker.beat)
+
         for event in status.events:
             self._restarts.on_event("server", replace(event, left=None))
             yield event.worker, event
@@ -347,10 +355,9 @@ class Driver(Supervisor[ActorSource]):
             yield None
 
     # -- what the store asks for
-    # --------------------------------------------------------------------------------------
 
     def fetch(self, seconds: float) -> dict[str, Any] | None:
-        """The state of all servers; None if one does not answer."""
+        """Return the state of all servers; None if one does not answer."""
         try:
             return merge_shards(
                 self._ray.get([server.state.remote() for server in self._servers], timeout=seconds)

@@ -73,7 +73,6 @@ class ParameterServer:
         self._changed = asyncio.Event()
 
     # -- the worker's calls
-    # -------------------------------------------------------------------------------------------
 
     async def join(
         self, worker: int, rng: np.random.Generator
@@ -88,7 +87,7 @@ class ParameterServer:
         return self._reply(), rng, episodes
 
     async def pull(self) -> Reply:
-        """The current parameters."""
+        """Return the current parameters."""
         return self._reply()
 
     async def push(self, worker: int, push: Push) -> Reply:
@@ -98,18 +97,18 @@ class ParameterServer:
         push: with this server's shard of the gradient. Its round is the same for all servers.
             Events are reported by the first server, so the others get no more than the steps.
         """
-        done = self._store.push(worker, push)
+        ticket = self._store.push(worker, push)
         self._notify()
-        await self._until(done)
+        await self._until(ticket.done)
         if (earlier := self._events.setdefault(worker, push.event)) is not push.event:
             earlier.merge(push.event)
         return self._reply()
 
     async def finish_rollout(self, worker: int) -> Reply:
         """Take a worker out of rounds until the others' rollouts are over, and wait for that."""
-        done = self._store.finish_rollout(worker)
+        ticket = self._store.finish_rollout(worker)
         self._notify()
-        await self._until(done)
+        await self._until(ticket.done)
         return self._reply()
 
     def _reply(self) -> Reply:
@@ -128,7 +127,6 @@ class ParameterServer:
         self._beats[worker, attempt] = beat
 
     # -- the driver's calls
-    # -------------------------------------------------------------------------------------------
 
     async def status(self, multipliers: Multipliers) -> ServerStatus:
         """Wait a moment, so that events are merged, and report what has happened since the last
@@ -138,14 +136,19 @@ class ParameterServer:
         """
         self._store.counters.multipliers = multipliers
         await asyncio.sleep(MERGE_SECONDS)
-        events, self._events = list(self._events.values()), {}
-        counters, beats = self._store.counters, dict(self._beats)
+        events = list(self._events.values())
+        self._events = {}
+        counters = self._store.counters
         return ServerStatus(
-            events, self._store.steps, counters.episodes.copy(), counters.training_seconds, beats
+            events=events,
+            steps=self._store.steps,
+            episodes=counters.episodes.copy(),
+            training_seconds=counters.training_seconds,
+            beats=dict(self._beats),
         )
 
     async def state(self) -> dict[str, Any]:
-        """Everything that a checkpoint needs of this shard."""
+        """Return everything that a checkpoint needs of this shard."""
         return self._store.state()
 
     async def stop(self) -> None:
@@ -155,8 +158,8 @@ class ParameterServer:
 
 
 def shard_slices(size: int, count: int) -> list[slice]:
-    """A vector's slices for `count` servers, as equal as possible. No slice is empty, so there may
-    be fewer."""
+    """Cut a vector into slices for `count` servers, as equal as possible. No slice is empty, so
+    there may be fewer."""
     ends = [size * index // count for index in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends) if start < stop]
 
@@ -164,7 +167,7 @@ def shard_slices(size: int, count: int) -> list[slice]:
 def shard_of(
     spec: StoreSpec, state: Mapping[str, Any], shard: slice
 ) -> tuple[StoreSpec, dict[str, Any]]:
-    """One server's part of a store: its spec and its state (`SharedStore.state`).
+    """Return one server's part of a store: its spec and its state (`SharedStore.state`).
 
     A part of the network that crosses the shard's border is cut there.
     """
@@ -173,16 +176,17 @@ def shard_of(
     for name, part in spec.param_slices.items():
         ends = np.array([part.start, part.stop]) - shard.start
         param_slices[name] = slice(*ends.clip(0, size).tolist())
-    own = {
+    state_of_shard = {
+        **state,
         "parameters": state["parameters"][shard],
         "optimizer_state": state["optimizer_state"][..., shard],
     }
-    return replace(spec, size=size, param_slices=param_slices), {**state, **own}
+    return replace(spec, size=size, param_slices=param_slices), state_of_shard
 
 
 def merge_shards(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state of the whole store, of those of all servers. The counters are those of the first
-    one."""
+    """Join the states of all servers to that of the whole store. The counters are those of the
+    first one."""
     return {
         **states[0],
         "parameters": np.concatenate([state["parameters"] for state in states]),

@@ -26,7 +26,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import PAUSE_SECONDS, Heartbeat
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.core.store import Push, Snapshot, at_once
+from a3c_exp.core.store import DONE, Push, Snapshot, Ticket
 
 BEAT_SECONDS = 5.0
 """Longest time between two heartbeats that a worker sends. Each is a call of the first server,
@@ -111,7 +111,6 @@ class RemoteStore:
             time.sleep(interval)
 
     # -- what a worker calls
-    # ------------------------------------------------------------------------------------------
 
     def start(self, worker: int, rng: np.random.Generator) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
@@ -134,13 +133,14 @@ class RemoteStore:
             len(self._pending) > self._max_pending or all(map(Future.done, self._pending[0]))
         ):
             self._receive()
+
         self._has_news = False
         for shard, reply in zip(self._shards, self._replies, strict=True):
             into[shard] = reply.parameters
         self._wait_seconds += time.perf_counter() - begun
         return self._replies[0].snapshot
 
-    def push(self, worker: int, push: Push) -> Callable[[], bool]:
+    def push(self, worker: int, push: Push) -> Ticket:
         """Send the gradient, the event and the generator's state, and do not wait. The first server
         reports the event, complete; it is not here."""
         push.event.add({"workers/wait_share": self._wait_share()})
@@ -152,12 +152,12 @@ class RemoteStore:
                 version=reply.snapshot.version, normalizer=None, rounds=rounds
             )
             event = Event(worker, steps=push.event.steps) if server else push.event
-            own = replace(push, gradient=part, snapshot=snapshot, event=event)
-            calls.append(self._call(server, "push", worker, own))
+            push_of_shard = replace(push, gradient=part, snapshot=snapshot, event=event)
+            calls.append(self._call(server, "push", worker, push_of_shard))
         self._send(calls)
-        return at_once
+        return DONE
 
-    def finish_rollout(self, worker: int) -> Callable[[], bool]:
+    def finish_rollout(self, worker: int) -> Ticket:
         """In synchronous rounds, tell the servers that no more gradients of the rollout will come.
 
         The reply comes when the others have finished, and `pull` waits for it.
@@ -165,7 +165,7 @@ class RemoteStore:
         if self._synchronous:
             self._receive_all()  # since a short message may overtake one with a gradient
             self._send(self._call_all("finish_rollout", worker))
-        return at_once
+        return DONE
 
     def leave(self, worker: int) -> None:
         """Wait for the replies to all messages, and leave the run."""
@@ -173,7 +173,6 @@ class RemoteStore:
         self._answers(self._call_all("leave", worker))
 
     # -- calls
-    # ----------------------------------------------------------------------------------------------
 
     def _wait_share(self) -> float:
         """The share of the time since the last push that `pull` has waited."""
