@@ -196,7 +196,7 @@ class Tracker(Callback):
     package: the tracker's. It is imported when a run starts: whoever evaluates does not need it.
     connection: to the tracker; None before the start, and if that failed.
     id: the tracker's own of the run, by which a resumed run continues its run there. sweep: the
-    group, if none is set.
+        group, if none is set.
     """
 
     package: ClassVar[str]
@@ -214,18 +214,18 @@ class Tracker(Callback):
         )
 
     def group_of(self, run: RunView) -> str | None:
-        """The group of a run, which is remembered: a run of a sweep may be resumed outside of
-        it."""
+        """Return the group of a run, which is remembered: a run of a sweep may be resumed outside
+        of it."""
         self.sweep = run.sweep or self.sweep
         return self.group or self.sweep
 
     def takes(self, run: RunView, step: int) -> bool:
-        """Whether there is a connection, and what a run logs at a step is new: a tracker keeps what
-        came after the checkpoint from which the run goes on."""
+        """Return whether there is a connection, and what a run logs at a step is new: a tracker
+        keeps what came after the checkpoint from which the run goes on."""
         return self.connection is not None and step > run.dropped
 
     def sends(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint is one that is asked for, and there is a connection."""
+        """Return whether a checkpoint is one that is asked for, and there is a connection."""
         return self.connection is not None and self.checkpoints in ("both", checkpoint.stem)
 
 
@@ -328,7 +328,7 @@ class Mlflow(Tracker):
     experiment: that the run belongs to. tracking_uri: a server, a file or sqlite:///file; None:
     MLflow's own default, MLFLOW_TRACKING_URI. A sweep is the tag `group` of its runs.
     pending: points that MLflow's own thread is sending: a server that is slow, or away, does not
-    hold the run up.
+        hold the run up.
     """
 
     package: ClassVar[str] = "mlflow"

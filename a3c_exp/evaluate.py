@@ -61,12 +61,13 @@ class Loaded:
 def load_run(
     folder: str | Path, which: Which = None, plugins: Sequence[str] = (), trust: Sequence[str] = ()
 ) -> Loaded:
-    """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
+    """Return the policy of a run's best checkpoint, or of its latest if it has no best one, or of
+    `which`.
 
     which: a number is the steps of training of a numbered checkpoint.
 
     plugins: as in training; those in the folder's configuration do not count. trust: settings of
-    that configuration that may write files or connect. Raises ConfigError.
+        that configuration that may write files or connect. Raises ConfigError.
     """
     folder = expanded(folder)
     with named("run"):
@@ -164,14 +165,14 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
 
 
 def _free(folder: Path, name: str) -> Path:
-    """The first video of name, name_2, name_3 and so on that is not there: training, or another
-    evaluation, may have filmed the same policy."""
+    """Return the first path of name, name_2, name_3 and so on that is not there: training, or
+    another evaluation, may have filmed the same policy."""
     names = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
     return next(path for each in names if not (path := folder / f"{each}.mp4").is_file())
 
 
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
-    """What is reported about episodes, as texts: of the mean return with its 95 % interval
+    """Return what is reported about episodes, as texts: of the mean return with its 95 % interval
     (Student's t)."""
     returns, several = episodes.returns, len(episodes) > 1
     interval = f" +- {student_half_width(returns):.3g} (95 %)" if several else ""

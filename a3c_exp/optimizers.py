@@ -35,7 +35,7 @@ class ParamGroup(Checked):
     """Settings of one part of the network (actor, critic, ...).
 
     learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part. None: the
-    optimizer's.
+        optimizer's.
     """
 
     learning_rate: NotNegative | None = None
@@ -62,7 +62,7 @@ class Optimizer(Checked, ABC):
     @property
     @abstractmethod
     def state_rows(self) -> int:
-        """M, how many numbers the optimizer keeps for each parameter; may be 0."""
+        """Return M, how many numbers the optimizer keeps for each parameter; may be 0."""
 
     @abstractmethod
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
@@ -76,13 +76,13 @@ class Optimizer(Checked, ABC):
         """
 
     def initial_state(self, size: int) -> Floats:
-        """The state before the first update of `size` parameters, float32 [M, size]."""
+        """Return the state before the first update of `size` parameters, float32 [M, size]."""
         return np.zeros((self.state_rows, size), np.float32)
 
     def step(
         self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int
     ) -> None:
-        """One update, in place.
+        """Make one update, in place.
 
         parameters: float32 [P]; state: float32 [M, P]; gradient: float32 [P], finite, not changed.
         rate: learning rate of this update, one for all or float32 [P] (see `rates`).
@@ -113,8 +113,8 @@ class RMSProp(Optimizer):
 
     torch has epsilon outside the root and s = 0 at first. Mnih et al. 2016 (section 4.5) and
     TensorFlow have it inside, TensorFlow with s = 1 at first. The start matters more: from 0, the
-    first steps move every weight by
-    rate / sqrt(1 - decay), ten times the rate at a decay of 0.99, however small its gradient.
+    first steps move every weight by rate / sqrt(1 - decay), ten times the rate at a decay of 0.99,
+    however small its gradient.
 
     With `momentum` the quotient is added to a velocity v <- momentum v + quotient, and the rate
     multiplies that.
@@ -128,7 +128,7 @@ class RMSProp(Optimizer):
 
     @property
     def state_rows(self) -> int:
-        """The mean square, and the velocity where there is momentum."""
+        """Return 1, for the mean square, and 1 more for the velocity where there is momentum."""
         return 2 if self.momentum else 1
 
     def initial_state(self, size: int) -> Floats:
@@ -208,8 +208,8 @@ class Adam(Optimizer):
 
     @functools.cached_property
     def _max_ratio(self) -> float:
-        """The largest |m| / sqrt(v) that any sequence of gradients can lead to; infinity unless
-        b1^2 < b2.
+        """Return the largest |m| / sqrt(v) that any sequence of gradients can lead to; infinity
+        unless b1^2 < b2.
 
         By Cauchy and Schwarz it is (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). A larger ratio means
         that another worker has written m and not yet v, or has overwritten one of them. If m
@@ -236,7 +236,7 @@ class SGD(Optimizer):
 
     @property
     def state_rows(self) -> int:
-        """The velocity, where there is momentum."""
+        """Return 1, for the velocity, where there is momentum."""
         return 1 if self.momentum else 0
 
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
@@ -267,7 +267,7 @@ class TorchOptimizer(Optimizer):
 
     @classmethod
     def settings_of(cls, node: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of this class for a mapping that names a class of torch.optim. Raises
+        """Return the settings of this class for a mapping that names a class of torch.optim. Raises
         ConfigError."""
         import torch
 
@@ -297,7 +297,8 @@ class TorchOptimizer(Optimizer):
 
     @functools.cached_property
     def _state_names(self) -> dict[str, bool]:
-        """What torch keeps besides the number of steps, and whether it is a single number."""
+        """Return what torch keeps besides the number of steps, and whether it is a single
+        number."""
         import torch
 
         parameter = torch.zeros(2)
@@ -348,8 +349,8 @@ class TorchOptimizer(Optimizer):
 
 @functools.cache
 def _without_compiler(name: str) -> Any:
-    """A class of torch.optim whose methods do not import torch's compiler, which takes seconds in
-    each process."""
+    """Return a class of torch.optim whose methods do not import torch's compiler, which takes
+    seconds in each process."""
     import torch
 
     cls = getattr(torch.optim, name)
@@ -379,8 +380,8 @@ def rates(
     factor: float,
     staleness: int = 0,
 ) -> float | Vector:
-    """The learning rate of an update: a number, or a vector like the parameters [P] if a parameter
-    group has its own.
+    """Return the learning rate of an update: a number, or a vector like the parameters [P] if a
+    parameter group has its own.
 
     slices: where each part of the network lies in the flat vector.
     factor: the schedule's value.
@@ -417,7 +418,7 @@ def clip(gradient: Vector, longest: float | None) -> float:
 
 
 def functions_of(vector: Vector) -> Any:
-    """The module whose functions take this vector: numpy or torch."""
+    """Return the module whose functions take this vector: numpy or torch."""
     if isinstance(vector, np.ndarray):
         return np
     import torch  # here, since commands that only read files do without it
@@ -426,7 +427,7 @@ def functions_of(vector: Vector) -> Any:
 
 
 def euclidean_norm(vector: Vector) -> float:
-    """The Euclidean norm of a vector [P], an array or a tensor."""
+    """Return the Euclidean norm of a vector [P], an array or a tensor."""
     xp = functions_of(vector)
     square = float(xp.vdot(vector, vector))  # dot, but without a warning of each overflow
     if math.isinf(square):  # the squares of large finite numbers overflow in single precision
@@ -436,8 +437,8 @@ def euclidean_norm(vector: Vector) -> float:
 
 
 def _with_momentum(state: Vector, change: Vector, momentum: float) -> Vector:
-    """velocity <- momentum velocity + change, in the last row of `state`; without momentum the
-    change itself."""
+    """Compute velocity <- momentum velocity + change, in the last row of `state`; without momentum
+    the change itself."""
     if not momentum:
         return change
     velocity = state[-1]
@@ -449,7 +450,8 @@ def _with_momentum(state: Vector, change: Vector, momentum: float) -> Vector:
 def _add_square(
     xp: Any, mean_square: Vector, gradient: Vector, decay: float, scratch: Vector
 ) -> None:
-    """mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in `scratch`.
+    """Compute mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in
+    `scratch`.
 
     There it is at least (1 - decay) gradient^2, even if another worker writes to `mean_square`.
     """

@@ -29,8 +29,7 @@ class Trajectory:
     rewards: float32 [T, B], r_t, as the learner sees them (scaled, clipped).
     values: float32 [T, B], V(s_t).
     next_values: float32 [T, B], V(s_{t+1}) of the same episode: 0 where it terminated, V of the
-        final observation
-        where it was truncated.
+        final observation where it was truncated.
     terminated, truncated: bool [T, B], whether step t ended the episode, and how.
     log_probs: float32 [T, B], of the actions taken, by the distribution that they were drawn from.
     target_log_probs: the same by the policy that learns; None for estimators that are not
@@ -47,7 +46,7 @@ class Trajectory:
 
     @property
     def ended(self) -> Bools:
-        """bool [T, B]: the state after step t belongs to another episode."""
+        """Return bool [T, B], whether the state after step t belongs to another episode."""
         return self.terminated | self.truncated
 
 
@@ -56,9 +55,8 @@ class Returns(Checked, ABC):
 
     Every estimator derives from this class. It keeps no state, and does not write into the
     trajectory's arrays, which may be shared memory. Rows that are no transitions (the reset rows of
-    some vector environments)
-    stand directly after an ended row, so they reach into no other row's result. Their own results
-    mean nothing: the loss masks them.
+    some vector environments) stand directly after an ended row, so they reach into no other row's
+    result. Their own results mean nothing: the loss masks them.
 
     off_policy: whether it corrects for the lag between the policy that acted and the one that
         learns. Such an estimator is given the log-probabilities of both and the learner's own
@@ -74,14 +72,14 @@ class Returns(Checked, ABC):
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
 
     def warning(self, rollout_length: int) -> str | None:
-        """A sentence about settings that do not suit rollouts of so many steps; None if there are
-        none."""
+        """Return a sentence about settings that do not suit rollouts of so many steps; None if
+        there are none."""
         return None
 
 
 def example_trajectory() -> Trajectory:
-    """A trajectory of 6 steps of 2 environments: an episode terminates after step 2, another is
-    truncated after it."""
+    """Make a trajectory of 6 steps of 2 environments: an episode terminates after step 2, another
+    is truncated after it."""
     rng = np.random.default_rng(0)
     shape = (6, 2)
     rewards, values, next_values = rng.standard_normal((3, *shape)).astype(np.float32)
@@ -106,7 +104,7 @@ def crosses_episodes(estimator: Returns) -> bool:
 
 
 def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Floats) -> Trajectory:
-    """A trajectory with the values and log-probabilities [T, B] of the policy that learns.
+    """Return a trajectory with the values and log-probabilities [T, B] of the policy that learns.
 
     After the last row and after a time limit the rollout's own values stay: those states are not in
     it.
@@ -124,8 +122,7 @@ class NStep(Returns):
 
     with m = the smaller of n and the steps left before the episode or the rollout ends, and V = 0
     after a terminal step. The advantage is G_t - V(s_t), the critic's target G_t. With n = None,
-    all of the rollout, it is the return
-    of Mnih et al. 2016 (arXiv 1602.01783, algorithm S3).
+    all of the rollout, it is the return of Mnih et al. 2016 (arXiv 1602.01783, algorithm S3).
     """
 
     n: Count | None = None
@@ -149,8 +146,7 @@ class NStepZero(Returns):
 
     The terms are n rewards and the bootstrap after them. Terms after the last collected step are 0;
     `NStep` would bootstrap there. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's
-    final observation are
-    not among them, so
+    final observation are not among them, so
 
         G_t = sum_{k<m} gamma^k r_{t+k} + [s_{t+n} is one of them and of the same episode] gamma^n
         V(s_{t+n})
@@ -232,7 +228,7 @@ class VTrace(Returns):
     the whole rollout.
 
     lambda_: from 0 to 1 (the paper's remark 2). rho_clip decides which policy the values are of:
-    pi's where nothing is clipped. c_clip bounds the variance, and is at most rho_clip.
+        pi's where nothing is clipped. c_clip bounds the variance, and is at most rho_clip.
     """
 
     lambda_: Share = 1.0
@@ -267,7 +263,7 @@ class VTrace(Returns):
 
 
 def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
-    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t), [T, B]."""
+    """Return delta_t = r_t + gamma V(s_{t+1}) - V(s_t), [T, B]."""
     deltas = trajectory.next_values * np.float32(gamma)
     deltas += trajectory.rewards
     deltas -= trajectory.values
@@ -275,7 +271,7 @@ def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
 
 
 def _discounts(trajectory: Trajectory, factor: float) -> Floats:
-    """`factor` where row t + 1 continues the episode of row t, else 0. [T, B]"""
+    """Return `factor` where row t + 1 continues the episode of row t, else 0. [T, B]"""
     discounts = np.multiply(~trajectory.ended, np.float32(factor))
     discounts[-1] = 0
     return discounts
@@ -295,8 +291,8 @@ def _scan_inplace(terms: Floats, discounts: Floats) -> Floats:
 
 
 def _bootstrapped(terms: Floats, discounts: Floats, next_values: Floats, n: int) -> Floats:
-    """The map of n steps (see the module's docstring) from every row, applied to V(s_{t+n}). A new
-    array, [T, B].
+    """Return the map of n steps (see the module's docstring) from every row, applied to V(s_{t+n}).
+    A new array, [T, B].
 
     The discount of a row whose n steps reach past its episode or the rollout is 0, so no V comes
     in.

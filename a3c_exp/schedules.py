@@ -18,8 +18,8 @@ class Schedule(Checked, ABC):
 
     @abstractmethod
     def __call__(self, progress: float) -> float:
-        """progress: the share of the run that is done, from 0 to 1: environment steps of all
-        workers together, over `total_steps`."""
+        """Return the value at `progress`, the share of the run that is done, from 0 to 1:
+        environment steps of all workers together, over `total_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Linear(Schedule):
         )
 
     def __call__(self, progress: float) -> float:
-        """The value at `progress`: `start` up to `after`, `end` from `until` on."""
+        """Return the value at `progress`: `start` up to `after`, `end` from `until` on."""
         share = min(max((progress - self.after) / (self.until - self.after), 0.0), 1.0)
         return (1 - share) * self.start + share * self.end
 
@@ -96,7 +96,7 @@ class EpsilonByWorker(Schedule):
         return self._towards(float(np.dot(self.ends, self.probabilities)), progress)
 
     def sample(self, progress: float, rng: np.random.Generator) -> float:
-        """The value at `progress` on a line that `rng` draws."""
+        """Return the value at `progress` on a line that `rng` draws."""
         return self._towards(float(rng.choice(self.ends, p=self.probabilities)), progress)
 
     def _towards(self, end: float, progress: float) -> float:
@@ -104,10 +104,10 @@ class EpsilonByWorker(Schedule):
 
 
 def progress_of(steps: int, total_steps: int) -> float:
-    """The share of a run that is done after so many environment steps, from 0 to 1."""
+    """Return the share of a run that is done after so many environment steps, from 0 to 1."""
     return min(1.0, steps / total_steps)
 
 
 def value(x: float | Schedule, progress: float) -> float:
-    """The value at `progress` of a coefficient, which may be a number or a schedule."""
+    """Return the value at `progress` of a coefficient, which may be a number or a schedule."""
     return x if isinstance(x, (int, float)) else x(progress)

@@ -61,8 +61,8 @@ class AnswerCheck:
         self._choices = np.cumsum(sizes) - np.ravel(sizes)
 
     def observations(self, observations: Sequence[Any] | Array) -> Array | None:
-        """K observations as the policy takes them, a new array [K, ...]; None if one of them cannot
-        be used."""
+        """Return K observations as the policy takes them, a new array [K, ...]; None if one of them
+        cannot be used."""
         if self._parts:
             return self._joined(observations)
         try:
@@ -95,7 +95,7 @@ class AnswerCheck:
     def batch(
         self, observations: Sequence[Any] | Array, indices: Sequence[int] | Array | None = None
     ) -> Array:
-        """The same for environments with these indices, None: 0 to K - 1. Raises
+        """Convert observations of the environments with these indices (None: 0 to K - 1). Raises
         WrongAnswerError."""
         indices = range(len(observations)) if indices is None else indices
         found = self.observations(observations)
@@ -110,13 +110,14 @@ class AnswerCheck:
         )
 
     def rows(self, observations: Any) -> Iterable[Any]:
-        """The observations of a batch one by one: of a list, an array, or a mapping or tuple of
-        arrays [K, ...]."""
+        """Return the observations of a batch one by one: of a list, an array, or a mapping or tuple
+        of arrays [K, ...]."""
         is_batched = isinstance(observations, (Mapping, tuple))
         return iterate(batch_space(self.space), observations) if is_batched else observations
 
     def fault(self, observation: Any) -> str | None:
-        """The fault of an observation: 'an observation with nan at [3]'; None if nothing is."""
+        """Return what is wrong with an observation, as 'an observation with nan at [3]'; None if
+        nothing is."""
         if self.observations([observation]) is not None:
             return None
         for part, check in self._parts:
@@ -152,7 +153,7 @@ class AnswerCheck:
             raise WrongAnswerError(f"an {ACTION_MASK} that allows no action", int(allowed.argmin()))
 
     def _joined(self, observations: Any) -> Floats | None:
-        """Observations of several parts."""
+        """Convert observations of several parts; None if one of them cannot be used."""
         try:
             found = [check.observations(part.rows(observations)) for part, check in self._parts]
         except Exception:  # one lacks the key, or is no mapping
@@ -162,7 +163,7 @@ class AnswerCheck:
 
 
 def listed_rewards(rewards: Sequence[Any]) -> Floats:
-    """The rewards of K environments, float32 [K]. Raises WrongAnswerError."""
+    """Return the rewards of K environments, float32 [K]. Raises WrongAnswerError."""
     try:
         # NaN and infinity are not between; float32 has no room for the others.
         if -LARGEST < sum(rewards) < LARGEST:
@@ -175,7 +176,8 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats:
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:
-    """The rewards of a vector environment, a new array, float32 [K]. Raises WrongAnswerError."""
+    """Return the rewards of a vector environment, a new array, float32 [K]. Raises
+    WrongAnswerError."""
     raw = np.asanyarray(rewards)
     if raw.shape != (count,):
         raise WrongAnswerError(f"rewards of shape {raw.shape}, not {(count,)}")
@@ -185,7 +187,7 @@ def rewards_of(rewards: Any, count: int) -> Floats:
 
 
 def _reward(reward: Any, index: int) -> float:
-    """A reward, which may be an array of one number. Raises WrongAnswerError unless it is
+    """Return a reward, which may be an array of one number. Raises WrongAnswerError unless it is
     finite."""
     number = _one_number(reward)
     if number is not None and abs(number) <= LARGEST:
@@ -194,7 +196,8 @@ def _reward(reward: Any, index: int) -> float:
 
 
 def flags_of(name: str, flags: Any, count: int) -> Bools:
-    """The flags `name` of a vector environment, a new array, bool [K]. Raises WrongAnswerError."""
+    """Return the flags `name` of a vector environment, a new array, bool [K]. Raises
+    WrongAnswerError."""
     raw = np.asanyarray(flags)
     if raw.shape != (count,):
         raise WrongAnswerError(f"{name} of shape {raw.shape}, not {(count,)}")
@@ -205,7 +208,8 @@ def flags_of(name: str, flags: Any, count: int) -> Bools:
 
 
 def flag_of(name: str, flag: Any, index: int) -> bool:
-    """A flag: a truth value, 0 or 1, or an array of one of them. Raises WrongAnswerError."""
+    """Return a flag, which may be a truth value, 0 or 1, or an array of one of them. Raises
+    WrongAnswerError."""
     if type(flag) is bool:
         return flag
     number = _one_number(flag)
@@ -215,8 +219,8 @@ def flag_of(name: str, flag: Any, index: int) -> bool:
 
 
 def _one_number(value: Any) -> float | None:
-    """A number or a truth value, which may be an array of one; None for anything else, or if it is
-    masked."""
+    """Return a number or a truth value, which may be an array of one; None for anything else, or if
+    it is masked."""
     with suppress(Exception):  # an object of the environment's own may raise anything here
         number = np.asarray(value)
         if number.dtype.kind in "fiub" and number.size == 1 and not np.ma.is_masked(value):
@@ -230,5 +234,5 @@ def _any_masked(rows: Iterable[Any]) -> bool:
 
 
 def short(value: Any) -> str:
-    """A value of an environment's own on one line, shortened."""
+    """Return a value of an environment's own on one line, shortened."""
     return " ".join(shown(value, 80).split())

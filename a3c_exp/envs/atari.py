@@ -82,8 +82,8 @@ class Atari(Environment):
     reward_clip: Positive | Schedule | None = 1.0
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is
-        no such game.
+        """Make `count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where
+        there is no such game.
 
         render_mode: None or 'rgb_array': images in grey of the first game.
         """
@@ -105,7 +105,7 @@ class Atari(Environment):
         return _AtariBatch(self, count, seeds)
 
     def games(self, count: int, height: int, width: int) -> Any:
-        """The vector environment, with images of this size."""
+        """Make the vector environment, with images of this size."""
         vector_env = imported("ale_py.vector_env", "game", self.game)
         return vector_env.AtariVectorEnv(
             self.game,
@@ -139,7 +139,7 @@ class _AtariBatch(VectorEnvBatch):
     """
 
     def __init__(self, settings: Atari, count: int, seeds: Sequence[int]) -> None:
-        """Raises ConfigError for a crop beyond the image, and if the package that scales is not
+        """Raise ConfigError for a crop beyond the image, and if the package that scales is not
         installed."""
         size = self._size = (settings.height, settings.width)
         crop = self._crop = settings.crop
@@ -192,7 +192,7 @@ class _AtariBatch(VectorEnvBatch):
         )
 
     def _seen(self, screens: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Images of the games [K, frames, rows, columns] as observations have them."""
+        """Return images of the games [K, frames, rows, columns] as observations have them."""
         if self._crop is None:
             return screens
         top, bottom, left, right = self._crop
@@ -206,6 +206,6 @@ class _AtariBatch(VectorEnvBatch):
         return images
 
     def render(self) -> NDArray[np.uint8]:
-        """The newest frame of the first game, enlarged."""
+        """Return the newest frame of the first game, enlarged."""
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)

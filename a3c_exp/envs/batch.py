@@ -37,8 +37,8 @@ class Step(NamedTuple):
     reward: float32 [K], the environment's own: neither scaled nor clipped.
     terminated: bool [K], the episode ended in a terminal state, whose value is 0.
     truncated: bool [K], the episode was cut off, by a time limit for example. Its last state still
-        has a value.
-        Both may be true, if the last allowed step also terminated; the episode then terminated.
+        has a value. Both may be true, if the last allowed step also terminated; the episode then
+        terminated.
     final_obs: [K, ...], the last observation of an episode that ended in this step; meaningful only
         there.
     valid: bool [K], false if the row is no transition but a late restart, which ignored the action.
@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
     @property
     def episode_over(self) -> NDArray[np.bool_]:
-        """bool [K]: an episode ended, and not for the learner alone."""
+        """Return bool [K], whether an episode ended, and not for the learner alone."""
         ended = self.terminated | self.truncated
         return ended if self.life_lost is None else ended & ~self.life_lost
 
@@ -92,8 +92,8 @@ class EnvBatch(Protocol):
         `reset`."""
 
     def render(self) -> Any:
-        """An image of the first environment, uint8 [height, width, 3]; also one in gray or with
-        transparency, or of floats from 0 to 1. None if it draws in a window of its own."""
+        """Return an image of the first environment, uint8 [height, width, 3]; also one in gray or
+        with transparency, or of floats from 0 to 1. None if it draws in a window of its own."""
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
         """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even
@@ -131,9 +131,9 @@ class Environment(Checked, ABC):
     normalize_observations: true: subtract the running mean of each number of an observation and
         divide by its running standard deviation, which all workers share; 'shared': one mean and
         one deviation for all numbers, as for the pixels of images; or false. For images of bytes
-        also a mean and a deviation, or 'background': the most
-        frequent byte of a short random play, and 64. 'auto': 'background' for images of bytes whose
-        pixels the network scales, true for vectors of bytes, and false for all else.
+        also a mean and a deviation, or 'background': the most frequent byte of a short random play,
+        and 64. 'auto': 'background' for images of bytes whose pixels the network scales, true for
+        vectors of bytes, and false for all else.
     normalize_rewards: true: training divides rewards by the standard deviation of the discounted
         return, running too; 'centered': it subtracts the running mean of the rewards, and divides
         by their own deviation; or false.
@@ -173,7 +173,7 @@ class Environment(Checked, ABC):
 
     @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
+        """Make `count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
         gymnasium's; None: not drawn.
 
         Raises ConfigError where the environment cannot be made; its key is relative to this
@@ -190,7 +190,8 @@ class Environment(Checked, ABC):
         """
 
     def settings_to_trust(self) -> dict[str, object]:
-        """Settings, by name, that may write files, connect to other programs or open windows.
+        """Return the settings, by name, that may write files, connect to other programs or open
+        windows.
 
         In the configuration of a run's folder they count only if the user trusts them. Texts that
         may name a file or an address are found without this.
@@ -198,7 +199,7 @@ class Environment(Checked, ABC):
         return {}
 
     def warning(self) -> str | None:
-        """A sentence about settings that are probably not meant; None if there are none."""
+        """Return a sentence about settings that are probably not meant; None if there are none."""
         return None
 
 

@@ -41,7 +41,7 @@ class CloseTimeoutError(TimeoutError):
 def env_error(
     error: BaseException, name: str, *, index: int | None = None, step: int | None = None
 ) -> EnvError:
-    """The error of an environment, in words.
+    """Make the error of an environment.
 
     error: raised by it, or a WrongAnswerError. name: of the environments ('LunarLander-v3').
     index: of the environment in its batch; None: the error may know it. step: of its episode, in a

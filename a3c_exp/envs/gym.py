@@ -168,8 +168,8 @@ class Gym(Environment):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker: with the specification of an environment that the calling script or
-        notebook has registered."""
+        """Return the state for a worker, with the specification of an environment that the calling
+        script or notebook has registered."""
         spec = gymnasium.registry.get(self.id)
         own = spec is not None and not str(spec.entry_point).startswith("gymnasium.")
         return self.__dict__ | ({REGISTERED: cloudpickle.dumps(spec)} if own else {})
@@ -182,8 +182,8 @@ class Gym(Environment):
             _allow(name, "wrappers", [*plugins, *own])
 
     def settings_to_trust(self) -> dict[str, object]:
-        """The wrappers, if one may do more than convert what passes through it: RecordVideo writes
-        files."""
+        """Return the wrappers, if one may do more than convert what passes through it: RecordVideo
+        writes files."""
         for name, arguments in map(_parsed, self.wrappers):
             # The code of a plugin's wrapper is trusted, its arguments are not.
             if not (":" in name or name in HARMLESS_WRAPPERS) or not is_plain(arguments):
@@ -210,7 +210,7 @@ class Gym(Environment):
         return None
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
+        """Make `count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
         gymnasium's; None: not drawn.
 
         Raises ConfigError if an environment cannot be made, or has spaces that no policy here
@@ -231,8 +231,8 @@ class Gym(Environment):
             raise ConfigError("id", self.id, one_line(error)) from error
 
     def _spec(self) -> EnvSpec:
-        """gymnasium's specification of `id`. Imports the module that registers it if `id` names
-        one."""
+        """Return gymnasium's specification of `id`. Imports the module that registers it if `id`
+        names one."""
         module, _, name = self.id.rpartition(":")
         if name not in gymnasium.registry and REGISTERED in self.__dict__:
             gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
@@ -257,7 +257,7 @@ class Gym(Environment):
         return spec
 
     def _one(self, spec: EnvSpec, render_mode: str | None, failing: ExitStack) -> Env:
-        """One environment with its wrappers. failing: closes it."""
+        """Make one environment with its wrappers. failing: closes it."""
         env: Env = self._made(partial(gymnasium.make, spec, disable_env_checker=True), render_mode)
         failing.callback(lambda: close_within(env))  # with the wrappers that it has by then
         for entry in self.wrappers:
@@ -269,7 +269,7 @@ class Gym(Environment):
         return env
 
     def _of_engine(self, count: int, seed: int) -> VectorEnvBatch:
-        """`count` environments of another engine than gymnasium."""
+        """Make `count` environments of another engine than gymnasium."""
         if self.engine == ENVPOOL:
             require_package("engine", ENVPOOL, ENVPOOL)
         path = "envpool:make_gymnasium" if self.engine == ENVPOOL else self.engine
@@ -285,7 +285,7 @@ class Gym(Environment):
             )
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> Any:
-        """The native vector environment."""
+        """Make the native vector environment."""
         # it would clip rewards and preprocess unasked
         if str(spec.entry_point).startswith("ale_py"):
             raise ConfigError(
@@ -300,8 +300,8 @@ class Gym(Environment):
         return self._made(make, render_mode)
 
     def _made(self, make: Callable[..., Any], render_mode: str | None = None) -> Any:
-        """What `make` makes with the settings of this component. What fails there is an error of
-        the configuration."""
+        """Return what `make` makes with the settings of this component. What fails there is an
+        error of the configuration."""
         arguments = _filled(self.kwargs)
         # observations may be drawn too, whether or not somebody watches
         if render_mode is not None:
@@ -321,7 +321,7 @@ class Gym(Environment):
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
-    """The name of a wrapper and its arguments; None for both where an entry has none of the
+    """Return the name of a wrapper and its arguments; None for both where an entry has none of the
     forms."""
     if isinstance(entry, str):
         return entry, {}
@@ -331,8 +331,8 @@ def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _converted(wrapper: Callable[..., Env], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with arrays or tuples in the place of lists: YAML has neither. An annotation asks
-    for an array."""
+    """Return arguments with arrays or tuples in the place of lists: YAML has neither. An annotation
+    asks for an array."""
     asked = inspect.signature(wrapper).parameters
     kinds = {
         key: np.array if key in asked and "ndarray" in str(asked[key].annotation) else tuple
@@ -348,7 +348,7 @@ _copies = itertools.count()
 
 
 def _filled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of one copy: see `Gym.kwargs`."""
+    """Return the arguments of one copy: see `Gym.kwargs`."""
     copy = f"{os.getpid()}-{next(_copies)}"
     port = cache(_free_port)
 
@@ -379,13 +379,14 @@ def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
 
 
 def imported(module: str, key: str, value: object) -> Any:
-    """A module. Raises ConfigError about a setting if it cannot be imported."""
+    """Import a module, and return it. Raises ConfigError about a setting if it cannot be
+    imported."""
     with refused(key, value, f"the module {module} cannot be imported"):
         return importlib.import_module(module)
 
 
 def _wrapper(name: str) -> Callable[..., Env]:
-    """The wrapper class of that name. Raises ConfigError where there is none."""
+    """Return the wrapper class of that name. Raises ConfigError where there is none."""
     module, _, attribute = name.rpartition(":")
     source = imported(module, "wrappers", name) if module else gymnasium.wrappers
     # gymnasium imports some when they are asked for

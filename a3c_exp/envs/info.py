@@ -76,7 +76,7 @@ class InfoNumbers:
         self._told_partial = False
 
     def of(self, info: Info) -> dict[str, float]:
-        """The finite numbers in the info of an episode that are chosen, by name."""
+        """Return the finite numbers in the info of an episode that are chosen, by name."""
         numbers = {}
         for name in info if self.keys is None else self.keys:
             number = _number(info.get(name))
@@ -99,8 +99,8 @@ class InfoNumbers:
         return numbers
 
     def warnings(self) -> tuple[str, ...]:
-        """Lines for the log, each once: what has been left out, and truth values that some episodes
-        have and others have not."""
+        """Return lines for the log, each once: what has been left out, and truth values that some
+        episodes have and others have not."""
         lines = []
         if self._left_out and not self._told_left_out:
             self._told_left_out = True
@@ -122,7 +122,7 @@ class InfoNumbers:
 
 
 def _number(value: object) -> float | None:
-    """A number or a truth value as a float; None for anything else."""
+    """Return a number or a truth value as a float; None for anything else."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if not isinstance(value, int | float | np.bool_ | np.integer | np.floating):
@@ -134,18 +134,18 @@ def _number(value: object) -> float | None:
 
 
 def number_columns(rows: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64]]:
-    """Numbers of E episodes by name, float64 [E] each, NaN where an episode has none of that
-    name."""
+    """Return the numbers of E episodes by name, float64 [E] each, NaN where an episode has none of
+    that name."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
 
 
 def final_infos(info: Info, ended: Bools) -> dict[int, Info] | None:
-    """The info of each environment whose episode ended, by index, from that of gymnasium's vector
-    environments.
+    """Return the info of each environment whose episode ended, by index, from that of gymnasium's
+    vector environments.
 
     info: arrays [K] by name. The mask `_name` says which environments have the name; without a mask
-    all have it.
+        all have it.
     In the mode SAME_STEP the parts of ended episodes lie in `final_info`, arrays again.
     ended: bool [K].
     """

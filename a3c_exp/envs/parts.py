@@ -46,8 +46,8 @@ class Part:
         return isinstance(self.space, Box) and not self.is_image and self.name != ACTION_MASK
 
     def rows(self, observations: Any) -> Any:
-        """This part of K observations: of a list of them, or of one mapping or tuple of arrays [K,
-        ...]."""
+        """Return this part of K observations, which are a list, or one mapping or tuple of arrays
+        [K, ...]."""
         if isinstance(observations, (Mapping, tuple)):
             return functools.reduce(operator.getitem, self.path, observations)
         return [
@@ -68,7 +68,7 @@ class PartsBox(Box):
 
     @classmethod
     def of(cls, space: Space[Any], encoder: Callable[[Space[Any]], tuple[Box, Any]]) -> PartsBox:
-        """The space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
+        """Make the space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
         parts = []
         start = 0
         for path, leaf in _leaves(space, ()):
@@ -86,11 +86,11 @@ class PartsBox(Box):
 
     @property
     def mask(self) -> slice | None:
-        """The columns of the mask of actions; None if there is none."""
+        """Return the columns of the mask of actions; None if there is none."""
         return next((part.columns for part in self.parts if part.name == ACTION_MASK), None)
 
     def unbounded(self) -> PartsBox:
-        """The same with no bounds for the parts that running statistics scale."""
+        """Return the same with no bounds for the parts that running statistics scale."""
         parts = [
             replace(part, box=Box(-np.inf, np.inf, part.box.shape)) if part.is_measured else part
             for part in self.parts
@@ -99,7 +99,7 @@ class PartsBox(Box):
 
     @staticmethod
     def join(parts: Sequence[Array] | Array) -> Floats:
-        """The parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
+        """Return the parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
         rows = [part.reshape(len(part), -1) for part in parts]
         return np.concatenate(
             [x / np.float32(255) if x.dtype == np.uint8 else x for x in rows], 1, dtype=np.float32
@@ -117,7 +117,7 @@ class PartsBox(Box):
 
 
 def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
-    """A random action that the mask of the observation [D], if there is one, allows."""
+    """Return a random action that the mask of the observation [D], if there is one, allows."""
     columns = space.mask if isinstance(space, PartsBox) else None
     if columns is None:
         return actions.sample()
@@ -130,7 +130,8 @@ def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
 def _leaves(
     space: Space[Any], path: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
-    """The spaces inside a Dict or a Tuple that are neither, with the keys that lead to them."""
+    """Yield the spaces inside a Dict or a Tuple that are neither, with the keys that lead to
+    them."""
     if isinstance(space, (Dict, Tuple)):
         for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
             yield from _leaves(inner, (*path, key))

@@ -18,17 +18,17 @@ Decode = Callable[[Array], Any]
 
 
 def encoder(space: Space[Any]) -> tuple[Box, Encode]:
-    """The space that a policy sees for `space`, and the function that converts K observations to
-    it.
+    """Return the space that a policy sees for `space`, and the function that converts K
+    observations to it.
 
     The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new
     array [K, ...]:
     - Box: float32; a Box of uint8 with two axes or more is an image, and stays uint8. A scalar is a
-    vector of 1.
+      vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side.
     MultiBinary: a flat vector.
     - Dict, Tuple: the vector of a `PartsBox`. The function takes the parts as they are converted,
-    [K, ...] each.
+      [K, ...] each.
     It raises ValueError for a number outside a discrete space. Raises TypeError for other spaces.
     """
     if isinstance(space, Box):
@@ -52,8 +52,8 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
 
 
 def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
-    """The space in which a policy acts for `space`, and the function that converts its K actions
-    back.
+    """Return the space in which a policy acts for `space`, and the function that converts its K
+    actions back.
 
     The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...]
     of it and returns a new array [K, ...] of `space`, in its dtype, so that an environment cannot
@@ -110,7 +110,7 @@ def _within(space: Box) -> Decode:
 
 
 def _rows_of(dtype: DTypeLike, shape: tuple[int, ...], start: int | Array = 0) -> Encode:
-    """The function that makes an array of rows of this type and shape, from `start` on."""
+    """Return the function that makes an array of rows of this type and shape, from `start` on."""
     shift = bool(np.any(start))
 
     def convert(rows: Sequence[Any] | Array) -> Array:

@@ -199,7 +199,7 @@ class SyncEnvBatch:
         return env_error(error, self._name, index=index, step=self._tick - self._began[index])
 
     def render(self) -> Any:
-        """What the first environment draws: see `EnvBatch.render`."""
+        """Return what the first environment draws: see `EnvBatch.render`."""
         return self._envs[0].render()
 
     def close(self) -> None:

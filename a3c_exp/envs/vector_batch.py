@@ -26,7 +26,7 @@ class VectorEnvBatch:
       `obs` is the last observation, and the next row is marked as no transition. It costs one step
       of that environment an episode.
     - SAME_STEP: the ending step already returns the next episode's first observation, and the last
-    one beside it.
+      one beside it.
     - DISABLED: the environments that ended are restarted here, at once.
 
     seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python
@@ -127,7 +127,7 @@ class VectorEnvBatch:
         )
 
     def render(self) -> Any:
-        """What the first environment draws: see `EnvBatch.render`."""
+        """Return what the first environment draws: see `EnvBatch.render`."""
         frames: Any = self._env.render()
         return None if frames is None else frames[0]
 
@@ -136,8 +136,8 @@ class VectorEnvBatch:
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The mode that `env` declares, also as a text in any case. Raises TypeError if it declares
-    none: a guess would invent transitions."""
+    """Return the mode that `env` declares, also as a text in any case. Raises TypeError if it
+    declares none: a guess would invent transitions."""
     declared = env.metadata.get("autoreset_mode")
     text = str(getattr(declared, "value", declared)).replace("_", "").lower()
     for mode in AutoresetMode:

@@ -128,8 +128,8 @@ class PolicyModule(nn.Module):
 
 
 def inputs_of(space: Box, observations: Array) -> dict[str, Array]:
-    """A model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by the
-    names of its parts.
+    """Return a model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by
+    the names of its parts.
 
     A part whose name is that of an output or of the recurrent state is `observation.<name>`.
     """
@@ -142,7 +142,7 @@ def inputs_of(space: Box, observations: Array) -> dict[str, Array]:
 
 
 def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelProto:
-    """The ONNX model of a policy, for any number of rows. about: for its metadata.
+    """Make the ONNX model of a policy, for any number of rows. about: for its metadata.
 
     Raises ConfigError for a network that torch cannot export.
     """
@@ -229,8 +229,8 @@ def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
 
 
 def difference(name: str, output: Array, right: Array) -> float:
-    """The largest difference of an output, relative to its scale. Raises RunError if it is too
-    large."""
+    """Return the largest difference of an output, relative to its scale. Raises RunError if it is
+    too large."""
     if (output.shape, output.dtype) != (right.shape, right.dtype):
         raise RunError(
             f"the file's {name} is {output.dtype} {output.shape}, "

@@ -112,9 +112,9 @@ class ActorCritic(nn.Module, ABC):
     def evaluate_actions(
         self, parameters: Tensor, values: Tensor, actions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what a loss is made of, from parameters [N, P] and values [N] of `unroll`, and
-        the actions [N, ...] that were taken: log pi(a | s), the entropy of pi(. | s), and V(s),
-        float32 [N] each."""
+        """Return what a loss is made of, from parameters [N, P] and values [N] of `unroll`, and the
+        actions [N, ...] that were taken: log pi(a | s), the entropy of pi(. | s), and V(s), float32
+        [N] each."""
         log_probs, entropies = self.distribution.evaluate(parameters, actions)
         return log_probs, entropies, values
 

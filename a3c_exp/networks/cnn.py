@@ -42,7 +42,7 @@ def multiplies_bfloat16() -> bool:
 
 
 def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-    """Images [N, C, H, W] in a type and a memory layout."""
+    """Return images [N, C, H, W] in a type and a memory layout."""
     if not channels_last:
         return pictures.contiguous().to(dtype)
     if pictures.is_contiguous(memory_format=torch.channels_last):
@@ -60,7 +60,7 @@ class CastingConv2d(nn.Conv2d):
     """A convolution that computes in its input's type, over parameters of float32."""
 
     def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """[N, C, H, W] -> [N, C', H', W'], of scale * x."""
+        """Convolve scale * x: [N, C, H, W] -> [N, C', H', W']."""
         assert self.bias is not None
         weight = self.weight if scale == 1 else self.weight * scale
         return functional.conv2d(
@@ -76,8 +76,8 @@ class CastingLinear(nn.Linear):
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Numbers of zeros before and after `size` inputs of a convolution, with which it has ceil(size
-    / stride) outputs.
+    """Return the numbers of zeros before and after `size` inputs of a convolution, with which it
+    has ceil(size / stride) outputs.
 
     As in TensorFlow (padding SAME) the smaller half is before them: 0 before and 1 after an even
     number of inputs with a kernel of 3 and a stride of 2.
@@ -137,7 +137,7 @@ class ImageEncoder(nn.Module, ABC):
 
     @abstractmethod
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
-        """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
+        """Compute all layers but the last: [N, C, H, W] times `scale` -> [N, C', H', W']."""
 
     def forward(self, pictures: Tensor) -> Tensor:
         if self.plain:

@@ -64,8 +64,8 @@ class ModuleSpec:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def construct(self, injected: dict[str, Any]) -> nn.Module:
-        """The module. injected: what comes from the spaces, of which the constructor gets what it
-        asks for.
+        """Construct the module. injected: what comes from the spaces, of which the constructor gets
+        what it asks for.
 
         Raises ConfigError if the constructor refuses its arguments.
         """
@@ -83,7 +83,7 @@ class Network(Checked, ABC):
     """A component that builds an `ActorCritic`.
 
     nameable: whether a configuration may name the class itself. Those that stand for a module are
-    named by the module.
+        named by the module.
     """
 
     nameable: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class Network(Checked, ABC):
     @property
     @abstractmethod
     def module_class(self) -> type[nn.Module]:
-        """The class of the module that takes the observations."""
+        """Return the class of the module that takes the observations."""
 
     def build(
         self,
@@ -170,7 +170,7 @@ class ComposedNetwork(Network):
     @property
     @abstractmethod
     def encoders(self) -> EncoderNetwork:
-        """The record that describes the encoders."""
+        """Return the record that describes the encoders."""
 
     @property
     def module_class(self) -> type[nn.Module]:
@@ -178,14 +178,14 @@ class ComposedNetwork(Network):
 
     @abstractmethod
     def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
-        """The actor's and the critic's encoder, which may be the same, and the form of their
+        """Make the actor's and the critic's encoder, which may be the same, and the form of their
         observations.
 
         Raises ConfigError if they cannot take such observations.
         """
 
     def make_core(self, features: int) -> LstmCore | None:
-        """Cells after the encoder; None if there are none."""
+        """Make the cells after the encoder; None if there are none."""
         return None
 
     def make(
@@ -222,7 +222,7 @@ class ComposedNetwork(Network):
         return network
 
     def _idle_settings(self, distribution: Distribution) -> list[str]:
-        """Settings with other values than the default that have no effect."""
+        """Return warnings of settings that have no effect, and other values than the default."""
         other = "" if self.distribution == "gaussian" else f"with distribution={self.distribution}"
         unused = "" if distribution.spread else "with discrete actions"
         no_std = unused or (other if isinstance(distribution, Beta) else "")
@@ -432,7 +432,7 @@ class WholeNetwork(Network):
 
 
 def _action_mask(observations: Box, actions: Space, distribution: Distribution) -> slice | None:
-    """The columns of the mask of actions. Raises ConfigError for one that does not fit the
+    """Return the columns of the mask of actions. Raises ConfigError for one that does not fit the
     actions."""
     columns = observations.mask if isinstance(observations, PartsBox) else None
     if columns is not None:
@@ -448,7 +448,7 @@ def _action_mask(observations: Box, actions: Space, distribution: Distribution) 
 
 
 def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, ObservationInput]:
-    """An encoder, whose width is found by one pass, and the form of its observations.
+    """Make an encoder, whose width is found by one pass, and the form of its observations.
 
     The pass also fills lazy modules. It is in evaluation mode, in which no module changes its
     buffers.
@@ -485,7 +485,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def run_module(module: nn.Module, inputs: Any, name: str) -> Any:
-    """The module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
+    """Return the module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
     shapes = (
         {key: tuple(part.shape) for key, part in inputs.items()}
         if isinstance(inputs, dict)

@@ -272,7 +272,7 @@ class Gaussian(Distribution):
         return normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
 
     def _normal(self, parameters: Tensor) -> Any:
-        """The normal distributions, as torch has them."""
+        """Return the normal distributions, as torch has them."""
         mean, spread = parameters.chunk(2, dim=-1)
         spread = bounded(spread, self.lowest, self.highest)
         std = functional.softplus(spread) if self.softplus_std else spread.exp()
@@ -295,7 +295,8 @@ class Gaussian(Distribution):
 
 
 def _center_and_half_range(low: Array, high: Array) -> tuple[Array, Array]:
-    """What -1 and 1 are mapped by: to both bounds; to 1 beyond the only bound; to themselves."""
+    """Return what -1 and 1 are mapped by: to both bounds; to 1 beyond the only bound; to
+    themselves."""
     below = np.isfinite(low)
     above = np.isfinite(high)
     both = below & above
@@ -466,13 +467,13 @@ def _has_bounds(space: gym.Space[Any]) -> bool:
 
 
 def _log_slopes(u: Array) -> Array:
-    """ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
+    """Return ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
     size = np.abs(u)
     return np.asarray(2 * (math.log(2) - size - np.log1p(np.exp(-2 * size))))
 
 
 def _log_slopes_of(u: Tensor) -> Tensor:
-    """The same in torch."""
+    """Return the same in torch."""
     return 2 * (math.log(2) - u - functional.softplus(-2 * u))
 
 
@@ -489,7 +490,7 @@ def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
 
 
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Choices int64 [B] from logits [B, A], and their log-probabilities float32 [B].
+    """Sample choices int64 [B] from logits [B, A], and their log-probabilities float32 [B].
 
     A choice is the first action at which the summed probabilities exceed a uniform number.
     """
@@ -508,8 +509,7 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
 
 
 def _sample_one_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The same for logits [1, A], in plain numbers: a third of the time for a handful of
-    actions."""
+    """Sample for logits [1, A], in plain numbers: a third of the time for a handful of actions."""
     row: list[float] = logits[0].tolist()
     largest = max(row)
     weights = [math.exp(logit - largest) for logit in row]

@@ -26,7 +26,7 @@ LEAST_FOR_CNN = 20
 
 
 def parameters_of(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """The constructor's parameters by name, without `self`."""
+    """Return the constructor's parameters by name, without `self`."""
     return dict(list(inspect.signature(cls.__init__).parameters.items())[1:])
 
 
@@ -37,8 +37,8 @@ def is_actor_critic(cls: type[nn.Module]) -> bool:
 
 
 def observation_form(cls: type[nn.Module]) -> tuple[str, ...]:
-    """The names that a module's constructor may ask for about its observations: the first form of
-    which it has one.
+    """Return the names that a module's constructor may ask for about its observations: the first
+    form of which it has one.
 
     SPACE: `observation_space`. VECTOR: `inputs`. PICTURE: `channels`, `height`, `width` and
     `max_pixel`. A module that asks for `inputs` may therefore have a setting called `width`.
@@ -48,7 +48,7 @@ def observation_form(cls: type[nn.Module]) -> tuple[str, ...]:
 
 
 def injected_names(cls: type[nn.Module]) -> set[str]:
-    """The constructor arguments that are no settings, since they come from the spaces."""
+    """Return the constructor arguments that are no settings, since they come from the spaces."""
     allowed = observation_form(cls) + (WHOLE if is_actor_critic(cls) else ())
     return set(parameters_of(cls)) & set(allowed)
 
@@ -69,8 +69,8 @@ class ImageLayout:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> ImageLayout | None:
-        """[H, W], [channels, H, W], [H, W, colors], or a stack of either of the last two; None for
-        any other shape."""
+        """Return the layout of [H, W], [channels, H, W], [H, W, colors], or a stack of either of
+        the last two; None for any other shape."""
         match shape:
             case (height, width):
                 return cls((1, height, width), (0, 1, 2))
@@ -88,7 +88,7 @@ class ImageLayout:
         return None
 
     def channels_first(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as [N, C, H, W], without a copy if possible."""
+        """Return observations [N, ...] as [N, C, H, W], without a copy if possible."""
         return observations.permute(self.axes).reshape(-1, *self.shape)
 
 
@@ -115,7 +115,7 @@ class PixelScaling:
         """Subtract a mean, and multiply by the inverse of a standard deviation, from now on.
 
         mean, inverse_std: float32 [] for all pixels together, or one for each, shaped like an
-        observation.
+            observation.
         One mean is rounded to a whole number: a byte less a byte is exact in bfloat16.
         """
         limited = np.minimum(inverse_std, 1 / (self.LEAST_DEVIATION * self.max_pixel))
@@ -128,8 +128,8 @@ class PixelScaling:
             self.scale = float(limited)
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """Images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results
-        are clipped."""
+        """Return images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the
+        results are clipped."""
         x = pictures.float()
         if isinstance(self.center, Tensor) and isinstance(self.scale, Tensor):
             return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(
@@ -158,8 +158,8 @@ class ObservationInput:
 
     @classmethod
     def of(cls, module: type[nn.Module], space: Box) -> ObservationInput:
-        """The form that suits a module's constructor. Raises ConfigError if it cannot take such
-        observations."""
+        """Return the form that suits a module's constructor. Raises ConfigError if it cannot take
+        such observations."""
         form, shape, is_bytes = observation_form(module), space.shape, space.dtype == np.uint8
         if isinstance(space, PartsBox):
             if form == SPACE:
@@ -218,9 +218,8 @@ class ObservationInput:
             module.pixels = self.pixels  # type: ignore[assignment]
 
     def prepare(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as the module takes them: float32, or images as they are with
-        `raw_images`; parts
-        in a dictionary, see `_space_of`."""
+        """Return observations [N, ...] as the module takes them: float32, or images as they are
+        with `raw_images`; parts in a dictionary, see `_space_of`."""
         if self.parts:
             return {  # type: ignore[return-value]
                 part.name: _of_part(observations[:, part.columns], part, layout)
@@ -233,7 +232,7 @@ class ObservationInput:
 
 
 def sample_observations(space: Box, count: int) -> Array:
-    """Observations [count, ...] of a space, the same at each call, to try a network with."""
+    """Return observations [count, ...] of a space, the same at each call, to try a network with."""
     rows = np.random.default_rng(0).uniform(-1, 1, (count, *space.shape))
     if isinstance(space, PartsBox) and space.mask is not None:
         rows[:, space.mask] = 1
@@ -243,15 +242,15 @@ def sample_observations(space: Box, count: int) -> Array:
 
 
 def _space_of(part: Part, layout: ImageLayout | None) -> Box:
-    """The space of a part as a module gets it: a vector, or images [C, H, W] of numbers from 0 to
-    1."""
+    """Return the space of a part as a module gets it: a vector, or images [C, H, W] of numbers from
+    0 to 1."""
     if layout is not None:
         return Box(0.0, 1.0, layout.shape, np.float32)
     return Box(-np.inf, np.inf, (int(np.prod(part.box.shape)),), np.float32)
 
 
 def _of_part(columns: Tensor, part: Part, layout: ImageLayout | None) -> Tensor:
-    """The columns [N, size] of a part: a vector, or images [N, C, H, W] of numbers up to 1,
+    """Return the columns [N, size] of a part: a vector, or images [N, C, H, W] of numbers up to 1,
     whatever their bound is."""
     if layout is None:
         return columns

@@ -68,8 +68,8 @@ class Band:
 
 
 def band(runs: Runs, axis: Axis) -> Band | None:
-    """The band of the runs that have ended, as far as the longest of them goes: the others keep
-    their last return.
+    """Return the band of the runs that have ended, as far as the longest of them goes: the others
+    keep their last return.
 
     While none has ended: of all of them, as far as the shortest goes. None if there is nothing to
     draw yet.
@@ -90,7 +90,7 @@ def band(runs: Runs, axis: Axis) -> Band | None:
 
 
 def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
-    """A PNG: returns of the first configurations over steps and over seconds. Raises ImportError
+    """Plot the returns of the first configurations over steps and over seconds. Raises ImportError
     without matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -108,12 +108,12 @@ def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
 
 
 def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | None) -> bytes:
-    """A PNG: the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et
+    """Plot the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et
     al. 2016.
 
     values: of the setting `key`, by folder of the run. curve: see `RecordedRun.score`. Runs that
-    differ otherwise have other colours, as long as there are enough. Raises ImportError without
-    matplotlib.
+        differ otherwise have other colours, as long as there are enough. Raises ImportError without
+        matplotlib.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -34,8 +34,8 @@ configuration with itself, three runs each, it finds one ahead."""
 
 
 def rank(configurations: Mapping[str, Runs], curve: str | None = None) -> dict[str, Runs]:
-    """The configurations of an environment, the highest score first, among equals the one solved
-    soonest.
+    """Return the configurations of an environment, the highest score first, among equals the one
+    solved soonest.
 
     curve: whose last value is the score; None: the final return is.
     """
@@ -50,12 +50,12 @@ def rank(configurations: Mapping[str, Runs], curve: str | None = None) -> dict[s
 
 
 def scores(runs: Runs, curve: str | None) -> list[float]:
-    """The scores of those runs that have one: see `rank`."""
+    """Return the scores of those runs that have one: see `rank`."""
     return _there(run.score(curve) for run in runs)
 
 
 def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str, str]]:
-    """A row for each configuration, by column. curve: that by which they are ranked."""
+    """Return a row for each configuration, by column. curve: that by which they are ranked."""
     rows = []
     for name, runs in ranked.items():
         numbers = {key: [run.numbers[key] for run in runs] for key in NUMBERS}
@@ -77,7 +77,8 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
 
 
 def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
-    """A sentence on whether the runs tell the first two configurations apart; none of a single one.
+    """Return a sentence on whether the runs tell the first two configurations apart; none of a
+    single one.
 
     They do if the interval of the probability that a run of the first ends higher lies above 0.5;
     where all end alike, that it is solved sooner. It may lie below: a few runs that end high raise
@@ -127,5 +128,5 @@ def _solved(runs: Sequence[RecordedRun]) -> str:
 
 
 def _folders(names: Sequence[str]) -> str:
-    """The names of folders in one, as a shell has it: "returns-gae_seed-*"."""
+    """Return the names of folders in one, as a shell has it: "returns-gae_seed-*"."""
     return names[0] if len(set(names)) == 1 else f"{os.path.commonprefix(names)}*"  # noqa: RUF071

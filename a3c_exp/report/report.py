@@ -71,14 +71,14 @@ class Report:
 
     @cached_property
     def ranked(self) -> dict[str, dict[str, Runs]]:
-        """The configurations of each environment, in the order of their rank."""
+        """Return the configurations of each environment, in the order of their rank."""
         return {
             env: rank(configurations, self.curve)
             for env, configurations in group(self.runs).items()
         }
 
     def text(self) -> str:
-        """The tables as Markdown, with what else there is to say."""
+        """Return the tables as Markdown, with what else there is to say."""
         parts = []
         for env, ranked in self.ranked.items():
             rows = table(ranked, self.curve)
@@ -180,7 +180,7 @@ def check_own(folder: Path) -> None:
 
 
 def _points(runs: Runs) -> Iterator[list[object]]:
-    """The last columns of curves.csv, for a configuration."""
+    """Yield the last columns of curves.csv, for a configuration."""
     axes: tuple[Axis, ...] = ("steps", "seconds")
     for axis in axes:
         mean = band(runs, axis)
@@ -198,7 +198,8 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def _without_formula(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula. Texts may come from a stranger's folder."""
+    """Return a cell that no spreadsheet takes for a formula. Texts may come from a stranger's
+    folder."""
     return (
         cell
         if isinstance(cell, int | float | None) or str(cell)[:1] not in ("=", "+", "-", "@")
@@ -207,7 +208,7 @@ def _without_formula(cell: object) -> object:
 
 
 def _cell(text: str) -> str:
-    """A text in a Markdown table."""
+    """Return a text in a Markdown table."""
     return printable(text).replace("\n", "\\n").replace("|", "\\|")
 
 
@@ -220,17 +221,17 @@ def _file_name(name: str) -> str:
 
 
 def element(tag: str, *texts: str) -> str:
-    """Each text as an element: a heading (h1, h2) or a paragraph (p)."""
+    """Return each text as an element: a heading (h1, h2) or a paragraph (p)."""
     return "".join(f"<{tag}>{escape(each)}</{tag}>\n" for each in texts)
 
 
 def html_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """rows: cells by column, at least one."""
+    """Return a table. rows: cells by column, at least one."""
     lines = [element("th", *rows[0]), *(element("td", *row.values()) for row in rows)]
     return "<table>\n" + "".join(f"<tr>\n{line}</tr>\n" for line in lines) + "</table>\n"
 
 
 def picture(png: bytes, caption: str) -> str:
-    """A picture with its caption, which also stands for it where it cannot be seen."""
+    """Return an image with its caption, which also stands for it where it cannot be seen."""
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     return f'<p><img alt="{escape(caption)}" src="{source}"></p>\n{element("p", caption)}'

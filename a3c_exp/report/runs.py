@@ -51,9 +51,8 @@ class Curve:
     """A learning curve, float64 [N] each. N may be 0.
 
     steps: of the environments. seconds: of training. returns: mean of the last 100 training
-    episodes, or of
-    all where fewer have ended. full: bool [N], whether 100 have ended. last: the last value of
-    every curve, by name.
+        episodes, or of all where fewer have ended. full: bool [N], whether 100 have ended. last:
+        the last value of every curve, by name.
     evaluations: mean returns of evaluations [M].
     """
 
@@ -107,17 +106,17 @@ class RecordedRun:
 
     @property
     def threshold(self) -> float | None:
-        """The return that counts as solved; None for none."""
+        """Return the return that counts as solved; None for none."""
         return _number(self.settings, "reward_threshold")
 
     @cached_property
     def numbers(self) -> dict[str, float | None]:
-        """NUMBERS as the summary gives them, or else the learning curve; None for what neither
-        knows.
+        """Return NUMBERS as the summary gives them, or else the learning curve; None for what
+        neither knows.
 
         final_return: the mean of the last 100 training episodes, or of all where fewer have ended.
         best_return: of the best evaluation, or the highest mean of 100 training episodes of a run
-        without evaluations.
+            without evaluations.
         """
         curve = self.curve
         threshold = math.inf if self.threshold is None or self.ended else self.threshold
@@ -143,7 +142,8 @@ class RecordedRun:
         return found
 
     def score(self, curve: str | None) -> float | None:
-        """The last value of a curve; None: the final return. None if the run has no such number.
+        """Return the last value of a curve; None: the final return. None if the run has no such
+        number.
 
         The final return of a run that `stop.mean_return` has ended is that one: what it is above is
         luck.
@@ -159,7 +159,7 @@ class RecordedRun:
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, str]]:
-    """All runs below `folders`, by path, and the folders of runs that are left out, with the
+    """Return all runs below `folders`, by path, and the folders of runs that are left out, with the
     reason.
 
     A run counts once, however many of the folders it is in. Raises ConfigError for a folder without
@@ -189,8 +189,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
 
 
 def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
-    """The whole name of a curve that one of the runs has; that of a curve of `rollout/` may lack
-    the prefix, and `eval` is the mean return of evaluations.
+    """Return the whole name of a curve that one of the runs has; that of a curve of `rollout/` may
+    lack the prefix, and `eval` is the mean return of evaluations.
 
     Raises ConfigError if there is none.
     """
@@ -203,8 +203,8 @@ def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folders of runs below a folder, itself included, by path. Trackers keep files of the same
-    names."""
+    """Return the folders of runs below a folder, itself included, by path. Trackers keep files of
+    the same names."""
     places = []
     for at, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in ("wandb", "mlruns")]
@@ -216,8 +216,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run in `folder`. Raises ConfigError as `read_config`, for damaged files, and for a run
-    that is left out."""
+    """Return the run in `folder`. Raises ConfigError as `read_config`, for damaged files, and for a
+    run that is left out."""
     config = read_config(folder)
     if not isinstance(config.get("env"), dict):
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it has no env")
@@ -237,13 +237,14 @@ def read_run(folder: Path) -> RecordedRun:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number, or None."""
     value = values.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def read_curve(path: Path) -> Curve:
-    """The learning curve in a file of points, by step; an empty one if there is no such file yet.
+    """Return the learning curve in a file of points, by step; an empty one if there is no such file
+    yet.
 
     Points without a return are those of other metrics. Where nothing is said about episodes, their
     number is infinite. Raises UnreadableError for a damaged file, and OSError.
@@ -264,7 +265,7 @@ def read_curve(path: Path) -> Curve:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration by their dotted keys: see `comparable`."""
+    """Return the settings of a configuration by their dotted keys: see `comparable`."""
     settings = comparable(config)
     if settings.get("init_from") is not None:
         settings["init_from"] = "a run"  # a different one for each seed
@@ -272,13 +273,12 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]]:
-    """Runs by environment and by configuration without the seed, in order of appearance.
+    """Group runs by environment and by configuration without the seed, in order of appearance.
 
     A configuration is named by the settings in which runs of that environment differ:
     `returns=GAE, gamma=0.9`. Of a component, the class is named, and of its settings those in which
     runs with that class differ. The name is that of the environment if nothing differs. A folder is
-    added where names are equal: its name, and its path
-    where those are equal too.
+    added where names are equal: its name, and its path where those are equal too.
     """
     groups = {}
     for env in dict.fromkeys(run.environment for run in runs):
@@ -297,7 +297,7 @@ def group(runs: Sequence[RecordedRun]) -> dict[str, dict[str, list[RecordedRun]]
 
 
 def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]]:
-    """The settings with more than `most` different positive numbers in these runs, each by
+    """Return the settings with more than `most` different positive numbers in these runs, each by
     folder."""
     found = {}
     for key in _differing(runs):
@@ -309,7 +309,7 @@ def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]
 
 
 def _differing(runs: Sequence[RecordedRun]) -> list[str]:
-    """The settings that differ between runs of the same components."""
+    """Return the settings that differ between runs of the same components."""
     # by setting and class of its component
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
     for key in {
@@ -336,9 +336,9 @@ def _name(run: RecordedRun, keys: Iterable[str]) -> str:
 
 
 def _option(run: RecordedRun, group: str, target: object) -> str:
-    """A class as it is chosen on the command line: of the options of its group that have it, the
-    one with most of the run's settings; of a user's own, the word that was typed, or else the class
-    with its module."""
+    """Return a class as it is chosen on the command line: of the options of its group that have it,
+    the one with most of the run's settings; of a user's own, the word that was typed, or else the
+    class with its module."""
 
     def likeness(option: str) -> int:
         return sum(
@@ -361,7 +361,8 @@ def _option(run: RecordedRun, group: str, target: object) -> str:
 
 @cache
 def _options(group: str) -> dict[str, dict[str, Any]]:
-    """The settings in the files of a group's options, those with the shortest names first."""
+    """Return the settings in the files of a group's options, those with the shortest names
+    first."""
     files = sorted((conf_folder() / group).glob("*.yaml"), key=lambda path: len(path.stem))
     return {path.stem: comparable(parse_yaml(path.read_text())) for path in files}
 
