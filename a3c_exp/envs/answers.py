@@ -45,17 +45,20 @@ class AnswerCheck:
     """
 
     def __init__(self, space: Space[Any], actions: Space[Any] | None = None) -> None:
-        self.space, (self.box, self._encode) = space, encoder(space)
-        if not np.prod(self.box.shape) and actions is not None:
+        self.space = space
+        self.box, self._encode = encoder(space)
+        if actions is not None and not np.prod(self.box.shape):
             raise TypeError(f"its observations have no numbers: {space}")
+
         self._shape = space.shape
-        self._picture = self.box.dtype == np.uint8
-        self._kinds = (
-            "iub" if self._picture or isinstance(space, (Discrete, MultiDiscrete)) else "fiub"
-        )
-        self._plain = isinstance(space, Box) and bool(space.shape) and not self._picture
+        self._is_image = self.box.dtype == np.uint8
+        self._plain = isinstance(space, Box) and bool(space.shape) and not self._is_image
+        whole_numbers = self._is_image or isinstance(space, (Discrete, MultiDiscrete))
+        self._kinds = "iub" if whole_numbers else "fiub"
+
         parts = self.box.parts if isinstance(self.box, PartsBox) else ()
         self._parts = [(part, AnswerCheck(part.space)) for part in parts]
+
         self.mask = self.box.mask if isinstance(self.box, PartsBox) else None
         sizes = actions.nvec if isinstance(actions, MultiDiscrete) else np.ones(1, np.int64)
         self._choices = np.cumsum(sizes) - np.ravel(sizes)
@@ -71,23 +74,26 @@ class AnswerCheck:
             raw = np.array(observations)
         except Exception:  # their shapes differ, or they are no numbers
             return None
+
         # The usual case. The sum of squares is a third of the cost of isfinite, and may refuse too
         # much.
         if raw.dtype is _FLOAT32 and self._plain and raw.shape[1:] == self._shape:
             flat = raw.ravel()
             if flat.dot(flat) < LARGEST:
                 return raw
+
         # A single number may also come as an array of one.
         if raw.shape[1:] != self._shape and (self._shape != () or raw.shape[1:] != (1,)):
             return None
         kind = raw.dtype.kind
-        if kind not in self._kinds or (
-            kind == "f" and not (np.abs(raw) <= np.float64(LARGEST)).all()
-        ):
+        if kind not in self._kinds:
             return None
-        if self._picture:
-            fits = raw.dtype == np.uint8 or (raw.size and raw.min() >= 0 and raw.max() <= 255)
-            return raw.astype(np.uint8, copy=False) if fits else None
+        if kind == "f" and not (np.abs(raw) <= np.float64(LARGEST)).all():
+            return None
+
+        if self._is_image:
+            are_bytes = raw.dtype == np.uint8 or (raw.size and raw.min() >= 0 and raw.max() <= 255)
+            return raw.astype(np.uint8, copy=False) if are_bytes else None
         with suppress(ValueError):  # a number outside a discrete space
             return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
         return None
@@ -98,9 +104,10 @@ class AnswerCheck:
         """Convert observations of the environments with these indices (None: 0 to K - 1). Raises
         WrongAnswerError."""
         indices = range(len(observations)) if indices is None else indices
-        found = self.observations(observations)
-        if found is not None and len(found) == len(indices):
-            return found
+        converted = self.observations(observations)
+        if converted is not None and len(converted) == len(indices):
+            return converted
+
         for index, observation in zip(indices, self.rows(observations), strict=False):
             if fault := self.fault(observation):
                 raise WrongAnswerError(fault, int(index))
@@ -122,19 +129,21 @@ class AnswerCheck:
             return None
         for part, check in self._parts:
             try:
-                [own] = part.rows([observation])
+                [inner] = part.rows([observation])
             except Exception:  # it lacks the key, or is no mapping
                 return f"an observation without the part {part.name!r}: {short(observation)}"
-            if fault := check.fault(own):
+            if fault := check.fault(inner):
                 return f"in {part.name!r} {fault}"
+
         try:
             if np.ma.is_masked(observation):
-                place = np.argwhere(np.ma.getmaskarray(observation))[0].tolist()
-                return f"an observation that is masked at {place}"
+                position = np.argwhere(np.ma.getmaskarray(observation))[0].tolist()
+                return f"an observation that is masked at {position}"
             raw = np.asarray(observation)
             wrong = np.argwhere(~np.isfinite(raw))
         except Exception:  # no numbers; an object of the environment's own may raise anything here
             return f"an observation that is no array of numbers: {short(observation)}"
+
         if raw.shape != self._shape:
             return f"an observation of shape {raw.shape}, not {self._shape}"
         if len(wrong):
@@ -155,11 +164,11 @@ class AnswerCheck:
     def _joined(self, observations: Any) -> Floats | None:
         """Convert observations of several parts; None if one of them cannot be used."""
         try:
-            found = [check.observations(part.rows(observations)) for part, check in self._parts]
+            converted = [check.observations(part.rows(observations)) for part, check in self._parts]
         except Exception:  # one lacks the key, or is no mapping
             return None
-        usable = [rows for rows in found if rows is not None]
-        return PartsBox.join(usable) if len(usable) == len(found) else None
+        usable = [rows for rows in converted if rows is not None]
+        return PartsBox.join(usable) if len(usable) == len(converted) else None
 
 
 def listed_rewards(rewards: Sequence[Any]) -> Floats:
@@ -167,12 +176,12 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats:
     try:
         # NaN and infinity are not between; float32 has no room for the others.
         if -LARGEST < sum(rewards) < LARGEST:
-            found = np.array(rewards, np.float32)
-            if found.ndim == 1:
-                return found
+            converted = np.array(rewards, np.float32)
+            if converted.ndim == 1:
+                return converted
     except Exception:  # one is no number
         pass
-    return np.array([_reward(each, index) for index, each in enumerate(rewards)], np.float32)
+    return np.array([_reward(reward, index) for index, reward in enumerate(rewards)], np.float32)
 
 
 def rewards_of(rewards: Any, count: int) -> Floats:

@@ -19,7 +19,7 @@ from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.gym import imported, register
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, require, require_package
+from a3c_exp.errors import ConfigError, did_you_mean, require_package
 from a3c_exp.schedules import Schedule
 
 _ENLARGED = 4
@@ -92,6 +92,7 @@ class Atari(Environment):
                 "game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it"
             )
         register("ALE/", "game", self.game)
+
         # Only registered games: to make a game for two players would end the program at once.
         games = {
             spec.kwargs["game"]
@@ -141,18 +142,22 @@ class _AtariBatch(VectorEnvBatch):
     def __init__(self, settings: Atari, count: int, seeds: Sequence[int]) -> None:
         """Raise ConfigError for a crop beyond the image, and if the package that scales is not
         installed."""
-        size = self._size = (settings.height, settings.width)
-        crop = self._crop = settings.crop
+        size = (settings.height, settings.width)
+        crop = settings.crop
+        self._size = size
+        self._crop = crop
         if crop is not None:
             top, bottom, left, right = crop
-            fits = 0 <= top < bottom <= ROWS and 0 <= left < right <= COLUMNS
-            allowed = f"[top, bottom, left, right] in the picture, [0, {ROWS}, 0, {COLUMNS}]"
-            require(fits, "crop", list(crop), allowed)
+            if not (0 <= top < bottom <= ROWS and 0 <= left < right <= COLUMNS):
+                edges = f"[top, bottom, left, right] in the image, [0, {ROWS}, 0, {COLUMNS}]"
+                raise ConfigError("crop", list(crop), f"must be {edges}")
             require_package("crop", list(crop), "atari", "cv2")
             self._cv2 = imported("cv2", "crop", list(crop))
+
         games = settings.games(count, *(size if crop is None else (ROWS, COLUMNS)))
         games.single_observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
         super().__init__(games, seeds)
+
         self._name = settings.game
         self._life_loss = settings.terminal_on_life_loss
 
@@ -173,9 +178,11 @@ class _AtariBatch(VectorEnvBatch):
             # In a game that goes on, only the newest frame is new.
             obs = np.concatenate([self._obs[:, 1:], self._seen(screens[:, -1:])], axis=1)
             obs[ended] = self._seen(screens[ended])
-            last, final_obs = final_obs, obs.copy()
-            final_obs[ended] = self._seen(last[ended])
+            last = self._seen(final_obs[ended])
+            final_obs = obs.copy()
+            final_obs[ended] = last
         self._obs = obs
+
         lost = None
         if self._life_loss:
             lost = (info["lives"] < self._lives) & ~ended

@@ -17,7 +17,7 @@ from a3c_exp.common.ranges import Checked, Count, Positive, within
 from a3c_exp.envs.answers import LARGEST
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.info import Info, is_usable_name
-from a3c_exp.errors import require, under
+from a3c_exp.errors import ConfigError, under
 from a3c_exp.schedules import Schedule
 
 MAX_STEPS_GUARD = 1_000_000
@@ -119,9 +119,10 @@ class Environment(Checked, ABC):
     Every environment component derives from this class, as a frozen dataclass with settings of its
     own. Whoever collects rollouts applies the settings of this class; a batch gives everything raw.
 
-    reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to
-        (-clip, clip). The clip is a number or a schedule; None: no clip. Reported returns are those
-        of the environment itself.
+    reward_scale: training multiplies rewards by it. Reported returns are those of the environment
+        itself.
+    reward_clip: training then clips rewards to (-clip, clip): a number or a schedule; None: no
+        clip.
     terminal_reward: added to the reward of a step that ends an episode by death, before scale and
         clip, in training alone. A life that ends the episode for the learner alone is a death too.
         None: nothing is added.
@@ -156,28 +157,28 @@ class Environment(Checked, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in self.info_keys or ():
-            allowed = (
-                "names of letters, digits, '_', '-', '.' and '/', "
-                "other than those of other curves and columns"
-            )
-            require(is_usable_name(name), "info_keys", name, allowed)
+            if not is_usable_name(name):
+                problem = (
+                    "must be names of letters, digits, '_', '-', '.' and '/', "
+                    "other than those of other curves and columns"
+                )
+                raise ConfigError("info_keys", name, problem)
+
         if isinstance(self.normalize_observations, tuple):
             mean, deviation = self.normalize_observations
-            allowed = "a mean of 0 to 255 and a deviation of 0.01 to 255"
-            require(
-                0 <= mean <= 255 and 0.01 <= deviation <= 255,
-                "normalize_observations",
-                [mean, deviation],
-                allowed,
-            )
+            if not (0 <= mean <= 255 and 0.01 <= deviation <= 255):
+                problem = "must be a mean of 0 to 255 and a deviation of 0.01 to 255"
+                raise ConfigError("normalize_observations", [mean, deviation], problem)
 
     @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """Make `count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
-        gymnasium's; None: not drawn.
+        """Make K environments that step together.
 
+        count: K.
+        seeds: one for each environment (0 <= seed < 2**31).
+        render_mode: as gymnasium's; None: nothing is drawn.
         Raises ConfigError where the environment cannot be made; its key is relative to this
-        component ('id').
+            component ('id').
         """
 
     def validate(self, plugins: Sequence[str]) -> None:
@@ -205,8 +206,10 @@ class Environment(Checked, ABC):
 
 @contextmanager
 def opened(env: Environment, plugins: Sequence[str], key: str = "env") -> Iterator[EnvBatch]:
-    """Within: one environment, which still has its spaces after that. key: of the component, for
-    errors."""
+    """Yield one environment, which is closed on exit, and still has its spaces after that.
+
+    key: of the component, for errors.
+    """
     with under(key):
         env.validate(plugins)
         batch = env.make(1, [0])

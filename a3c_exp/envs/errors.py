@@ -49,10 +49,12 @@ def env_error(
     """
     if index is None and isinstance(error, WrongAnswerError):
         index = error.index
+
     who = f"the vector environment ({name})" if index is None else f"environment {index} ({name})"
     when = "in a reset" if step is None else f"at step {step:,}"
     if isinstance(error, WrongAnswerError):
         return EnvError(f"{who} returned {error} {when}")
+
     lines = "".join(line[:LONGEST_TEXT] for line in traceback.format_exception(error)).rstrip()
     return EnvError(f"{who} raised {one_line(error)} {when}{place_of(error)}\n{lines}")
 
@@ -74,12 +76,11 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Within: CloseTimeoutError every so many seconds, in a main thread. SIGALRM is the user's: not
+    """Raise CloseTimeoutError every so many seconds, in a main thread. SIGALRM is the user's: not
     if a timer runs."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getitimer(signal.ITIMER_REAL)[0]
-    ):
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    timer_runs = bool(signal.getitimer(signal.ITIMER_REAL)[0])
+    if not in_main_thread or timer_runs:
         yield
         return
 

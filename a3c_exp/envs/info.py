@@ -81,18 +81,18 @@ class InfoNumbers:
         for name in info if self.keys is None else self.keys:
             number = _number(info.get(name))
             # Where no names are chosen, nobody has asked for texts and arrays either.
-            if self.keys is None and (
-                number is None or name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")
-            ):
+            is_internal = name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")
+            if self.keys is None and (number is None or is_internal):
                 continue
-            has_room = name in self.chosen or (
-                len(self.chosen) < MOST_CHOSEN and is_usable_name(name)
-            )
+
+            is_new_name = len(self.chosen) < MOST_CHOSEN and is_usable_name(name)
+            has_room = name in self.chosen or is_new_name
             if has_room and number is not None and math.isfinite(number):
                 self.chosen[name] = None
                 numbers[name] = number
             elif len(self._left_out) < _MOST_TOLD:
                 self._left_out.setdefault(shown(name), short(info.get(name)))
+
         self.episodes += 1
         self._having.update(numbers.keys())
         self._other.update(name for name, number in numbers.items() if number not in (0, 1))
@@ -160,9 +160,9 @@ def _row(info: Info, index: int) -> Info:
         if str(name).startswith("_") and str(name)[1:] in info:  # a mask
             continue
         mask = info.get(f"_{name}")
-        if mask is None or mask[index]:
-            each = isinstance(values, list | tuple) or (
-                isinstance(values, np.ndarray) and values.ndim
-            )
-            row[name] = values[index] if each and len(values) > index else values
+        if mask is not None and not mask[index]:
+            continue
+        is_array = isinstance(values, np.ndarray) and values.ndim
+        has_rows = isinstance(values, list | tuple) or is_array
+        row[name] = values[index] if has_rows and len(values) > index else values
     return row

@@ -78,10 +78,9 @@ class PartsBox(Box):
             stop = start + int(np.prod(box.shape))
             parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))
             start = stop
-        if not parts or len({part.name for part in parts}) < len(parts):
-            raise TypeError(
-                f"its observations need parts of different names: {[part.name for part in parts]}"
-            )
+        names = [part.name for part in parts]
+        if not names or len(set(names)) < len(names):
+            raise TypeError(f"its observations need parts of different names: {names}")
         return cls(parts)
 
     @property
@@ -100,20 +99,19 @@ class PartsBox(Box):
     @staticmethod
     def join(parts: Sequence[Array] | Array) -> Floats:
         """Return the parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
-        rows = [part.reshape(len(part), -1) for part in parts]
-        return np.concatenate(
-            [x / np.float32(255) if x.dtype == np.uint8 else x for x in rows], 1, dtype=np.float32
-        )
+        flat = [part.reshape(len(part), -1) for part in parts]
+        scaled = [x / np.float32(255) if x.dtype == np.uint8 else x for x in flat]
+        return np.concatenate(scaled, 1, dtype=np.float32)
 
     def split(self, observations: Floats) -> dict[str, Array]:
         """Undo `join`: the parts by name, [K, ...] each, those of images as bytes."""
-        pieces = {part.name: (part, observations[:, part.columns]) for part in self.parts}
-        return {
-            name: (np.rint(x * 255) if part.is_image else x)
-            .astype(part.box.dtype)
-            .reshape(-1, *part.box.shape)
-            for name, (part, x) in pieces.items()
-        }
+        by_name = {}
+        for part in self.parts:
+            numbers = observations[:, part.columns]
+            if part.is_image:
+                numbers = np.rint(numbers * 255)
+            by_name[part.name] = numbers.astype(part.box.dtype).reshape(-1, *part.box.shape)
+        return by_name
 
 
 def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
@@ -132,11 +130,11 @@ def _leaves(
 ) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
     """Yield the spaces inside a Dict or a Tuple that are neither, with the keys that lead to
     them."""
-    if isinstance(space, (Dict, Tuple)):
-        for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
-            yield from _leaves(inner, (*path, key))
-    else:
+    if not isinstance(space, (Dict, Tuple)):
         yield path, space
+        return
+    for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
+        yield from _leaves(inner, (*path, key))
 
 
 class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -37,7 +37,8 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
             low, high = np.atleast_1d(space.low.astype(dtype), space.high.astype(dtype))
         return Box(low, high, dtype=dtype), _rows_of(dtype, low.shape)
     if isinstance(space, (Discrete, MultiDiscrete)):
-        counts = [int(n) for n in np.ravel(space.n if isinstance(space, Discrete) else space.nvec)]
+        sizes = space.n if isinstance(space, Discrete) else space.nvec
+        counts = [int(size) for size in np.ravel(sizes)]
         return Box(0.0, 1.0, (sum(counts),), np.float32), _one_hot(counts, np.ravel(space.start))
     if isinstance(space, MultiBinary):
         size = int(np.prod(space.shape))
@@ -64,9 +65,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, Discrete):
         return Discrete(int(space.n)), _rows_of(space.dtype, (), int(space.start))
     if isinstance(space, MultiDiscrete):
-        return MultiDiscrete(space.nvec.reshape(-1)), _rows_of(
-            space.dtype, space.shape, space.start
-        )
+        decode = _rows_of(space.dtype, space.shape, space.start)
+        return MultiDiscrete(space.nvec.reshape(-1)), decode
     if isinstance(space, MultiBinary):
         return MultiBinary(int(np.prod(space.shape))), _rows_of(space.dtype, space.shape)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
@@ -75,9 +75,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, Tuple) and set(map(type, space)) == {Discrete}:
         start = np.array([choice.start for choice in space])
         cast = _rows_of(np.int64, (len(space),), start)
-        return MultiDiscrete([int(choice.n) for choice in space]), lambda actions: [
-            tuple(row) for row in cast(actions)
-        ]
+        sizes = [int(choice.n) for choice in space]
+        return MultiDiscrete(sizes), lambda actions: [tuple(row) for row in cast(actions)]
     needed = (
         "Discrete, MultiDiscrete, MultiBinary, a Tuple of Discrete or a Box of floats is needed, "
         "of one agent"

@@ -57,7 +57,8 @@ class VectorEnvBatch:
 
     def reset(self) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...]."""
-        seeds, self._seeds = self._seeds, None
+        seeds = self._seeds
+        self._seeds = None
         try:
             return self._begin(seeds)
         except FAILURES as error:
@@ -76,22 +77,24 @@ class VectorEnvBatch:
         seed = seeds if seeds is None or self._takes_seeds else seeds[0]
         observations, _ = self._env.reset(seed=seed)  # type: ignore[arg-type]  # gymnasium types the native form only
         self._ended = np.zeros(self.count, np.bool_)
-        found = self._check.batch(observations, range(self.count))
-        self._check.require_action(found)
-        return found
+        obs = self._check.batch(observations, range(self.count))
+        self._check.require_action(obs)
+        return obs
 
     def _advance(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
-        taken: Any = self.decode(actions)
+        env_actions: Any = self.decode(actions)
         if self._is_tuple:
-            taken = tuple(np.array(taken).T)  # gymnasium's form for K of them
-        observations, rewards, terminations, truncations, info = self._env.step(taken)
+            env_actions = tuple(np.array(env_actions).T)  # gymnasium's form for K of them
+        observations, rewards, terminations, truncations, info = self._env.step(env_actions)
+
         terminated = flags_of("terminated", terminations, self.count)
         truncated = flags_of("truncated", truncations, self.count)
         ended = terminated | truncated
-        valid = self._valid
         obs = self._check.batch(observations, range(self.count))
         reward = rewards_of(rewards, self.count)
+
+        valid = self._valid
         final_obs = obs
         if self._mode is AutoresetMode.NEXT_STEP:
             valid = ~self._ended
@@ -99,32 +102,21 @@ class VectorEnvBatch:
         elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
             final_obs = obs.copy()
             # gymnasium's own vectors return an object array with holes, others a dense one, or
-            # arrays by the names of
-            # parts. All have the ended rows.
-            final = self._check.rows(info["final_obs"])
-            rows = (
-                list(final[ended])
-                if isinstance(final, np.ndarray)
-                else list(compress(final, ended))
-            )
+            # arrays by the names of parts. All have the ended rows.
+            final: Any = self._check.rows(info["final_obs"])
+            is_array = isinstance(final, np.ndarray)
+            rows = list(final[ended]) if is_array else list(compress(final, ended))
             final_obs[ended] = self._check.batch(rows, np.flatnonzero(ended))
             info = info.get("final_info", {})
         elif ended.any():
             restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})
             obs = obs.copy()
             obs[ended] = self._check.batch(restarted, range(self.count))[ended]
-        self._check.require_action(
-            obs, over=ended if self._mode is AutoresetMode.NEXT_STEP else False
-        )
-        return Step(
-            obs,
-            reward,
-            terminated,
-            truncated,
-            final_obs,
-            valid,
-            final_info=final_infos(info, ended),
-        )
+
+        restarts_late = self._mode is AutoresetMode.NEXT_STEP
+        self._check.require_action(obs, over=ended if restarts_late else False)
+        infos = final_infos(info, ended)
+        return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=infos)
 
     def render(self) -> Any:
         """Return what the first environment draws: see `EnvBatch.render`."""
@@ -143,8 +135,8 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     for mode in AutoresetMode:
         if mode.value.lower() == text:
             return mode
-    known = ", ".join(mode.value for mode in AutoresetMode)
+    modes = ", ".join(mode.value for mode in AutoresetMode)
     raise TypeError(
         f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is "
-        f"{declared!r}, none of {known}"
+        f"{declared!r}, none of {modes}"
     )
