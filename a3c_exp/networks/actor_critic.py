@@ -200,6 +200,7 @@ class ActorCritic(nn.Module, ABC):
             end = start + sum(parameter.numel() for parameter in parameters)
             self.param_slices[name] = slice(start, end)
             start = end
+
         flat = [parameter.detach().numpy().ravel() for parameter in ordered]
         self.vector: Vector = np.concatenate([np.empty(0, np.float32), *flat])
         self.gradient: Vector = np.zeros_like(self.vector)
@@ -270,10 +271,10 @@ class ActorCritic(nn.Module, ABC):
         def equal(name: str) -> bool:
             if name not in constants or name not in others:
                 return False
-            one = constants[name]
+            constant = constants[name]
             other = torch.as_tensor(others[name])
-            same_form = (one.shape, one.dtype) == (other.shape, other.dtype)
-            return same_form and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+            same_form = (constant.shape, constant.dtype) == (other.shape, other.dtype)
+            return same_form and torch.allclose(constant, other, rtol=0, atol=0, equal_nan=True)
 
         return [name for name in sorted(constants.keys() | others.keys()) if not equal(name)]
 

@@ -17,7 +17,7 @@ from a3c_exp.envs.parts import Part, PartsBox
 from a3c_exp.errors import ConfigError
 
 VECTOR = ("inputs",)
-PICTURE = ("channels", "height", "width", "max_pixel")
+IMAGE = ("channels", "height", "width", "max_pixel")
 SPACE = ("observation_space",)
 WHOLE = ("action_space", "outputs")
 
@@ -40,11 +40,11 @@ def observation_form(cls: type[nn.Module]) -> tuple[str, ...]:
     """Return the names that a module's constructor may ask for about its observations: the first
     form of which it has one.
 
-    SPACE: `observation_space`. VECTOR: `inputs`. PICTURE: `channels`, `height`, `width` and
+    SPACE: `observation_space`. VECTOR: `inputs`. IMAGE: `channels`, `height`, `width` and
     `max_pixel`. A module that asks for `inputs` may therefore have a setting called `width`.
     """
     names = parameters_of(cls)
-    return next((form for form in (SPACE, VECTOR, PICTURE) if form[0] in names), ())
+    return next((form for form in (SPACE, VECTOR, IMAGE) if form[0] in names), ())
 
 
 def injected_names(cls: type[nn.Module]) -> set[str]:
@@ -81,10 +81,10 @@ class ImageLayout:
             case (channels, height, width):
                 return cls((channels, height, width), (0, 1, 2, 3))
             case (stack, *frame):
-                one = cls.of(tuple(frame)) if len(frame) == 3 else None
-                if one is not None:
-                    axes = (0, 1, *(axis + 1 for axis in one.axes[1:]))
-                    return cls((stack * one.shape[0], *one.shape[1:]), axes)
+                of_frame = cls.of(tuple(frame)) if len(frame) == 3 else None
+                if of_frame is not None:
+                    axes = (0, 1, *(axis + 1 for axis in of_frame.axes[1:]))
+                    return cls((stack * of_frame.shape[0], *of_frame.shape[1:]), axes)
         return None
 
     def channels_first(self, observations: Tensor) -> Tensor:
@@ -116,25 +116,24 @@ class PixelScaling:
 
         mean, inverse_std: float32 [] for all pixels together, or one for each, shaped like an
             observation.
+
         One mean is rounded to a whole number: a byte less a byte is exact in bfloat16.
         """
         limited = np.minimum(inverse_std, 1 / (self.LEAST_DEVIATION * self.max_pixel))
         if mean.ndim:
-            self.center, self.scale = (
-                layout.channels_first(torch.from_numpy(x)[None])[0] for x in (mean, limited)
-            )
+            self.center = layout.channels_first(torch.from_numpy(mean)[None])[0]
+            self.scale = layout.channels_first(torch.from_numpy(limited)[None])[0]
         else:
             self.center = float(mean.round())
             self.scale = float(limited)
 
-    def __call__(self, pictures: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Tensor:
         """Return images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the
         results are clipped."""
-        x = pictures.float()
+        x = images.float()
         if isinstance(self.center, Tensor) and isinstance(self.scale, Tensor):
-            return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(
-                -self.CLIP, self.CLIP
-            )
+            scaled = (x - self.center.to(x.device)) * self.scale.to(x.device)
+            return scaled.clamp(-self.CLIP, self.CLIP)
         return (x - self.center) * self.scale if self.center else x * self.scale
 
 
@@ -160,56 +159,59 @@ class ObservationInput:
     def of(cls, module: type[nn.Module], space: Box) -> ObservationInput:
         """Return the form that suits a module's constructor. Raises ConfigError if it cannot take
         such observations."""
-        form, shape, is_bytes = observation_form(module), space.shape, space.dtype == np.uint8
+        form = observation_form(module)
+        shape = space.shape
         if isinstance(space, PartsBox):
             if form == SPACE:
                 parts = tuple(
                     (part, ImageLayout.of(part.box.shape) if part.is_image else None)
                     for part in space.parts
                 )
-                own_space = Dict({part.name: _space_of(part, layout) for part, layout in parts})
-                return cls({"observation_space": own_space}, 1, parts=parts)
-            if form == PICTURE or any(part.is_image for part in space.parts):
+                dictionary = Dict({part.name: _space_of(part, layout) for part, layout in parts})
+                return cls({"observation_space": dictionary}, 1, parts=parts)
+            if form == IMAGE or any(part.is_image for part in space.parts):
                 names = ", ".join(part.name for part in space.parts)
-                raise _misfit(
+                raise _unsuitable(
                     module, names, "one array", "For a Dict or a Tuple network=dict", "of the parts"
                 )
         elif form == SPACE and get_type_hints(module.__init__).get("observation_space") is Dict:
-            raise _misfit(
+            raise _unsuitable(
                 module,
                 shape,
                 "a Dict or a Tuple",
-                "For vectors network=mlp, for pictures network=cnn",
+                "For vectors network=mlp, for images network=cnn",
             )
         if form == VECTOR and len(shape) != 1:
             smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
             advice = (
-                f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; "
-                "before LSTM cells "
+                f"For images network=cnn (smaller than {smallest}: network=cnn_impala; "
+                "before LSTM cells network@network.encoder=cnn). "
+                "For other arrays env.wrappers=[FlattenObservation]"
             )
-            advice += (
-                "network@network.encoder=cnn). For other arrays env.wrappers=[FlattenObservation]"
-            )
-            raise _misfit(module, shape, "vectors", advice)
-        is_picture = form == PICTURE or (form == SPACE and (is_bytes or len(shape) >= 3))
-        layout = ImageLayout.of(shape) if is_picture else None
-        if form == PICTURE and layout is None:
+            raise _unsuitable(module, shape, "vectors", advice)
+
+        looks_like_image = space.dtype == np.uint8 or len(shape) >= 3
+        is_image = form == IMAGE or (form == SPACE and looks_like_image)
+        layout = ImageLayout.of(shape) if is_image else None
+        if form == IMAGE and layout is None:
             advice = "For vectors network=mlp (before LSTM cells network@network.encoder=mlp)"
-            raise _misfit(module, shape, "pictures", advice)
+            raise _unsuitable(module, shape, "images", advice)
         if layout is None:
-            own: Box = Box(
-                space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
-            )
-            return cls({"inputs": shape[0] if shape else 0, "observation_space": own}, len(shape))
+            low = space.low.astype(np.float32)
+            high = space.high.astype(np.float32)
+            vectors = Box(low, high, dtype=np.float32)
+            inputs = shape[0] if shape else 0
+            return cls({"inputs": inputs, "observation_space": vectors}, len(shape))
+
         raw = bool(getattr(module, "raw_images", False))
         largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
         # Images without a bound are taken as they are, and so are those of small numbers.
         pixels = PixelScaling(max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0)
         bound = largest if raw else largest / pixels.max_pixel
-        low = 0.0 if float(space.low.min()) >= 0 else -bound
-        own = Box(low, bound, layout.shape, space.dtype.type if raw else np.float32)
-        arguments = dict(zip(PICTURE, (*layout.shape, pixels.max_pixel), strict=True))
-        return cls(arguments | {"observation_space": own}, len(shape), layout, pixels, raw)
+        lowest = 0.0 if float(space.low.min()) >= 0 else -bound
+        images = Box(lowest, bound, layout.shape, space.dtype.type if raw else np.float32)
+        arguments = dict(zip(IMAGE, (*layout.shape, pixels.max_pixel), strict=True))
+        return cls(arguments | {"observation_space": images}, len(shape), layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
         """Let a module that takes raw images, and has an attribute `pixels` to scale them, use the
@@ -227,8 +229,8 @@ class ObservationInput:
             }
         if self.layout is None or self.pixels is None:
             return observations.float()
-        pictures = self.layout.channels_first(observations)
-        return pictures if self.raw else self.pixels(pictures)
+        images = self.layout.channels_first(observations)
+        return images if self.raw else self.pixels(images)
 
 
 def sample_observations(space: Box, count: int) -> Array:
@@ -236,8 +238,11 @@ def sample_observations(space: Box, count: int) -> Array:
     rows = np.random.default_rng(0).uniform(-1, 1, (count, *space.shape))
     if isinstance(space, PartsBox) and space.mask is not None:
         rows[:, space.mask] = 1
-    low, high = np.maximum(space.low.astype(np.float64), -1), space.high.astype(np.float64)
-    high = np.maximum(low, high if space.dtype == np.uint8 else np.minimum(high, 1))
+    low = np.maximum(space.low.astype(np.float64), -1)
+    high = space.high.astype(np.float64)
+    if space.dtype != np.uint8:
+        high = np.minimum(high, 1)
+    high = np.maximum(low, high)
     return (low + (high - low) * (rows + 1) / 2).astype(space.dtype)
 
 
@@ -254,12 +259,12 @@ def _of_part(columns: Tensor, part: Part, layout: ImageLayout | None) -> Tensor:
     whatever their bound is."""
     if layout is None:
         return columns
-    pictures = layout.channels_first(columns.reshape(-1, *part.box.shape))
+    images = layout.channels_first(columns.reshape(-1, *part.box.shape))
     # `PartsBox.join` has divided bytes by 255
-    return pictures * (255 / max(int(part.box.high.max()), 1))
+    return images * (255 / max(int(part.box.high.max()), 1))
 
 
-def _misfit(
+def _unsuitable(
     module: type[nn.Module], shape: object, takes: str, advice: str, of: str = "of shape"
 ) -> ConfigError:
     problem = (
