@@ -17,7 +17,7 @@ from a3c_exp.errors import shown
 
 _FLOAT32 = np.dtype(np.float32)
 _MASKED = {np.ma.MaskedArray, type(np.ma.masked)}
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class WrongAnswerError(ValueError):
@@ -79,7 +79,7 @@ class AnswerCheck:
         # much.
         if raw.dtype is _FLOAT32 and self._plain and raw.shape[1:] == self._shape:
             flat = raw.ravel()
-            if flat.dot(flat) < LARGEST:
+            if flat.dot(flat) < LARGEST_FLOAT32:
                 return raw
 
         # A single number may also come as an array of one.
@@ -88,7 +88,7 @@ class AnswerCheck:
         kind = raw.dtype.kind
         if kind not in self._kinds:
             return None
-        if kind == "f" and not (np.abs(raw) <= np.float64(LARGEST)).all():
+        if kind == "f" and not (np.abs(raw) <= np.float64(LARGEST_FLOAT32)).all():
             return None
 
         if self._is_image:
@@ -131,7 +131,7 @@ class AnswerCheck:
             try:
                 [inner] = part.rows([observation])
             except Exception:  # it lacks the key, or is no mapping
-                return f"an observation without the part {part.name!r}: {short(observation)}"
+                return f"an observation without the part {part.name!r}: {shortened(observation)}"
             if fault := check.fault(inner):
                 return f"in {part.name!r} {fault}"
 
@@ -142,13 +142,15 @@ class AnswerCheck:
             raw = np.asarray(observation)
             wrong = np.argwhere(~np.isfinite(raw))
         except Exception:  # no numbers; an object of the environment's own may raise anything here
-            return f"an observation that is no array of numbers: {short(observation)}"
+            return f"an observation that is no array of numbers: {shortened(observation)}"
 
         if raw.shape != self._shape:
             return f"an observation of shape {raw.shape}, not {self._shape}"
         if len(wrong):
             return f"an observation with {raw[tuple(wrong[0])]} at {wrong[0].tolist()}"
-        return f"an observation of {raw.dtype} that is not in {self.space}: {short(observation)}"
+        return (
+            f"an observation of {raw.dtype} that is not in {self.space}: {shortened(observation)}"
+        )
 
     def require_action(self, observations: Array, over: Bools | bool = False) -> None:
         """Raise WrongAnswerError if the mask of an observation [K, ...] allows no action, or
@@ -175,7 +177,7 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats:
     """Return the rewards of K environments, float32 [K]. Raises WrongAnswerError."""
     try:
         # NaN and infinity are not between; float32 has no room for the others.
-        if -LARGEST < sum(rewards) < LARGEST:
+        if -LARGEST_FLOAT32 < sum(rewards) < LARGEST_FLOAT32:
             converted = np.array(rewards, np.float32)
             if converted.ndim == 1:
                 return converted
@@ -190,7 +192,11 @@ def rewards_of(rewards: Any, count: int) -> Floats:
     raw = np.asanyarray(rewards)
     if raw.shape != (count,):
         raise WrongAnswerError(f"rewards of shape {raw.shape}, not {(count,)}")
-    if raw.dtype.kind not in "fiub" or np.ma.is_masked(raw) or not np.vdot(raw, raw) < LARGEST:
+    if (
+        raw.dtype.kind not in "fiub"
+        or np.ma.is_masked(raw)
+        or not np.vdot(raw, raw) < LARGEST_FLOAT32
+    ):
         return listed_rewards(raw.tolist())
     return np.array(raw, np.float32)
 
@@ -199,9 +205,9 @@ def _reward(reward: Any, index: int) -> float:
     """Return a reward, which may be an array of one number. Raises WrongAnswerError unless it is
     finite."""
     number = _one_number(reward)
-    if number is not None and abs(number) <= LARGEST:
+    if number is not None and abs(number) <= LARGEST_FLOAT32:
         return number
-    raise WrongAnswerError(f"the reward {short(reward)}", index)
+    raise WrongAnswerError(f"the reward {shortened(reward)}", index)
 
 
 def flags_of(name: str, flags: Any, count: int) -> Bools:
@@ -224,7 +230,7 @@ def flag_of(name: str, flag: Any, index: int) -> bool:
     number = _one_number(flag)
     if number is not None and number in (0, 1):
         return bool(number)
-    raise WrongAnswerError(f"{name} {short(flag)}, neither true nor false,", index)
+    raise WrongAnswerError(f"{name} {shortened(flag)}, neither true nor false,", index)
 
 
 def _one_number(value: Any) -> float | None:
@@ -242,6 +248,6 @@ def _any_masked(rows: Iterable[Any]) -> bool:
     return not _MASKED.isdisjoint(map(type, rows)) and any(map(np.ma.is_masked, rows))
 
 
-def short(value: Any) -> str:
+def shortened(value: Any) -> str:
     """Return a value of an environment's own on one line, shortened."""
     return " ".join(shown(value, 80).split())

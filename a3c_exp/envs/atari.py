@@ -29,8 +29,8 @@ MAX_NOOPS = 10_000
 Size = Annotated[int, whole(1, 1024)]
 """Larger numbers are taken for typing errors: the console's screen has 210 x 160 points."""
 
-ROWS = 210
-COLUMNS = 160
+SCREEN_ROWS = 210
+SCREEN_COLUMNS = 160
 """Size of the console's image. A few games have more rows, which are scaled to these."""
 
 
@@ -45,19 +45,20 @@ class Atari(Environment):
 
     game: its name in the Arcade Learning Environment, words joined by underscores
         ('space_invaders').
-    repeat_action_probability: at each frame, that the game repeats the last action in place of the
-        new one. 0.25 is the protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0,
-        fire_reset false, full_action_space true.
+    repeat_action_probability: from 0 to less than 1: at each frame the game repeats the last action
+        in place of the new one with it. 0.25 is the protocol of Machado et al. 2018 (arXiv
+        1709.06009), with noop_max 0, fire_reset false, full_action_space true.
     noop_max: an episode begins with fewer frames than this without an action; the number is drawn
         uniformly.
-    frame_skip: frames an action lasts.
-    max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
+    frame_skip: frames that an action lasts.
+    max_frames: an episode that lasts this many frames is truncated (108,000: half an hour).
     terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The
         game, its score and its length go on. Evaluations are of whole games in any case.
     fire_reset: press fire at the start of games whose actions have it, which with full_action_space
         are all.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
-    frame_stack, height, width: of an observation.
+    frame_stack: frames in an observation.
+    height, width: of a frame, in pixels.
     crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image
         of 210 rows and 160 columns, which is scaled to height x width; None: all of it.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the
@@ -82,10 +83,12 @@ class Atari(Environment):
     reward_clip: Positive | Schedule | None = 1.0
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """Make `count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where
-        there is no such game.
+        """Make games that step together.
 
+        count: how many.
+        seeds: one for each game (0 <= seed < 2**31).
         render_mode: None or 'rgb_array': images in grey of the first game.
+        Raises ConfigError where there is no such game.
         """
         if render_mode not in (None, "rgb_array"):
             raise ConfigError(
@@ -148,13 +151,14 @@ class _AtariBatch(VectorEnvBatch):
         self._crop = crop
         if crop is not None:
             top, bottom, left, right = crop
-            if not (0 <= top < bottom <= ROWS and 0 <= left < right <= COLUMNS):
-                edges = f"[top, bottom, left, right] in the image, [0, {ROWS}, 0, {COLUMNS}]"
-                raise ConfigError("crop", list(crop), f"must be {edges}")
+            if not (0 <= top < bottom <= SCREEN_ROWS and 0 <= left < right <= SCREEN_COLUMNS):
+                screen = [0, SCREEN_ROWS, 0, SCREEN_COLUMNS]
+                problem = f"must be [top, bottom, left, right] in the image, {screen}"
+                raise ConfigError("crop", list(crop), problem)
             require_package("crop", list(crop), "atari", "cv2")
             self._cv2 = imported("cv2", "crop", list(crop))
 
-        games = settings.games(count, *(size if crop is None else (ROWS, COLUMNS)))
+        games = settings.games(count, *(size if crop is None else (SCREEN_ROWS, SCREEN_COLUMNS)))
         games.single_observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
         super().__init__(games, seeds)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.common.ranges import Checked, Count, Positive, within
-from a3c_exp.envs.answers import LARGEST
+from a3c_exp.envs.answers import LARGEST_FLOAT32
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.info import Info, is_usable_name
 from a3c_exp.errors import ConfigError, under
@@ -71,6 +71,7 @@ class Step(NamedTuple):
 class EnvBatch(Protocol):
     """K environments that step together and restart their own episodes.
 
+    count: K.
     observation_space: the space of one observation, as the policy sees it: float32, or uint8 for
         images. Discrete observations are one-hot vectors.
     action_space: the space of one action, as the policy makes it: Discrete or MultiDiscrete that
@@ -117,7 +118,8 @@ class Environment(Checked, ABC):
     observations.
 
     Every environment component derives from this class, as a frozen dataclass with settings of its
-    own. Whoever collects rollouts applies the settings of this class; a batch gives everything raw.
+    own and the method `make`. Whoever collects rollouts applies the settings of this class; a batch
+    gives everything raw.
 
     reward_scale: training multiplies rewards by it. Reported returns are those of the environment
         itself.
@@ -138,7 +140,7 @@ class Environment(Checked, ABC):
     normalize_rewards: true: training divides rewards by the standard deviation of the discounted
         return, running too; 'centered': it subtracts the running mean of the rewards, and divides
         by their own deviation; or false.
-    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not.
+    max_steps_guard: an episode of this many steps is truncated, with a warning; None: it is not.
         `SyncEnvBatch` applies it. Native vectors and Atari games have limits of their own.
     info_keys: names in the `info` of an episode's last step whose numbers are reported beside its
         return; None: of all numbers and truth values the first 20 names, in the order in which they
@@ -147,7 +149,7 @@ class Environment(Checked, ABC):
 
     reward_scale: Positive = 1.0
     reward_clip: Positive | Schedule | None = None
-    terminal_reward: Annotated[float, within(-LARGEST, LARGEST)] | None = None
+    terminal_reward: Annotated[float, within(-LARGEST_FLOAT32, LARGEST_FLOAT32)] | None = None
     time_limit_is_terminal: bool = False
     normalize_observations: Normalization = False
     normalize_rewards: RewardNormalization = False
@@ -178,7 +180,7 @@ class Environment(Checked, ABC):
         seeds: one for each environment (0 <= seed < 2**31).
         render_mode: as gymnasium's; None: nothing is drawn.
         Raises ConfigError where the environment cannot be made; its key is relative to this
-            component ('id').
+        component ('id').
         """
 
     def validate(self, plugins: Sequence[str]) -> None:

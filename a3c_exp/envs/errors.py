@@ -64,8 +64,7 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
     logged, never raised.
 
     In a main thread, that of a worker process too, a CloseTimeoutError breaks the close off once
-    none of them has been closed for so many seconds. Code in C, and another thread, cannot be
-    broken off.
+    none of them has been closed for that time. Code in C, and another thread, cannot be broken off.
     """
     try:
         with _alarm(seconds):
@@ -76,8 +75,8 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raise CloseTimeoutError every so many seconds, in a main thread. SIGALRM is the user's: not
-    if a timer runs."""
+    """Raise CloseTimeoutError at each end of the interval, in a main thread. SIGALRM is the user's:
+    not if a timer runs."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     timer_runs = bool(signal.getitimer(signal.ITIMER_REAL)[0])
     if not in_main_thread or timer_runs:

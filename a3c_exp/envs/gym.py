@@ -199,11 +199,13 @@ class Gym(Environment):
         return None
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """Make `count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
-        gymnasium's; None: not drawn.
+        """Make environments that step together.
 
+        count: how many.
+        seeds: one for each environment (0 <= seed < 2**31).
+        render_mode: as gymnasium's; None: nothing is drawn.
         Raises ConfigError if an environment cannot be made, or has spaces that no policy here
-        supports.
+            supports.
         """
         try:
             if self.engine != GYMNASIUM and render_mode is None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Bools
-from a3c_exp.envs.answers import short
+from a3c_exp.envs.answers import shortened
 from a3c_exp.errors import shown
 
 Info = Mapping[str, Any]
@@ -79,7 +79,7 @@ class InfoNumbers:
         """Return the finite numbers in the info of an episode that are chosen, by name."""
         numbers = {}
         for name in info if self.keys is None else self.keys:
-            number = _number(info.get(name))
+            number = _as_number(info.get(name))
             # Where no names are chosen, nobody has asked for texts and arrays either.
             is_internal = name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")
             if self.keys is None and (number is None or is_internal):
@@ -91,7 +91,7 @@ class InfoNumbers:
                 self.chosen[name] = None
                 numbers[name] = number
             elif len(self._left_out) < _MOST_TOLD:
-                self._left_out.setdefault(shown(name), short(info.get(name)))
+                self._left_out.setdefault(shown(name), shortened(info.get(name)))
 
         self.episodes += 1
         self._having.update(numbers.keys())
@@ -121,7 +121,7 @@ class InfoNumbers:
         return tuple(lines)
 
 
-def _number(value: object) -> float | None:
+def _as_number(value: object) -> float | None:
     """Return a number or a truth value as a float; None for anything else."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]

@@ -71,7 +71,7 @@ class PartsBox(Box):
         """Make the space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
         parts = []
         start = 0
-        for path, leaf in _leaves(space, ()):
+        for path, leaf in _leaf_spaces(space, ()):
             if path == (ACTION_MASK,) and isinstance(leaf, Box):
                 leaf = MultiBinary(leaf.shape)  # bytes of two axes or more are no image here
             box, _ = encoder(leaf)
@@ -125,7 +125,7 @@ def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
     return actions.sample(mask)
 
 
-def _leaves(
+def _leaf_spaces(
     space: Space[Any], path: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
     """Yield the spaces inside a Dict or a Tuple that are neither, with the keys that lead to
@@ -134,7 +134,7 @@ def _leaves(
         yield path, space
         return
     for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
-        yield from _leaves(inner, (*path, key))
+        yield from _leaf_spaces(inner, (*path, key))
 
 
 class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, flag_of, listed_rewards, short
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, flag_of, listed_rewards, shortened
 from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step
 from a3c_exp.envs.errors import CloseTimeoutError, EnvError, env_error
 from a3c_exp.envs.progress import progress_call, report_progress
@@ -134,7 +134,9 @@ class SyncEnvBatch:
             try:
                 observation, reward, terminated, truncated, info = answer
             except (TypeError, ValueError):
-                fault = f"{short(answer)}, not (observation, reward, terminated, truncated, info),"
+                fault = (
+                    f"{shortened(answer)}, not (observation, reward, terminated, truncated, info),"
+                )
                 raise self._error(WrongAnswerError(fault), index) from None
             observations.append(observation)
             rewards.append(reward)
@@ -197,7 +199,7 @@ class SyncEnvBatch:
             answer = self._envs[index].reset(seed=seed, **options)
             report_progress()
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-                raise WrongAnswerError(f"{short(answer)}, not (observation, info),")
+                raise WrongAnswerError(f"{shortened(answer)}, not (observation, info),")
             row = self._check.batch([answer[0]], [index])
             self._check.require_action(row)
         except FAILURES as error:

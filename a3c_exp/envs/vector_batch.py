@@ -29,10 +29,12 @@ class VectorEnvBatch:
       one beside it.
     - DISABLED: the environments that ended are restarted here, at once.
 
+    `max_steps_guard` is not kept here: a native vector has limits of its own.
+
+    env: K environments.
     seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python
         environments take all; a native one takes a single seed, and gets the first. None: the
         environments have been seeded.
-    `max_steps_guard` is not kept here: a native vector has limits of its own.
 
     A subclass may begin and step in another way. Both raise whatever went wrong, of which `reset`
     and `step` make an EnvError.
