@@ -28,7 +28,7 @@ from a3c_exp.errors import one_line, require_package
 
 log = logging.getLogger("a3c_exp")
 
-STEP = "global_step"
+STEP_AXIS = "global_step"
 """The x axis of all curves in W&B, whose own step may not go back: that of an evaluation does."""
 MOST_PARAMS = 100  # of a request of MLflow's
 
@@ -40,7 +40,10 @@ def _warn_without_evaluations(run: RunView, consequence: str) -> None:
 
 @dataclass(kw_only=True)
 class NoImprovement(Checked, Callback):
-    """Ends a run after so many evaluations in a row without a better mean return."""
+    """Ends a run after several evaluations in a row without a better mean return.
+
+    evaluations: how many, >= 1.
+    """
 
     evaluations: Count = 5
     best: float = field(default=-math.inf, init=False)
@@ -58,10 +61,12 @@ class NoImprovement(Checked, Callback):
 
 @dataclass(kw_only=True)
 class MetricTarget(Callback):
-    """Ends a run once a curve has a value. at_most: once it is that or less, not that or more.
+    """Ends a run once a curve has a value.
 
     metric: the curve's name; that of one below `rollout/` may be short, as in a report. A mean over
         episodes counts from 100 episodes on: the first ones are those that end soon.
+    value: ends the run once the curve has it or more.
+    at_most: ends the run once the curve has the value or less.
     """
 
     metric: str
@@ -71,10 +76,15 @@ class MetricTarget(Callback):
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         name = self.metric if self.metric in values else f"rollout/{self.metric}"
-        self.seen = self.seen or name in values
-        few = name.startswith("rollout/") and values.get("rollout/episodes", RECENT) < RECENT
-        value = None if few and name != "rollout/episodes" else values.get(name)
-        if value is not None and (value <= self.value if self.at_most else value >= self.value):
+        if name not in values:
+            return
+        self.seen = True
+
+        is_mean_of_episodes = name.startswith("rollout/") and name != "rollout/episodes"
+        if is_mean_of_episodes and values.get("rollout/episodes", RECENT) < RECENT:
+            return
+        value = values[name]
+        if value <= self.value if self.at_most else value >= self.value:
             run.stop("metric_target")
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
@@ -86,11 +96,13 @@ class MetricTarget(Callback):
 
 @dataclass(kw_only=True)
 class Histograms(Checked, Callback):
-    """Logs the distributions of the parameters and of a gradient, by part (actor, critic, encoder),
-    with the first point, every so many points and at the end; and the share of gradients that are
-    clipped, as train/clipped.
+    """Logs the distributions of the parameters and of a gradient, by parameter group (actor,
+    critic, encoder), and the share of gradients that are clipped, as train/clipped.
 
-    A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a part.
+    A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a group.
+
+    points: from one log of distributions to the next, >= 1. The first and the last point have one
+        in any case.
     """
 
     measures = ("gradients",)
@@ -118,8 +130,8 @@ class Histograms(Checked, Callback):
 
     def _log(self, run: RunView) -> None:
         for name, parameters in run.module().parameter_groups().items():
-            if parts := [each.detach().numpy().ravel() for each in parameters]:
-                run.log_histogram(f"train/parameters/{name}", np.concatenate(parts))
+            if vectors := [parameter.detach().numpy().ravel() for parameter in parameters]:
+                run.log_histogram(f"train/parameters/{name}", np.concatenate(vectors))
         for name, numbers in self.gradients.items():
             run.log_histogram(f"train/gradients/{name}", numbers)
 
@@ -181,14 +193,14 @@ class Tracker(Callback):
     """Sends configuration, curves, media, summary and checkpoints of a run to a tracker, which may
     be a server.
 
-    name: of the run; None: that of its folder. group: of the run; None: the name of its sweep's
-        folder, if it has one.
+    name: of the run; None: that of its folder.
+    group: of the run; None: the name of its sweep's folder, if it has one.
     checkpoints: those that are sent whenever they are written.
 
     package: the tracker's. It is imported when a run starts: whoever evaluates does not need it.
     connection: to the tracker; None before the start, and if that failed.
-    id: the tracker's own of the run, by which a resumed run continues its run there. sweep: the
-    group, if none is set.
+    id: the tracker's own of the run, by which a resumed run continues its run there.
+    sweep: the group, if none is set.
     """
 
     package: ClassVar[str]
@@ -201,23 +213,22 @@ class Tracker(Callback):
 
     def __post_init__(self) -> None:
         self.connection: Any = None
-        require_package(
-            "_target_", f"{type(self).__module__}.{type(self).__qualname__}", self.package
-        )
+        target = f"{type(self).__module__}.{type(self).__qualname__}"
+        require_package("_target_", target, self.package)
 
     def group_of(self, run: RunView) -> str | None:
-        """The group of a run, which is remembered: a run of a sweep may be resumed outside of
-        it."""
+        """Return the group of a run, which is remembered: a run of a sweep may be resumed outside
+        of it."""
         self.sweep = run.sweep or self.sweep
         return self.group or self.sweep
 
     def takes(self, run: RunView, step: int) -> bool:
-        """Whether there is a connection, and what a run logs at a step is new: a tracker keeps what
-        came after the checkpoint from which the run goes on."""
+        """Return whether there is a connection, and what a run logs at a step is new: a tracker
+        keeps what came after the checkpoint from which the run goes on."""
         return self.connection is not None and step > run.dropped
 
     def sends(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint is one that is asked for, and there is a connection."""
+        """Return whether a checkpoint is one that is asked for, and there is a connection."""
         return self.connection is not None and self.checkpoints in ("both", checkpoint.stem)
 
 
@@ -225,8 +236,9 @@ class Tracker(Callback):
 class Wandb(Tracker):
     """Sends a run to Weights & Biases. See `Tracker`.
 
-    project, entity, tags: W&B's own. mode: offline, which it also is without a login, writes files
-        for `wandb sync` and makes no connection.
+    project, entity, tags: W&B's own.
+    mode: offline, which it also is without a login, writes files for `wandb sync` and makes no
+        connection.
     folder: of W&B's own files; None: the run's folder, in which W&B makes wandb/.
     rows: the least number of the run's next row there.
     """
@@ -266,19 +278,17 @@ class Wandb(Tracker):
             settings=wandb.Settings(console="off", quiet=True),
         )
         self.id = self.connection.id
-        self.connection.define_metric(STEP)
-        self.connection.define_metric("*", step_metric=STEP)
-        log.info(
-            "W&B: %s",
-            self.connection.url if mode == "online" else Path(self.connection.dir).parent,
-        )
+        self.connection.define_metric(STEP_AXIS)
+        self.connection.define_metric("*", step_metric=STEP_AXIS)
+        files = Path(self.connection.dir).parent
+        log.info("W&B: %s", self.connection.url if mode == "online" else files)
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, Any]) -> None:
         if self.takes(run, step):
             # Offline W&B does not know of the rows of earlier sessions, nor a checkpoint of the
             # last ones before a kill: these have smaller steps.
             row = max(self.rows, self.connection.step, run.steps)
-            self.connection.log({STEP: step, **values}, step=row)
+            self.connection.log({STEP_AXIS: step, **values}, step=row)
             self.rows = row + 1
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
@@ -296,31 +306,34 @@ class Wandb(Tracker):
         self.on_point(run, step, {name: content})
 
     def on_checkpoint(self, run: RunView, path: Path) -> None:
-        if self.sends(path):
-            import wandb
+        if not self.sends(path):
+            return
+        import wandb
 
-            artifact = wandb.Artifact(
-                f"{self.id}-{path.stem}", type="model", metadata={STEP: run.steps}
-            )
-            artifact.add_file(str(path))
-            self.connection.log_artifact(artifact)
+        name = f"{self.id}-{path.stem}"
+        artifact = wandb.Artifact(name, type="model", metadata={STEP_AXIS: run.steps})
+        artifact.add_file(str(path))
+        self.connection.log_artifact(artifact)
 
     def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
-        if self.connection is not None:
-            self.connection.summary.update(dict(summary))
-            self.connection.finish(
-                exit_code=int(summary["error"] is not None or summary["signal"] is not None)
-            )
+        if self.connection is None:
+            return
+        self.connection.summary.update(dict(summary))
+        failed = summary["error"] is not None or summary["signal"] is not None
+        self.connection.finish(exit_code=int(failed))
 
 
 @dataclass(kw_only=True)
 class Mlflow(Tracker):
     """Sends a run to MLflow. See `Tracker`.
 
-    experiment: that the run belongs to. tracking_uri: a server, a file or sqlite:///file; None:
-    MLflow's own default, MLFLOW_TRACKING_URI. A sweep is the tag `group` of its runs.
+    A sweep is the tag `group` of its runs.
+
+    experiment: that the run belongs to.
+    tracking_uri: a server, a file or sqlite:///file; None: MLflow's own default,
+        MLFLOW_TRACKING_URI.
     pending: points that MLflow's own thread is sending: a server that is slow, or away, does not
-    hold the run up.
+        hold the run up.
     """
 
     package: ClassVar[str] = "mlflow"
@@ -357,21 +370,22 @@ class Mlflow(Tracker):
     def _experiment_id(self, client: Any) -> str:
         from mlflow.exceptions import MlflowException
 
-        found = client.get_experiment_by_name(self.experiment)
+        experiment = client.get_experiment_by_name(self.experiment)
+        if experiment:
+            return str(experiment.experiment_id)
         try:
-            return str(found.experiment_id if found else client.create_experiment(self.experiment))
+            return str(client.create_experiment(self.experiment))
         except MlflowException:  # another run of the sweep has made it meanwhile
             return str(client.get_experiment_by_name(self.experiment).experiment_id)
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
-        if self.takes(run, step):
-            from mlflow.entities import Metric
+        if not self.takes(run, step):
+            return
+        from mlflow.entities import Metric
 
-            now = round(time.time() * 1000)
-            metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
-            self.pending.append(
-                self.connection.log_batch(self.id, metrics=metrics, synchronous=False)
-            )
+        now = round(time.time() * 1000)
+        metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
+        self.pending.append(self.connection.log_batch(self.id, metrics=metrics, synchronous=False))
 
     def on_media(self, run: RunView, step: int, kind: Media, name: str, value: Any) -> None:
         """Log images, texts and videos. MLflow has no histograms."""
@@ -394,8 +408,13 @@ class Mlflow(Tracker):
         MLflow sorts."""
         if self.connection is None:
             return
-        numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
-        self.on_point(run, run.steps, {f"summary/{name}": value for name, value in numbers.items()})
+        numbers = {
+            f"summary/{name}": value
+            for name, value in summary.items()
+            if type(value) in (int, float)
+        }
+        self.on_point(run, run.steps, numbers)
+
         errors = []
         for operation in self.pending:
             try:
@@ -407,11 +426,9 @@ class Mlflow(Tracker):
                 "MLflow has refused %d points, the first: %s", len(errors), one_line(errors[0])
             )
         self.connection.log_dict(self.id, dict(summary), "summary.json")
-        status = (
-            "KILLED"
-            if summary["signal"] is not None
-            else "FAILED"
-            if summary["error"] is not None
-            else "FINISHED"
-        )
+        status = "FINISHED"
+        if summary["error"] is not None:
+            status = "FAILED"
+        if summary["signal"] is not None:
+            status = "KILLED"
         self.connection.set_terminated(self.id, status)

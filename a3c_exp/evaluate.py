@@ -25,7 +25,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs import close_within
-from a3c_exp.errors import ConfigError, RunError, leave, named, printable, require, under
+from a3c_exp.errors import ConfigError, RunError, leave, named, printable, under
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
@@ -42,7 +42,7 @@ from a3c_exp.run.run_folder import (
 Which = Literal["best", "latest"] | int | None
 """A checkpoint: a number is the steps of training of a numbered one; None: the best, or the latest
 without one."""
-CLOSE_SECONDS = 60.0
+VIDEO_CLOSE_SECONDS = 60.0
 """The longest wait for environments that are closed: wrappers may write videos then."""
 SHOWN_STEPS = 50
 """Steps of the environments between two moments at which a terminal shows how far an evaluation
@@ -51,7 +51,10 @@ is."""
 
 @dataclass(frozen=True)
 class Loaded:
-    """The policy of a checkpoint, and the experiment that trained it. steps: of training."""
+    """The policy of a checkpoint, and the experiment that trained it.
+
+    steps: environment steps of training.
+    """
 
     policy: Policy
     experiment: Experiment
@@ -60,12 +63,14 @@ class Loaded:
 
 
 def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = ()) -> Loaded:
-    """The policy of a run's best checkpoint, or of its latest if it has no best one, or of `which`.
+    """Return the policy of a run's best checkpoint, or of its latest if it has no best one, or of
+    `which`.
 
+    folder: of the run.
     which: a number is the steps of training of a numbered checkpoint.
-
     plugins: as in training; those in the folder's configuration do not count, and neither do its
-    wrappers that write files or open windows. Raises ConfigError.
+        wrappers that write files or open windows.
+    Raises ConfigError.
     """
     folder = expanded(folder)
     with named("run"):
@@ -74,20 +79,22 @@ def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = (
         if key.endswith("wrappers"):
             config = with_value(config, key, only_inside(value))
     experiment = load_experiment(config, to_train=False)
+
     path = best_checkpoint(folder)
-    if which is not None:
-        path = path.with_name(f"{which}.ckpt" if isinstance(which, str) else f"step_{which}.ckpt")
-    if isinstance(which, int):
+    if isinstance(which, str):
+        path = path.with_name(f"{which}.ckpt")
+    elif which is not None:
+        path = path.with_name(f"step_{which}.ckpt")
         steps = sorted(numbered_checkpoints(folder).values())
-        require(which in steps, "checkpoint", which, f"best, latest or one of {steps}")
+        if which not in steps:
+            raise ConfigError("checkpoint", which, f"must be best, latest or one of {steps}")
     with named("checkpoint"):
         state = load_state(path)
     try:
         return Loaded(Policy(experiment, state["store"]), experiment, state["store"]["steps"], path)
     except STATE_ERRORS as error:
-        raise ConfigError(
-            "checkpoint", str(path), f"does not fit the run's {CONFIG_FILE}: {error}"
-        ) from error
+        problem = f"does not fit the run's {CONFIG_FILE}: {error}"
+        raise ConfigError("checkpoint", str(path), problem) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +125,15 @@ class Options(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(not (self.video and self.render), "video", self.video, "false where render=human")
+        if self.video and self.render:
+            raise ConfigError("video", self.video, "must be false where render=human")
 
 
 def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisodes:
-    """Play a run's policy with these options. A terminal shows how far it is. Raises
-    ConfigError."""
+    """Play a run's policy with these options. A terminal shows how far it is.
+
+    Raises ConfigError.
+    """
     render_mode = "rgb_array" if options.video else options.render
     count = 1 if render_mode else min(options.episodes, BATCH)
     if options.video:
@@ -136,6 +146,7 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     seeding.seed_globals(options.seed, 0)  # from which an environment may draw
     with under("env"):
         env = loaded.experiment.eval_env.make(count, seeds, render_mode)
+
     terminal = LiveLineHandler(sys.stderr)
 
     def show(ended: int, steps: int) -> bool:
@@ -143,37 +154,45 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
             terminal.show(f"{ended} of {options.episodes} episodes, step {steps:,}")
         return True
 
-    most = loaded.experiment.eval.max_steps if options.max_steps is None else options.max_steps
+    max_steps = options.max_steps
+    if max_steps is None:
+        max_steps = loaded.experiment.eval.max_steps
     try:
         episodes = evaluate_policy(
             loaded.policy,
             env,
             options.episodes,
             options.greedy,
-            max_steps=most,
+            max_steps=max_steps,
             go_on=show,
             on_step=recorder,
         )
     finally:
         terminal.clear()
-        close_within(env, CLOSE_SECONDS)
+        close_within(env, VIDEO_CLOSE_SECONDS)
     if recorder is not None and (video := recorder.write()) is not None:
         print(printable(f"video: {video.path}"))
     return episodes
 
 
 def _free(folder: Path, name: str) -> Path:
-    """The first video of name, name_2, name_3 and so on that is not there: training, or another
-    evaluation, may have filmed the same policy."""
-    names = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
-    return next(path for each in names if not (path := folder / f"{each}.mp4").is_file())
+    """Return the first path of name, name_2, name_3 and so on that is not there: training, or
+    another evaluation, may have filmed the same policy."""
+    path = folder / f"{name}.mp4"
+    for number in itertools.count(2):
+        if not path.is_file():
+            break
+        path = folder / f"{name}_{number}.mp4"
+    return path
 
 
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
-    """What is reported about episodes, as texts: of the mean return with its 95 % interval
+    """Return what is reported about episodes, as texts: of the mean return with its 95 % interval
     (Student's t)."""
-    returns, several = episodes.returns, len(episodes) > 1
+    returns = episodes.returns
+    several = len(episodes) > 1
     interval = f" +- {student_half_width(returns):.3g} (95 %)" if several else ""
+    own_numbers = [f"{name} {mean:.6g}" for name, mean in episodes.means().items()]
     return {
         "episodes": str(len(episodes)),
         "mean return": f"{returns.mean():.6g}{interval}",
@@ -182,8 +201,7 @@ def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
         "highest": f"{returns.max():.6g}",
         "mean length": f"{episodes.lengths.mean():.6g}",
         "cut by max_steps": str(episodes.cut),
-        "own numbers": ", ".join(f"{name} {mean:.6g}" for name, mean in episodes.means().items())
-        or "-",
+        "own numbers": ", ".join(own_numbers) or "-",
     }
 
 
@@ -225,16 +243,17 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
             failures.append(f"not evaluated: {run}: {' '.join(str(error).split())}")
             continue
         name = printable(str(run.relative_to(folder.resolve())))
-        found = {
+        cells = {
             "run": name,
             "policy": loaded.checkpoint.name,
             "steps": f"{loaded.steps:,}",
             **statistics(episodes),
         }
         if not columns:
-            columns = list(found)
+            columns = list(cells)
             print(markdown.table(columns))
-        print(markdown.row(list(found.values())), flush=True)
+        print(markdown.row(list(cells.values())), flush=True)
+
     for failure in failures:
         print(printable(f"a3c_exp: {failure}"), file=sys.stderr)
     return int(bool(failures))

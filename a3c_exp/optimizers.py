@@ -22,20 +22,19 @@ import numpy as np
 
 from a3c_exp.common.arrays import Floats, Vector
 from a3c_exp.common.ranges import BelowOne, Checked, NotNegative, Positive
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError
 
 # Elements of an array that are updated at once. A large array is updated in pieces, so that all
-# operations on a piece
-# find it in the second-level cache.
+# operations on a piece find it in the second-level cache.
 CHUNK = 131_072
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParamGroup(Checked):
-    """Settings of one part of the network (actor, critic, ...).
+    """Settings of one parameter group of the network (actor, critic, ...).
 
-    learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the part. None: the
-    optimizer's.
+    learning_rate: >= 0; the schedule multiplies it as well. 0 freezes the group. None: the
+        optimizer's.
     """
 
     learning_rate: NotNegative | None = None
@@ -46,12 +45,14 @@ class Optimizer(Checked, ABC):
     """Turns gradients into changes of one flat vector of P parameters. Every optimizer derives from
     this class.
 
-    It holds no state itself: its state is an array [M, P] that the caller keeps, shares and saves.
+    A subclass is a frozen dataclass with `state_rows` and `direction`. It holds no state itself:
+    its state is an array [M, P] that the caller keeps, shares and saves.
 
-    learning_rate: where the schedule is 1 and the parameter group has none of its own.
+    learning_rate: > 0, where the schedule is 1 and the parameter group has none of its own.
     max_grad_norm: gradients with a longer norm are shortened to it; None: never.
-    staleness_power: p. The rate of an update is divided by max(1, its staleness)^p.
-    param_groups: by the name of a part of the network. The rest of the network has the rate above.
+    staleness_power: p >= 0. The rate of an update is divided by max(1, its staleness)^p.
+    param_groups: by the name of a parameter group of the network. All other parameters have the
+        rate above.
     """
 
     learning_rate: Positive
@@ -62,29 +63,33 @@ class Optimizer(Checked, ABC):
     @property
     @abstractmethod
     def state_rows(self) -> int:
-        """M, how many numbers the optimizer keeps for each parameter; may be 0."""
+        """Return M, how many numbers the optimizer keeps for each parameter; may be 0."""
 
     @abstractmethod
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
-        """Update the state [M, N] by one gradient [N], and return what the rate is multiplied with,
-        [N].
+        """Update the state by one gradient, and return what the rate is multiplied with, [N].
 
-        On a GPU (GA3C) all of them are tensors there.
         The result is `scratch`, a row of `state`, or `gradient`. Only the first two may be written
-        to.
+        to. On a GPU (GA3C) all of them are tensors there.
+
+        state: float32 [M, N], changed in place.
+        gradient: float32 [N].
+        scratch: float32 [N], of any numbers.
         t: index of this update of the state, the first being 1.
         """
 
     def initial_state(self, size: int) -> Floats:
-        """The state before the first update of `size` parameters, float32 [M, size]."""
+        """Return the state before the first update of `size` parameters, float32 [M, size]."""
         return np.zeros((self.state_rows, size), np.float32)
 
     def step(
         self, parameters: Vector, state: Vector, gradient: Vector, rate: float | Vector, t: int
     ) -> None:
-        """One update, in place.
+        """Make one update, in place.
 
-        parameters: float32 [P]; state: float32 [M, P]; gradient: float32 [P], finite, not changed.
+        parameters: float32 [P].
+        state: float32 [M, P].
+        gradient: float32 [P], finite, not changed.
         rate: learning rate of this update, one for all or float32 [P] (see `rates`).
         t: index of this update of the state, the first being 1.
         """
@@ -96,9 +101,8 @@ class Optimizer(Checked, ABC):
             piece = slice(start, min(start + length, size))
             change = scratch[: piece.stop - start]
             direction = self.direction(state[:, piece], gradient[piece], change, t)
-            xp.multiply(
-                direction, rate if isinstance(rate, int | float) else rate[piece], out=change
-            )
+            piece_rate = rate if isinstance(rate, int | float) else rate[piece]
+            xp.multiply(direction, piece_rate, out=change)
             parameters[piece] -= change
 
 
@@ -109,15 +113,20 @@ class RMSProp(Optimizer):
 
         s <- decay s + (1 - decay) g^2
         parameters <- parameters - rate g / (sqrt(s) + epsilon)
-        or, with epsilon_inside, parameters - rate g / sqrt(s + epsilon)
+        or, with epsilon_inside,
+        parameters <- parameters - rate g / sqrt(s + epsilon)
 
     torch has epsilon outside the root and s = 0 at first. Mnih et al. 2016 (section 4.5) and
     TensorFlow have it inside, TensorFlow with s = 1 at first. The start matters more: from 0, the
-    first steps move every weight by
-    rate / sqrt(1 - decay), ten times the rate at a decay of 0.99, however small its gradient.
+    first steps move every weight by rate / sqrt(1 - decay), ten times the rate at a decay of 0.99,
+    however small its gradient.
 
-    With `momentum` the quotient is added to a velocity v <- momentum v + quotient, and the rate
-    multiplies that.
+    decay: from 0 to less than 1.
+    epsilon: > 0.
+    epsilon_inside: whether epsilon is under the root.
+    initial_mean_square: s before the first update.
+    momentum: where it is not 0, the quotient is added to a velocity v <- momentum v + quotient, and
+        the rate multiplies that.
     """
 
     decay: BelowOne = 0.99
@@ -128,7 +137,7 @@ class RMSProp(Optimizer):
 
     @property
     def state_rows(self) -> int:
-        """The mean square, and the velocity where there is momentum."""
+        """Return 1, for the mean square, and 1 more for the velocity where there is momentum."""
         return 2 if self.momentum else 1
 
     def initial_state(self, size: int) -> Floats:
@@ -154,10 +163,12 @@ class RMSProp(Optimizer):
 class Adam(Optimizer):
     """Adam, Kingma and Ba 2015 (arXiv 1412.6980, algorithm 1).
 
-        m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) g^2
         parameters <- parameters - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
 
-    betas: b1 and b2.
+    betas: b1 and b2, from 0 to less than 1.
+    epsilon: > 0.
     weight_decay: parameters <- (1 - rate weight_decay) parameters before each step, apart from the
         means (AdamW, Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2). Biases too, as in
         torch.
@@ -169,13 +180,8 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = "two numbers from 0 to less than 1"
-        require(
-            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
-            "betas",
-            self.betas,
-            allowed,
-        )
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError("betas", self.betas, "must be two numbers from 0 to less than 1")
 
     state_rows = 2  # the mean of the gradient and that of its square
 
@@ -187,12 +193,14 @@ class Adam(Optimizer):
         super().step(parameters, state, gradient, rate, t)
 
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
-        xp, (mean, mean_square) = functions_of(gradient), state
+        xp = functions_of(gradient)
+        mean, mean_square = state
         first, second = self.betas
         xp.multiply(gradient, 1 - first, out=scratch)
         mean *= first
         mean += scratch
         _add_square(xp, mean_square, gradient, second, scratch)
+
         # Both bias corrections are in the denominator: one pass instead of two.
         correction = 1 - first**t
         square_correction = math.sqrt(1 - second**t)
@@ -200,16 +208,17 @@ class Adam(Optimizer):
         scratch *= correction / square_correction
         scratch += correction * self.epsilon
         xp.divide(mean, scratch, out=scratch)
-        longest = self._max_ratio * square_correction / correction
-        if max(scratch.max(), -scratch.min()) > longest:
-            torn = xp.abs(scratch) > longest
+
+        largest = self._max_ratio * square_correction / correction
+        if max(scratch.max(), -scratch.min()) > largest:
+            torn = xp.abs(scratch) > largest
             scratch[torn] = mean[torn] = 0
         return scratch
 
     @functools.cached_property
     def _max_ratio(self) -> float:
-        """The largest |m| / sqrt(v) that any sequence of gradients can lead to; infinity unless
-        b1^2 < b2.
+        """Return the largest |m| / sqrt(v) that any sequence of gradients can lead to; infinity
+        unless b1^2 < b2.
 
         By Cauchy and Schwarz it is (1 - b1) / sqrt((1 - b2) (1 - b1^2 / b2)). A larger ratio means
         that another worker has written m and not yet v, or has overwritten one of them. If m
@@ -229,14 +238,14 @@ class SGD(Optimizer):
         v <- momentum v + g
         parameters <- parameters - rate v
 
-    Without momentum v is g itself.
+    momentum: from 0, with which v is g itself, to less than 1.
     """
 
     momentum: BelowOne = 0.0
 
     @property
     def state_rows(self) -> int:
-        """The velocity, where there is momentum."""
+        """Return 1, for the velocity, where there is momentum."""
         return 1 if self.momentum else 0
 
     def direction(self, state: Vector, gradient: Vector, scratch: Vector, t: int) -> Vector:
@@ -250,6 +259,9 @@ like its tensors."""
 UNUSED = ("capturable", "differentiable", "foreach", "fused", "lr", "maximize", "params")
 """Arguments of their constructors that are no settings here."""
 
+COMMON = ("max_grad_norm", "staleness_power", "param_groups")
+"""Settings of every `Optimizer` that torch's optimizers have beside their own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TorchOptimizer(Optimizer):
@@ -259,7 +271,8 @@ class TorchOptimizer(Optimizer):
     Its state has a row for each tensor that torch keeps; of a single number, one that is full of
     it. It has no guard against workers that write over one another, as those above have.
 
-    name: of the class in torch.optim. settings: of its constructor.
+    name: of the class in torch.optim.
+    settings: arguments of its constructor.
     """
 
     name: str
@@ -267,29 +280,31 @@ class TorchOptimizer(Optimizer):
 
     @classmethod
     def settings_of(cls, node: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of this class for a mapping that names a class of torch.optim. Raises
+        """Return the settings of this class for a mapping that names a class of torch.optim. Raises
         ConfigError."""
         import torch
 
         target = str(node["_target_"])
         name = target.rpartition(".")[2]
-        fits = target == f"torch.optim.{name}" and name in OF_TORCH
-        require(fits, "_target_", target, f"one of {', '.join(OF_TORCH)}")
+        if target != f"torch.optim.{name}" or name not in OF_TORCH:
+            raise ConfigError("_target_", target, f"must be one of {', '.join(OF_TORCH)}")
         arguments = inspect.signature(getattr(torch.optim, name)).parameters
         rate = node.get("lr", arguments["lr"].default)
-        require(type(rate) in (int, float) and rate > 0, "lr", rate, "a number > 0")
-        common = ("max_grad_norm", "staleness_power", "param_groups")
-        known = [each for each in arguments if each not in UNUSED]
-        own = {key: value for key, value in node.items() if key not in (*common, "_target_", "lr")}
-        for key in own:
-            require(
-                key in known,
-                key,
-                own[key],
-                f"a setting of {target}: {', '.join(['lr', *known, *common])}",
-            )
-        rest = {key: node[key] for key in common if key in node}
-        return {"name": name, "learning_rate": rate, "settings": own, **rest}
+        if type(rate) not in (int, float) or not rate > 0:
+            raise ConfigError("lr", rate, "must be a number > 0")
+
+        allowed = [argument for argument in arguments if argument not in UNUSED]
+        common = {}
+        settings = {}
+        for key, value in node.items():
+            if key in COMMON:
+                common[key] = value
+            elif key in allowed:
+                settings[key] = value
+            elif key not in ("_target_", "lr"):
+                names = ", ".join(["lr", *allowed, *COMMON])
+                raise ConfigError(key, value, f"must be a setting of {target}: {names}")
+        return {"name": name, "learning_rate": rate, "settings": settings, **common}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -297,17 +312,19 @@ class TorchOptimizer(Optimizer):
 
     @functools.cached_property
     def _state_names(self) -> dict[str, bool]:
-        """What torch keeps besides the number of steps, and whether it is a single number."""
+        """Return what torch keeps besides the number of steps, and whether it is a single
+        number."""
         import torch
 
         parameter = torch.zeros(2)
         parameter.grad = torch.ones(2)
         optimizer = self._make([parameter])
         optimizer.step()
-        state = {
-            name: each for name, each in optimizer.state[parameter].items() if torch.is_tensor(each)
+        return {
+            name: value.dim() == 0
+            for name, value in optimizer.state[parameter].items()
+            if torch.is_tensor(value) and name != "step"
         }
-        return {name: each.dim() == 0 for name, each in state.items() if name != "step"}
 
     def _make(self, parameters: Any) -> Any:
         """Make the optimizer, whose rate is 1: each change is in proportion to it."""
@@ -335,12 +352,12 @@ class TorchOptimizer(Optimizer):
         moved.grad = torch.asarray(gradient, copy=True)
         optimizer = self._make([moved])
         if t > 1:
-            kept = dict(zip(self._state_names, rows, strict=True))
-            numbers = {
-                name: row[0].clone() for name, row in kept.items() if self._state_names[name]
-            }
-            optimizer.state[moved] = {"step": torch.tensor(t - 1.0), **kept, **numbers}
+            state_of_torch = {"step": torch.tensor(t - 1.0)}
+            for (name, is_number), row in zip(self._state_names.items(), rows, strict=True):
+                state_of_torch[name] = row[0].clone() if is_number else row
+            optimizer.state[moved] = state_of_torch
         optimizer.step()
+
         for name, row in zip(self._state_names, rows, strict=True):
             row[:] = optimizer.state[moved][name]
         vector -= (vector - moved) * torch.as_tensor(rate)
@@ -348,28 +365,26 @@ class TorchOptimizer(Optimizer):
 
 @functools.cache
 def _without_compiler(name: str) -> Any:
-    """A class of torch.optim whose methods do not import torch's compiler, which takes seconds in
-    each process."""
+    """Return a class of torch.optim whose methods do not import torch's compiler, which takes
+    seconds in each process."""
     import torch
 
     cls = getattr(torch.optim, name)
-    return type(
-        name,
-        (cls,),
-        {each: inspect.unwrap(getattr(cls, each)) for each in ("add_param_group", "step")},
-    )
+    methods = {
+        method: inspect.unwrap(getattr(cls, method)) for method in ("add_param_group", "step")
+    }
+    return type(name, (cls,), methods)
 
 
 def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
-    """Raise ConfigError unless every parameter group of the optimizer is a part of the network.
-    names: of its parts."""
+    """Raise ConfigError unless every parameter group of the optimizer is one of the network.
+
+    names: of the network's groups.
+    """
     for name in optimizer.param_groups:
         if name not in names:
-            raise ConfigError(
-                "param_groups",
-                name,
-                f"the network has no such part, only {', '.join(sorted(names))}",
-            )
+            problem = f"the network has no such part, only {', '.join(sorted(names))}"
+            raise ConfigError("param_groups", name, problem)
 
 
 def rates(
@@ -379,8 +394,8 @@ def rates(
     factor: float,
     staleness: int = 0,
 ) -> float | Vector:
-    """The learning rate of an update: a number, or a vector like the parameters [P] if a parameter
-    group has its own.
+    """Return the learning rate of an update: a number, or a vector like the parameters [P] if a
+    parameter group has its own.
 
     slices: where each part of the network lies in the flat vector.
     factor: the schedule's value.
@@ -389,16 +404,17 @@ def rates(
     """
     if optimizer.staleness_power and staleness > 1:
         factor /= staleness**optimizer.staleness_power
-    rest = optimizer.learning_rate * factor
-    own = {
-        name: part.learning_rate
-        for name, part in optimizer.param_groups.items()
-        if part.learning_rate is not None
+    common_rate = optimizer.learning_rate * factor
+    group_rates = {
+        name: group.learning_rate
+        for name, group in optimizer.param_groups.items()
+        if group.learning_rate is not None
     }
-    if not own:
-        return rest
-    rate = functions_of(parameters).full_like(parameters, rest)
-    for name, learning_rate in own.items():
+    if not group_rates:
+        return common_rate
+
+    rate = functions_of(parameters).full_like(parameters, common_rate)
+    for name, learning_rate in group_rates.items():
         rate[slices[name]] = learning_rate * factor
     return rate
 
@@ -417,7 +433,7 @@ def clip(gradient: Vector, longest: float | None) -> float:
 
 
 def functions_of(vector: Vector) -> Any:
-    """The module whose functions take this vector: numpy or torch."""
+    """Return the module whose functions take this vector: numpy or torch."""
     if isinstance(vector, np.ndarray):
         return np
     import torch  # here, since commands that only read files do without it
@@ -426,7 +442,7 @@ def functions_of(vector: Vector) -> Any:
 
 
 def euclidean_norm(vector: Vector) -> float:
-    """The Euclidean norm of a vector [P], an array or a tensor."""
+    """Return the Euclidean norm of a vector [P], an array or a tensor."""
     xp = functions_of(vector)
     square = float(xp.vdot(vector, vector))  # dot, but without a warning of each overflow
     if math.isinf(square):  # the squares of large finite numbers overflow in single precision
@@ -436,8 +452,8 @@ def euclidean_norm(vector: Vector) -> float:
 
 
 def _with_momentum(state: Vector, change: Vector, momentum: float) -> Vector:
-    """velocity <- momentum velocity + change, in the last row of `state`; without momentum the
-    change itself."""
+    """Compute velocity <- momentum velocity + change, in the last row of `state`; without momentum
+    the change itself."""
     if not momentum:
         return change
     velocity = state[-1]
@@ -449,7 +465,8 @@ def _with_momentum(state: Vector, change: Vector, momentum: float) -> Vector:
 def _add_square(
     xp: Any, mean_square: Vector, gradient: Vector, decay: float, scratch: Vector
 ) -> None:
-    """mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in `scratch`.
+    """Compute mean_square <- decay mean_square + (1 - decay) gradient^2. The result is also in
+    `scratch`.
 
     There it is at least (1 - decay) gradient^2, even if another worker writes to `mean_square`.
     """

@@ -19,7 +19,7 @@ import numpy as np
 
 from a3c_exp.common.arrays import Bools, Floats
 from a3c_exp.common.ranges import Checked, Count, Positive, Share
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class Trajectory:
     rewards: float32 [T, B], r_t, as the learner sees them (scaled, clipped).
     values: float32 [T, B], V(s_t).
     next_values: float32 [T, B], V(s_{t+1}) of the same episode: 0 where it terminated, V of the
-        final observation
-        where it was truncated.
+        final observation where it was truncated.
     terminated, truncated: bool [T, B], whether step t ended the episode, and how.
     log_probs: float32 [T, B], of the actions taken, by the distribution that they were drawn from.
     target_log_probs: the same by the policy that learns; None for estimators that are not
@@ -47,18 +46,17 @@ class Trajectory:
 
     @property
     def ended(self) -> Bools:
-        """bool [T, B]: the state after step t belongs to another episode."""
+        """Return bool [T, B], whether the state after step t belongs to another episode."""
         return self.terminated | self.truncated
 
 
 class Returns(Checked, ABC):
-    """An estimator: (trajectory, gamma) -> (advantages, targets), new arrays, float32 [T, B].
+    """Estimates the actor's advantages and the critic's targets.
 
-    Every estimator derives from this class. It keeps no state, and does not write into the
-    trajectory's arrays, which may be shared memory. Rows that are no transitions (the reset rows of
-    some vector environments)
-    stand directly after an ended row, so they reach into no other row's result. Their own results
-    mean nothing: the loss masks them.
+    Every estimator derives from this class, as a frozen dataclass. It keeps no state, and does not
+    write into the trajectory's arrays, which may be shared memory. Rows that are no transitions
+    (the reset rows of some vector environments) stand directly after an ended row, so they reach
+    into no other row's result. Their own results mean nothing: the loss masks them.
 
     off_policy: whether it corrects for the lag between the policy that acted and the one that
         learns. Such an estimator is given the log-probabilities of both and the learner's own
@@ -71,17 +69,22 @@ class Returns(Checked, ABC):
     across_episodes: ClassVar[bool] = False
 
     @abstractmethod
-    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]: ...
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        """Return the actor's advantages and the critic's targets, new arrays, float32 [T, B] each.
+
+        trajectory: T steps of B environments.
+        gamma: the discount of a step, from 0 to 1.
+        """
 
     def warning(self, rollout_length: int) -> str | None:
-        """A sentence about settings that do not suit rollouts of so many steps; None if there are
-        none."""
+        """Return a sentence about settings that do not suit rollouts of this many steps; None if
+        there are none."""
         return None
 
 
 def example_trajectory() -> Trajectory:
-    """A trajectory of 6 steps of 2 environments: an episode terminates after step 2, another is
-    truncated after it."""
+    """Make a trajectory of 6 steps of 2 environments: an episode terminates after step 2, another
+    is truncated after it."""
     rng = np.random.default_rng(0)
     shape = (6, 2)
     rewards, values, next_values = rng.standard_normal((3, *shape)).astype(np.float32)
@@ -89,6 +92,7 @@ def example_trajectory() -> Trajectory:
     terminated[2, 0] = truncated[2, 1] = True
     next_values[:-1] = np.where(truncated[:-1], next_values[:-1], values[1:])
     next_values[terminated] = 0
+
     log_probs, target_log_probs = -rng.random((2, *shape), np.float32)
     return Trajectory(
         rewards, values, next_values, terminated, truncated, log_probs, target_log_probs
@@ -101,17 +105,22 @@ def crosses_episodes(estimator: Returns) -> bool:
     rewards = before.rewards.copy()
     rewards[3:] += 1
     after = replace(before, rewards=rewards)
-    pairs = zip(estimator(before, 0.9), estimator(after, 0.9), strict=True)
-    return not all(np.array_equal(one[:3], other[:3]) for one, other in pairs)
+    advantages, targets = estimator(before, 0.9)
+    changed_advantages, changed_targets = estimator(after, 0.9)
+    return not (
+        np.array_equal(advantages[:3], changed_advantages[:3])
+        and np.array_equal(targets[:3], changed_targets[:3])
+    )
 
 
 def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Floats) -> Trajectory:
-    """A trajectory with the values and log-probabilities [T, B] of the policy that learns.
+    """Return a trajectory with the values and log-probabilities [T, B] of the policy that learns.
 
     After the last row and after a time limit the rollout's own values stay: those states are not in
     it.
     """
-    next_values, same_episode = trajectory.next_values.copy(), ~trajectory.ended[:-1]
+    next_values = trajectory.next_values.copy()
+    same_episode = ~trajectory.ended[:-1]
     next_values[:-1][same_episode] = values[1:][same_episode]
     return replace(trajectory, values=values, next_values=next_values, target_log_probs=log_probs)
 
@@ -123,9 +132,10 @@ class NStep(Returns):
         G_t = sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m})
 
     with m = the smaller of n and the steps left before the episode or the rollout ends, and V = 0
-    after a terminal step. The advantage is G_t - V(s_t), the critic's target G_t. With n = None,
-    all of the rollout, it is the return
-    of Mnih et al. 2016 (arXiv 1602.01783, algorithm S3).
+    after a terminal step. The advantage is G_t - V(s_t), the critic's target G_t.
+
+    n: rewards in a return, >= 1; None: as many as the rollout has. That is the return of Mnih et
+        al. 2016 (arXiv 1602.01783, algorithm S3).
     """
 
     n: Count | None = None
@@ -149,15 +159,16 @@ class NStepZero(Returns):
 
     The terms are n rewards and the bootstrap after them. Terms after the last collected step are 0;
     `NStep` would bootstrap there. The states of a rollout are s_0 ... s_{T-1}; s_T and an episode's
-    final observation are
-    not among them, so
+    final observation are not among them, so
 
-        G_t = sum_{k<m} gamma^k r_{t+k} + [s_{t+n} is one of them and of the same episode] gamma^n
-        V(s_{t+n})
+        G_t = sum_{k<m} gamma^k r_{t+k} + b_t gamma^n V(s_{t+n})
 
-    with m as in `NStep`. Near the end of a rollout, or of an episode that a time limit cut, the
-    returns are too small in size. That is the bias of a well-known threaded implementation, kept
-    because comparing it is the point.
+    with m as in `NStep`, and b_t = 1 where s_{t+n} is one of them and of the same episode, else 0.
+    Near the end of a rollout, or of an episode that a time limit cut, the returns are too small in
+    size. That is the bias of a well-known threaded implementation, kept because comparing it is the
+    point.
+
+    n: rewards in a return, >= 1.
     """
 
     n: Count
@@ -168,11 +179,13 @@ class NStepZero(Returns):
         return targets - trajectory.values, targets
 
     def warning(self, rollout_length: int) -> str | None:
-        """Warn if n is too large for rollouts of so many steps."""
+        """Warn if n reaches past every rollout of this many steps."""
         if self.n < rollout_length:
             return None
-        effect = "no return is ever bootstrapped from the critic"
-        return f"n = {self.n} reaches past every rollout of {rollout_length} steps: {effect}"
+        return (
+            f"n = {self.n} reaches past every rollout of {rollout_length} steps: "
+            "no return is ever bootstrapped from the critic"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +196,9 @@ class GAE(Returns):
         delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
         A_t = delta_t + gamma lambda A_{t+1},  within an episode and a rollout
 
-    The critic's target is A_t + V(s_t), the lambda-return. lambda = 0 is one-step temporal
-    difference, lambda = 1 is n-step over the whole rollout.
+    The critic's target is A_t + V(s_t), the lambda-return.
+
+    lambda_: from 0, the one-step temporal difference, to 1, n-step over the whole rollout.
     """
 
     lambda_: Share = 0.95
@@ -217,22 +231,23 @@ class VTrace(Returns):
     """V-trace, Espeholt et al. 2018 (arXiv 1802.01561, section 4.1): returns of a policy for which
     another one acted.
 
-        v_t = V(s_t) + rho_t delta_t + gamma c_t (v_{t+1} - V(s_{t+1})),  within an episode and a
-        rollout
+        v_t = V(s_t) + rho_t delta_t + gamma c_t (v_{t+1} - V(s_{t+1}))
         delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
-        rho_t = min(rho_clip, pi(a_t | s_t) / mu(a_t | s_t)),  c_t = lambda min(c_clip, pi(a_t |
-        s_t) / mu(a_t | s_t))
+        rho_t = min(rho_clip, pi(a_t | s_t) / mu(a_t | s_t))
+        c_t = lambda min(c_clip, pi(a_t | s_t) / mu(a_t | s_t))
 
-    with pi the policy that learns and mu the one that acted. The critic's target is v_t, the
-    advantage
+    within an episode and a rollout, with pi the policy that learns and mu the one that acted. The
+    critic's target is v_t, the advantage
 
-        rho_t (r_t + gamma ((1 - lambda) V(s_{t+1}) + lambda v_{t+1}) - V(s_t)),
+        rho_t (r_t + gamma ((1 - lambda) V(s_{t+1}) + lambda v_{t+1}) - V(s_t))
 
     which is the paper's at lambda = 1. Where pi = mu this is GAE, and with lambda = 1 n-step over
     the whole rollout.
 
-    lambda_: from 0 to 1 (the paper's remark 2). rho_clip decides which policy the values are of:
-    pi's where nothing is clipped. c_clip bounds the variance, and is at most rho_clip.
+    lambda_: from 0 to 1 (the paper's remark 2).
+    rho_clip: bound of rho_t, > 0. It decides which policy the values are of: pi's where nothing is
+        clipped.
+    c_clip: bound of c_t, > 0 and at most rho_clip. It bounds the variance.
     """
 
     lambda_: Share = 1.0
@@ -243,31 +258,27 @@ class VTrace(Returns):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.c_clip <= self.rho_clip,
-            "c_clip",
-            self.c_clip,
-            "a number > 0, and at most rho_clip",
-        )
+        if self.c_clip > self.rho_clip:
+            problem = "must be a number > 0, and at most rho_clip"
+            raise ConfigError("c_clip", self.c_clip, problem)
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         assert trajectory.log_probs is not None and trajectory.target_log_probs is not None
+        log_ratios = trajectory.target_log_probs - trajectory.log_probs
         # A ratio of e^60 is beyond any bound, and still finite in float32.
-        ratios = np.exp(
-            np.minimum(trajectory.target_log_probs - trajectory.log_probs, np.float32(60))
-        )
+        ratios = np.exp(np.minimum(log_ratios, np.float32(60)))
         rhos = np.minimum(ratios, np.float32(self.rho_clip))
+        cs = np.minimum(ratios, np.float32(self.c_clip))
+
         deltas = _temporal_differences(trajectory, gamma)
         discounts = _discounts(trajectory, gamma * self.lambda_)
-        corrections = _scan_inplace(
-            rhos * deltas, discounts * np.minimum(ratios, np.float32(self.c_clip))
-        )
+        corrections = _scan_inplace(rhos * deltas, discounts * cs)
         deltas[:-1] += discounts[:-1] * corrections[1:]
         return rhos * deltas, corrections + trajectory.values
 
 
 def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
-    """delta_t = r_t + gamma V(s_{t+1}) - V(s_t), [T, B]."""
+    """Return delta_t = r_t + gamma V(s_{t+1}) - V(s_t), [T, B]."""
     deltas = trajectory.next_values * np.float32(gamma)
     deltas += trajectory.rewards
     deltas -= trajectory.values
@@ -275,7 +286,7 @@ def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:
 
 
 def _discounts(trajectory: Trajectory, factor: float) -> Floats:
-    """`factor` where row t + 1 continues the episode of row t, else 0. [T, B]"""
+    """Return `factor` where row t + 1 continues the episode of row t, else 0. [T, B]"""
     discounts = np.multiply(~trajectory.ended, np.float32(factor))
     discounts[-1] = 0
     return discounts
@@ -295,8 +306,8 @@ def _scan_inplace(terms: Floats, discounts: Floats) -> Floats:
 
 
 def _bootstrapped(terms: Floats, discounts: Floats, next_values: Floats, n: int) -> Floats:
-    """The map of n steps (see the module's docstring) from every row, applied to V(s_{t+n}). A new
-    array, [T, B].
+    """Return the map of n steps (see the module's docstring) from every row, applied to V(s_{t+n}).
+    A new array, [T, B].
 
     The discount of a row whose n steps reach past its episode or the rollout is 0, so no V comes
     in.
@@ -311,10 +322,8 @@ def _bootstrapped(terms: Floats, discounts: Floats, next_values: Floats, n: int)
         products[:-span] *= products[span:]
         span *= 2
         if bit == "1":
-            sums[:-1], products[:-1] = (
-                terms[:-1] + discounts[:-1] * sums[1:],
-                discounts[:-1] * products[1:],
-            )
+            sums[:-1] = terms[:-1] + discounts[:-1] * sums[1:]
+            products[:-1] = discounts[:-1] * products[1:]
             span += 1
     sums[: length - n] += products[: length - n] * next_values[n - 1 : -1]
     return sums

@@ -9,17 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from a3c_exp.common.ranges import BelowOne, Checked, Finite
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError
 
 
 class Schedule(Checked, ABC):
-    """A number as a function of a run's progress. Every schedule derives from this class, as a
-    frozen dataclass."""
+    """A number as a function of a run's progress.
+
+    Every schedule derives from this class, as a frozen dataclass. Its values must lie between those
+    at progress 0 and 1, where their range is checked.
+    """
 
     @abstractmethod
     def __call__(self, progress: float) -> float:
-        """progress: the share of the run that is done, from 0 to 1: environment steps of all
-        workers together, over `total_steps`."""
+        """Return the value at a moment of the run.
+
+        progress: the share of the run that is done, from 0 to 1: environment steps of all workers
+            together, over `total_steps`.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +43,13 @@ class Linear(Schedule):
     """A straight line from `start`, where the share `after` of the run is done, to `end`, where the
     share `until` is.
 
-    Before it the value is `start`, and behind it `end`.
-
     Mnih et al. 2016 (arXiv 1602.01783, section 8) let the learning rate fall to 0 this way, over
     the whole run.
+
+    start: the value up to `after`.
+    end: the value from `until` on.
+    after: a share of the run, from 0 to less than 1.
+    until: a share of the run, more than `after` and at most 1.
     """
 
     start: Finite = 1.0
@@ -50,15 +59,12 @@ class Linear(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.after < self.until <= 1,
-            "until",
-            self.until,
-            f"a number > {self.after:g}, and at most 1",
-        )
+        if not self.after < self.until <= 1:
+            problem = f"must be a number > {self.after:g}, and at most 1"
+            raise ConfigError("until", self.until, problem)
 
     def __call__(self, progress: float) -> float:
-        """The value at `progress`: `start` up to `after`, `end` from `until` on."""
+        """Return the value at `progress`: `start` up to `after`, `end` from `until` on."""
         share = min(max((progress - self.after) / (self.until - self.after), 0.0), 1.0)
         return (1 - share) * self.start + share * self.end
 
@@ -71,6 +77,11 @@ class EpsilonByWorker(Schedule):
     2016 (arXiv 1602.01783) let the workers of Q-learning and Sarsa explore: section 4.1 has the
     periodic sampling, section 8 the numbers. The paper does not give the period. Without a worker
     the value is the mean of the lines.
+
+    start: the value where the run begins.
+    ends: from 0 to 1, one for each line.
+    probabilities: of the lines, as many as `ends`; their sum is 1.
+    until: a share of the run, more than 0 and at most 1.
     """
 
     start: float = 1.0
@@ -80,23 +91,21 @@ class EpsilonByWorker(Schedule):
 
     def __post_init__(self) -> None:
         Linear(start=self.start, until=self.until)  # checks both
-        ends, shares = self.ends, self.probabilities
-        require(
-            bool(ends) and all(0 <= end <= 1 for end in ends), "ends", ends, "numbers from 0 to 1"
-        )
-        fits = len(shares) == len(ends) and min(shares) >= 0 and math.isclose(sum(shares), 1)
-        require(
-            fits,
-            "probabilities",
-            shares,
-            f"{len(ends)} numbers >= 0, as many as ends, whose sum is 1",
-        )
+        ends = self.ends
+        if not ends or not all(0 <= end <= 1 for end in ends):
+            raise ConfigError("ends", ends, "must be numbers from 0 to 1")
+
+        shares = self.probabilities
+        count = len(ends)
+        if len(shares) != count or min(shares) < 0 or not math.isclose(sum(shares), 1):
+            problem = f"must be {count} numbers >= 0, as many as ends, whose sum is 1"
+            raise ConfigError("probabilities", shares, problem)
 
     def __call__(self, progress: float) -> float:
         return self._towards(float(np.dot(self.ends, self.probabilities)), progress)
 
     def sample(self, progress: float, rng: np.random.Generator) -> float:
-        """The value at `progress` on a line that `rng` draws."""
+        """Return the value at `progress` on a line that `rng` draws."""
         return self._towards(float(rng.choice(self.ends, p=self.probabilities)), progress)
 
     def _towards(self, end: float, progress: float) -> float:
@@ -104,10 +113,10 @@ class EpsilonByWorker(Schedule):
 
 
 def progress_of(steps: int, total_steps: int) -> float:
-    """The share of a run that is done after so many environment steps, from 0 to 1."""
+    """Return the share of a run that is done after so many environment steps, from 0 to 1."""
     return min(1.0, steps / total_steps)
 
 
 def value(x: float | Schedule, progress: float) -> float:
-    """The value at `progress` of a coefficient, which may be a number or a schedule."""
+    """Return the value at `progress` of a coefficient, which may be a number or a schedule."""
     return x if isinstance(x, (int, float)) else x(progress)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from a3c_exp.report import charts
 from a3c_exp.report import runs as run_curves
 from a3c_exp.report.ranking import Runs, comparison, rank
-from a3c_exp.report.runs import RecordedRun, settings_of
+from a3c_exp.report.runs import RecordedRun, dotted_settings
 from a3c_exp.run import files
 from a3c_exp.run.metrics import SECONDS, STEP
 from study.text import text
@@ -132,7 +132,7 @@ def draw_report(ranked: Mapping[str, Runs], target: Path) -> None:
 def as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
     return RecordedRun(
         path.parent,
-        settings_of(config),
+        dotted_settings(config),
         {"stop_reason": "total_steps"},
         run_curves.read_curve(path),
     )

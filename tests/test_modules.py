@@ -92,7 +92,7 @@ def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
             LSTM,
             {"encoder": {"_target_": "user_modules.Pictures"}},
             "encoder",
-            "Pictures takes pictures",
+            "Pictures takes images",
         ),
     ],
     ids=str,

@@ -24,7 +24,7 @@ from a3c_exp.engine.runtime import make_runtime
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
-from a3c_exp.networks.inputs import PICTURE, observation_form
+from a3c_exp.networks.inputs import IMAGE, observation_form
 from a3c_exp.optimizers import RMSProp, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule, value
@@ -250,7 +250,7 @@ class Experiment(UpdateSettings):
             and optimizer.initial_mean_square == 0
             and optimizer.epsilon < 1e-3
         )
-        if large and observation_form(self.network.module_class) == PICTURE:
+        if large and observation_form(self.network.module_class) == IMAGE:
             found["optimizer"] = RMSPROP_WARNING
         if isinstance(optimizer, TorchOptimizer) and self.update == "async" and not self.lock:
             found["optimizer"] = TORCH_WARNING

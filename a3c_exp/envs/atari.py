@@ -19,7 +19,7 @@ from a3c_exp.envs.answers import rewards_of
 from a3c_exp.envs.batch import EnvBatch, Environment, Step
 from a3c_exp.envs.gym import imported, register
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, require, require_package
+from a3c_exp.errors import ConfigError, did_you_mean, require_package
 from a3c_exp.schedules import Schedule
 
 _ENLARGED = 4
@@ -29,8 +29,8 @@ MAX_NOOPS = 10_000
 Size = Annotated[int, whole(1, 1024)]
 """Larger numbers are taken for typing errors: the console's screen has 210 x 160 points."""
 
-ROWS = 210
-COLUMNS = 160
+SCREEN_ROWS = 210
+SCREEN_COLUMNS = 160
 """Size of the console's image. A few games have more rows, which are scaled to these."""
 
 
@@ -45,19 +45,20 @@ class Atari(Environment):
 
     game: its name in the Arcade Learning Environment, words joined by underscores
         ('space_invaders').
-    repeat_action_probability: at each frame, that the game repeats the last action in place of the
-        new one. 0.25 is the protocol of Machado et al. 2018 (arXiv 1709.06009), with noop_max 0,
-        fire_reset false, full_action_space true.
+    repeat_action_probability: from 0 to less than 1: at each frame the game repeats the last action
+        in place of the new one with it. 0.25 is the protocol of Machado et al. 2018 (arXiv
+        1709.06009), with noop_max 0, fire_reset false, full_action_space true.
     noop_max: an episode begins with fewer frames than this without an action; the number is drawn
         uniformly.
-    frame_skip: frames an action lasts.
-    max_frames: an episode that lasts so many frames is truncated (108,000: half an hour).
+    frame_skip: frames that an action lasts.
+    max_frames: an episode that lasts this many frames is truncated (108,000: half an hour).
     terminal_on_life_loss: a lost life ends an episode for the learner, with value 0 after it. The
         game, its score and its length go on. Evaluations are of whole games in any case.
     fire_reset: press fire at the start of games whose actions have it, which with full_action_space
         are all.
     full_action_space: all 18 actions of the joystick, not only those that the game uses.
-    frame_stack, height, width: of an observation.
+    frame_stack: frames in an observation.
+    height, width: of a frame, in pixels.
     crop: (top, bottom, left, right): the part image[top:bottom, left:right] of the console's image
         of 210 rows and 160 columns, which is scaled to height x width; None: all of it.
     threads: for stepping one worker's games. With as many workers as cores, more than 1 slows the
@@ -82,16 +83,19 @@ class Atari(Environment):
     reward_clip: Positive | Schedule | None = 1.0
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` games, each with its seed (0 <= seed < 2**31). Raises ConfigError where there is
-        no such game.
+        """Make games that step together.
 
+        count: how many.
+        seeds: one for each game (0 <= seed < 2**31).
         render_mode: None or 'rgb_array': images in grey of the first game.
+        Raises ConfigError where there is no such game.
         """
         if render_mode not in (None, "rgb_array"):
             raise ConfigError(
                 "game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it"
             )
         register("ALE/", "game", self.game)
+
         # Only registered games: to make a game for two players would end the program at once.
         games = {
             spec.kwargs["game"]
@@ -105,7 +109,7 @@ class Atari(Environment):
         return _AtariBatch(self, count, seeds)
 
     def games(self, count: int, height: int, width: int) -> Any:
-        """The vector environment, with images of this size."""
+        """Make the vector environment, with images of this size."""
         vector_env = imported("ale_py.vector_env", "game", self.game)
         return vector_env.AtariVectorEnv(
             self.game,
@@ -139,20 +143,25 @@ class _AtariBatch(VectorEnvBatch):
     """
 
     def __init__(self, settings: Atari, count: int, seeds: Sequence[int]) -> None:
-        """Raises ConfigError for a crop beyond the image, and if the package that scales is not
+        """Raise ConfigError for a crop beyond the image, and if the package that scales is not
         installed."""
-        size = self._size = (settings.height, settings.width)
-        crop = self._crop = settings.crop
+        size = (settings.height, settings.width)
+        crop = settings.crop
+        self._size = size
+        self._crop = crop
         if crop is not None:
             top, bottom, left, right = crop
-            fits = 0 <= top < bottom <= ROWS and 0 <= left < right <= COLUMNS
-            allowed = f"[top, bottom, left, right] in the picture, [0, {ROWS}, 0, {COLUMNS}]"
-            require(fits, "crop", list(crop), allowed)
+            if not (0 <= top < bottom <= SCREEN_ROWS and 0 <= left < right <= SCREEN_COLUMNS):
+                screen = [0, SCREEN_ROWS, 0, SCREEN_COLUMNS]
+                problem = f"must be [top, bottom, left, right] in the image, {screen}"
+                raise ConfigError("crop", list(crop), problem)
             require_package("crop", list(crop), "atari", "cv2")
             self._cv2 = imported("cv2", "crop", list(crop))
-        games = settings.games(count, *(size if crop is None else (ROWS, COLUMNS)))
+
+        games = settings.games(count, *(size if crop is None else (SCREEN_ROWS, SCREEN_COLUMNS)))
         games.single_observation_space = Box(0, 255, (settings.frame_stack, *size), np.uint8)
         super().__init__(games, seeds)
+
         self._name = settings.game
         self._life_loss = settings.terminal_on_life_loss
 
@@ -173,9 +182,11 @@ class _AtariBatch(VectorEnvBatch):
             # In a game that goes on, only the newest frame is new.
             obs = np.concatenate([self._obs[:, 1:], self._seen(screens[:, -1:])], axis=1)
             obs[ended] = self._seen(screens[ended])
-            last, final_obs = final_obs, obs.copy()
-            final_obs[ended] = self._seen(last[ended])
+            last = self._seen(final_obs[ended])
+            final_obs = obs.copy()
+            final_obs[ended] = last
         self._obs = obs
+
         lost = None
         if self._life_loss:
             lost = (info["lives"] < self._lives) & ~ended
@@ -192,7 +203,7 @@ class _AtariBatch(VectorEnvBatch):
         )
 
     def _seen(self, screens: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Images of the games [K, frames, rows, columns] as observations have them."""
+        """Return images of the games [K, frames, rows, columns] as observations have them."""
         if self._crop is None:
             return screens
         top, bottom, left, right = self._crop
@@ -206,6 +217,6 @@ class _AtariBatch(VectorEnvBatch):
         return images
 
     def render(self) -> NDArray[np.uint8]:
-        """The newest frame of the first game, enlarged."""
+        """Return the newest frame of the first game, enlarged."""
         grey = self._obs[0, -1].repeat(_ENLARGED, 0).repeat(_ENLARGED, 1)
         return np.repeat(grey[..., None], 3, -1)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.common.ranges import Checked, Count, Positive, within
-from a3c_exp.envs.answers import LARGEST
+from a3c_exp.envs.answers import LARGEST_FLOAT32
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.info import Info, is_usable_name
-from a3c_exp.errors import require, under
+from a3c_exp.errors import ConfigError, under
 from a3c_exp.schedules import Schedule
 
 MAX_STEPS_GUARD = 1_000_000
@@ -37,8 +37,8 @@ class Step(NamedTuple):
     reward: float32 [K], the environment's own: neither scaled nor clipped.
     terminated: bool [K], the episode ended in a terminal state, whose value is 0.
     truncated: bool [K], the episode was cut off, by a time limit for example. Its last state still
-        has a value.
-        Both may be true, if the last allowed step also terminated; the episode then terminated.
+        has a value. Both may be true, if the last allowed step also terminated; the episode then
+        terminated.
     final_obs: [K, ...], the last observation of an episode that ended in this step; meaningful only
         there.
     valid: bool [K], false if the row is no transition but a late restart, which ignored the action.
@@ -63,7 +63,7 @@ class Step(NamedTuple):
 
     @property
     def episode_over(self) -> NDArray[np.bool_]:
-        """bool [K]: an episode ended, and not for the learner alone."""
+        """Return bool [K], whether an episode ended, and not for the learner alone."""
         ended = self.terminated | self.truncated
         return ended if self.life_lost is None else ended & ~self.life_lost
 
@@ -71,6 +71,7 @@ class Step(NamedTuple):
 class EnvBatch(Protocol):
     """K environments that step together and restart their own episodes.
 
+    count: K.
     observation_space: the space of one observation, as the policy sees it: float32, or uint8 for
         images. Discrete observations are one-hot vectors.
     action_space: the space of one action, as the policy makes it: Discrete or MultiDiscrete that
@@ -92,8 +93,8 @@ class EnvBatch(Protocol):
         `reset`."""
 
     def render(self) -> Any:
-        """An image of the first environment, uint8 [height, width, 3]; also one in gray or with
-        transparency, or of floats from 0 to 1. None if it draws in a window of its own."""
+        """Return an image of the first environment, uint8 [height, width, 3]; also one in gray or
+        with transparency, or of floats from 0 to 1. None if it draws in a window of its own."""
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
         """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even
@@ -117,11 +118,13 @@ class Environment(Checked, ABC):
     observations.
 
     Every environment component derives from this class, as a frozen dataclass with settings of its
-    own. Whoever collects rollouts applies the settings of this class; a batch gives everything raw.
+    own and the method `make`. Whoever collects rollouts applies the settings of this class; a batch
+    gives everything raw.
 
-    reward_scale, reward_clip: training multiplies rewards by the scale, and then clips them to
-        (-clip, clip). The clip is a number or a schedule; None: no clip. Reported returns are those
-        of the environment itself.
+    reward_scale: training multiplies rewards by it. Reported returns are those of the environment
+        itself.
+    reward_clip: training then clips rewards to (-clip, clip): a number or a schedule; None: no
+        clip.
     terminal_reward: added to the reward of a step that ends an episode by death, before scale and
         clip, in training alone. A life that ends the episode for the learner alone is a death too.
         None: nothing is added.
@@ -131,13 +134,13 @@ class Environment(Checked, ABC):
     normalize_observations: true: subtract the running mean of each number of an observation and
         divide by its running standard deviation, which all workers share; 'shared': one mean and
         one deviation for all numbers, as for the pixels of images; or false. For images of bytes
-        also a mean and a deviation, or 'background': the most
-        frequent byte of a short random play, and 64. 'auto': 'background' for images of bytes whose
-        pixels the network scales, true for vectors of bytes, and false for all else.
+        also a mean and a deviation, or 'background': the most frequent byte of a short random play,
+        and 64. 'auto': 'background' for images of bytes whose pixels the network scales, true for
+        vectors of bytes, and false for all else.
     normalize_rewards: true: training divides rewards by the standard deviation of the discounted
         return, running too; 'centered': it subtracts the running mean of the rewards, and divides
         by their own deviation; or false.
-    max_steps_guard: an episode of so many steps is truncated, with a warning; None: it is not.
+    max_steps_guard: an episode of this many steps is truncated, with a warning; None: it is not.
         `SyncEnvBatch` applies it. Native vectors and Atari games have limits of their own.
     info_keys: names in the `info` of an episode's last step whose numbers are reported beside its
         return; None: of all numbers and truth values the first 20 names, in the order in which they
@@ -146,7 +149,7 @@ class Environment(Checked, ABC):
 
     reward_scale: Positive = 1.0
     reward_clip: Positive | Schedule | None = None
-    terminal_reward: Annotated[float, within(-LARGEST, LARGEST)] | None = None
+    terminal_reward: Annotated[float, within(-LARGEST_FLOAT32, LARGEST_FLOAT32)] | None = None
     time_limit_is_terminal: bool = False
     normalize_observations: Normalization = False
     normalize_rewards: RewardNormalization = False
@@ -156,26 +159,26 @@ class Environment(Checked, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in self.info_keys or ():
-            allowed = (
-                "names of letters, digits, '_', '-', '.' and '/', "
-                "other than those of other curves and columns"
-            )
-            require(is_usable_name(name), "info_keys", name, allowed)
+            if not is_usable_name(name):
+                problem = (
+                    "must be names of letters, digits, '_', '-', '.' and '/', "
+                    "other than those of other curves and columns"
+                )
+                raise ConfigError("info_keys", name, problem)
+
         if isinstance(self.normalize_observations, tuple):
             mean, deviation = self.normalize_observations
-            allowed = "a mean of 0 to 255 and a deviation of 0.01 to 255"
-            require(
-                0 <= mean <= 255 and 0.01 <= deviation <= 255,
-                "normalize_observations",
-                [mean, deviation],
-                allowed,
-            )
+            if not (0 <= mean <= 255 and 0.01 <= deviation <= 255):
+                problem = "must be a mean of 0 to 255 and a deviation of 0.01 to 255"
+                raise ConfigError("normalize_observations", [mean, deviation], problem)
 
     @abstractmethod
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
-        gymnasium's; None: not drawn.
+        """Make K environments that step together.
 
+        count: K.
+        seeds: one for each environment (0 <= seed < 2**31).
+        render_mode: as gymnasium's; None: nothing is drawn.
         Raises ConfigError where the environment cannot be made; its key is relative to this
         component ('id').
         """
@@ -190,14 +193,16 @@ class Environment(Checked, ABC):
         """
 
     def warning(self) -> str | None:
-        """A sentence about settings that are probably not meant; None if there are none."""
+        """Return a sentence about settings that are probably not meant; None if there are none."""
         return None
 
 
 @contextmanager
 def opened(env: Environment, plugins: Sequence[str], key: str = "env") -> Iterator[EnvBatch]:
-    """Within: one environment, which still has its spaces after that. key: of the component, for
-    errors."""
+    """Yield one environment, which is closed on exit, and still has its spaces after that.
+
+    key: of the component, for errors.
+    """
     with under(key):
         env.validate(plugins)
         batch = env.make(1, [0])

@@ -41,7 +41,7 @@ class CloseTimeoutError(TimeoutError):
 def env_error(
     error: BaseException, name: str, *, index: int | None = None, step: int | None = None
 ) -> EnvError:
-    """The error of an environment, in words.
+    """Make the error of an environment.
 
     error: raised by it, or a WrongAnswerError. name: of the environments ('LunarLander-v3').
     index: of the environment in its batch; None: the error may know it. step: of its episode, in a
@@ -49,10 +49,12 @@ def env_error(
     """
     if index is None and isinstance(error, WrongAnswerError):
         index = error.index
+
     who = f"the vector environment ({name})" if index is None else f"environment {index} ({name})"
     when = "in a reset" if step is None else f"at step {step:,}"
     if isinstance(error, WrongAnswerError):
         return EnvError(f"{who} returned {error} {when}")
+
     lines = "".join(line[:LONGEST_TEXT] for line in traceback.format_exception(error)).rstrip()
     return EnvError(f"{who} raised {one_line(error)} {when}{place_of(error)}\n{lines}")
 
@@ -62,8 +64,7 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
     logged, never raised.
 
     In a main thread, that of a worker process too, a CloseTimeoutError breaks the close off once
-    none of them has been closed for so many seconds. Code in C, and another thread, cannot be
-    broken off.
+    none of them has been closed for that time. Code in C, and another thread, cannot be broken off.
     """
     try:
         with _alarm(seconds):
@@ -74,12 +75,11 @@ def close_within(env: Any, seconds: float = CLOSE_SECONDS) -> None:
 
 @contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Within: CloseTimeoutError every so many seconds, in a main thread. SIGALRM is the user's: not
-    if a timer runs."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getitimer(signal.ITIMER_REAL)[0]
-    ):
+    """Raise CloseTimeoutError at each end of the interval, in a main thread. SIGALRM is the user's:
+    not if a timer runs."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    timer_runs = bool(signal.getitimer(signal.ITIMER_REAL)[0])
+    if not in_main_thread or timer_runs:
         yield
         return
 

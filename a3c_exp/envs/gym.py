@@ -26,7 +26,7 @@ from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.progress import report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require, require_package
+from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require_package
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -89,76 +89,65 @@ class Gym(Environment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            not (self.vectorized and self.wrappers),
-            "vectorized",
-            True,
-            "false where wrappers are used",
-        )
-        own = self.engine == GYMNASIUM
-        allowed = f"empty unless engine={GYMNASIUM} and vectorized=false: others reset themselves"
-        resets_here = own and not self.vectorized
-        require(resets_here or not self.reset_options, "reset_options", self.reset_options, allowed)
-        plain = not (self.wrappers or self.vectorized)
-        require(
-            own or plain,
-            "engine",
-            self.engine,
-            f"{GYMNASIUM} where wrappers or vectorized=true are used",
-        )
-        allowed = f"{GYMNASIUM}, {ENVPOOL} or module:function"
-        require(own or self.engine == ENVPOOL or ":" in self.engine, "engine", self.engine, allowed)
+        if self.vectorized and self.wrappers:
+            raise ConfigError("vectorized", True, "must be false where wrappers are used")
+        self._check_engine()
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
-            require(
-                name not in self.kwargs,
-                f"kwargs.{name}",
-                self.kwargs.get(name),
-                "left out: it is set elsewhere",
-            )
-        drawn = self.kwargs.get("render_mode", "rgb_array")
-        require(
-            drawn == "rgb_array",
-            "kwargs.render_mode",
-            drawn,
-            "rgb_array, for observations that are drawn",
-        )
+            if name in self.kwargs:
+                problem = "must be left out: it is set elsewhere"
+                raise ConfigError(f"kwargs.{name}", self.kwargs[name], problem)
+        render_mode = self.kwargs.get("render_mode", "rgb_array")
+        if render_mode != "rgb_array":
+            problem = "must be rgb_array, for observations that are drawn"
+            raise ConfigError("kwargs.render_mode", render_mode, problem)
         for entry in self.wrappers:
             name, arguments = _parsed(entry)
-            fits = isinstance(name, str) and isinstance(arguments, Mapping)
-            require(
-                fits,
-                "wrappers",
-                entry,
-                "a name, {name: {argument: value}} or {wrapper: name, argument: value}",
-            )
+            if not (isinstance(name, str) and isinstance(arguments, Mapping)):
+                forms = "a name, {name: {argument: value}} or {wrapper: name, argument: value}"
+                raise ConfigError("wrappers", entry, f"must be {forms}")
+
+    def _check_engine(self) -> None:
+        """Raise ConfigError for an engine that is none, or that another setting does not suit."""
+        of_gymnasium = self.engine == GYMNASIUM
+        if self.reset_options and (self.vectorized or not of_gymnasium):
+            needed = f"empty unless engine={GYMNASIUM} and vectorized=false"
+            problem = f"must be {needed}: others reset themselves"
+            raise ConfigError("reset_options", self.reset_options, problem)
+        if not of_gymnasium and (self.wrappers or self.vectorized):
+            problem = f"must be {GYMNASIUM} where wrappers or vectorized=true are used"
+            raise ConfigError("engine", self.engine, problem)
+        if not of_gymnasium and self.engine != ENVPOOL and ":" not in self.engine:
+            problem = f"must be {GYMNASIUM}, {ENVPOOL} or module:function"
+            raise ConfigError("engine", self.engine, problem)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a worker: with the specification of an environment that the calling script or
-        notebook has registered."""
+        """Return the state for a worker, with the specification of an environment that the calling
+        script or notebook has registered."""
         spec = gymnasium.registry.get(self.id)
-        own = spec is not None and not str(spec.entry_point).startswith("gymnasium.")
-        return self.__dict__ | ({REGISTERED: cloudpickle.dumps(spec)} if own else {})
+        if spec is None or str(spec.entry_point).startswith("gymnasium."):
+            return self.__dict__
+        return self.__dict__ | {REGISTERED: cloudpickle.dumps(spec)}
 
     def validate(self, plugins: Sequence[str]) -> None:
         _allow(self.id, "id", plugins)
         _allow(self.engine, "engine", plugins)
-        own = [package for start, (package, _) in PACKAGES.items() if self.id.startswith(start)]
+        packages = [
+            package for start, (package, _) in PACKAGES.items() if self.id.startswith(start)
+        ]
         for name, _ in map(_parsed, self.wrappers):
-            _allow(name, "wrappers", [*plugins, *own])
+            _allow(name, "wrappers", [*plugins, *packages])
 
     def warning(self) -> str | None:
         """Warn of a guard that is not kept, and of wrappers that keep statistics of their own."""
-        if (self.vectorized or self.engine != GYMNASIUM) and self.max_steps_guard not in (
-            None,
-            MAX_STEPS_GUARD,
-        ):
+        is_native = self.vectorized or self.engine != GYMNASIUM
+        if is_native and self.max_steps_guard not in (None, MAX_STEPS_GUARD):
             return "max_steps_guard has no effect on a native vector, which has limits of its own"
-        own = {
+        settings = {
             "NormalizeObservation": "env.normalize_observations",
             "NormalizeReward": "env.normalize_rewards",
         }
         for name, _ in map(_parsed, self.wrappers):
-            if key := own.get(name):
+            if key := settings.get(name):
                 return (
                     f"{name} keeps statistics of each environment alone, "
                     f"which no checkpoint holds: take {key}=true"
@@ -166,11 +155,13 @@ class Gym(Environment):
         return None
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
-        """`count` environments, each with its seed (0 <= seed < 2**31). render_mode: as
-        gymnasium's; None: not drawn.
+        """Make environments that step together.
 
+        count: how many.
+        seeds: one for each environment (0 <= seed < 2**31).
+        render_mode: as gymnasium's; None: nothing is drawn.
         Raises ConfigError if an environment cannot be made, or has spaces that no policy here
-        supports.
+            supports.
         """
         try:
             if self.engine != GYMNASIUM and render_mode is None:
@@ -187,8 +178,8 @@ class Gym(Environment):
             raise ConfigError("id", self.id, one_line(error)) from error
 
     def _spec(self) -> EnvSpec:
-        """gymnasium's specification of `id`. Imports the module that registers it if `id` names
-        one."""
+        """Return gymnasium's specification of `id`. Imports the module that registers it if `id`
+        names one."""
         module, _, name = self.id.rpartition(":")
         if name not in gymnasium.registry and REGISTERED in self.__dict__:
             gymnasium.registry[name] = cloudpickle.loads(self.__dict__[REGISTERED])
@@ -199,13 +190,14 @@ class Gym(Environment):
         elif name not in gymnasium.registry and importlib.util.find_spec("ale_py"):
             register("ALE/", "id", self.id)  # some games have names without a prefix
         if name not in gymnasium.registry:
-            guess = did_you_mean(name, gymnasium.registry, list_all=False)
-            package = (
-                ""
-                if module
-                else "If a package registers it: plugins=[<package>], or its module that does"
-            )
-            problem = " ".join(filter(None, ["no such environment is registered.", guess, package]))
+            sentences = [
+                "no such environment is registered.",
+                did_you_mean(name, gymnasium.registry, list_all=False),
+            ]
+            if not module:
+                advice = "If a package registers it: plugins=[<package>], or its module that does"
+                sentences.append(advice)
+            problem = " ".join(filter(None, sentences))
             raise ConfigError("id", self.id, problem)
         spec = gymnasium.registry[name]
         if str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
@@ -213,35 +205,36 @@ class Gym(Environment):
         return spec
 
     def _one(self, spec: EnvSpec, render_mode: str | None, failing: ExitStack) -> Env:
-        """One environment with its wrappers. failing: closes it."""
+        """Make one environment with its wrappers. failing: closes it."""
         env: Env = self._made(partial(gymnasium.make, spec, disable_env_checker=True), render_mode)
         failing.callback(lambda: close_within(env))  # with the wrappers that it has by then
         for entry in self.wrappers:
-            name, given = _parsed(entry)
+            name, arguments = _parsed(entry)
             wrapper = _wrapper(name)
             with refused("wrappers", entry, f"does not fit {self.id}"):
-                env = wrapper(env, **_converted(wrapper, given))
+                env = wrapper(env, **_converted(wrapper, arguments))
         report_progress()
         return env
 
     def _of_engine(self, count: int, seed: int) -> VectorEnvBatch:
-        """`count` environments of another engine than gymnasium."""
+        """Make `count` environments of another engine than gymnasium."""
         if self.engine == ENVPOOL:
             require_package("engine", ENVPOOL, ENVPOOL)
         path = "envpool:make_gymnasium" if self.engine == ENVPOOL else self.engine
         module, _, name = path.rpartition(":")
         make: Any = getattr(imported(module, "engine", self.engine), name, None)
-        require(callable(make), "engine", self.engine, f"a function of {module}: it has no {name}")
+        if not callable(make):
+            problem = f"must be a function of {module}: it has no {name}"
+            raise ConfigError("engine", self.engine, problem)
         # A worker has a core of its own: more threads of EnvPool would share it.
         threads = {"num_threads": 1} if self.engine == ENVPOOL else {}
+        make_env = partial(make, self.id, num_envs=count, seed=seed, **threads)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of EnvPool's bounds, in float64
-            return VectorEnvBatch(
-                self._made(partial(make, self.id, num_envs=count, seed=seed, **threads)), None
-            )
+            return VectorEnvBatch(self._made(make_env), None)
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> Any:
-        """The native vector environment."""
+        """Make the native vector environment."""
         # it would clip rewards and preprocess unasked
         if str(spec.entry_point).startswith("ale_py"):
             raise ConfigError(
@@ -256,17 +249,19 @@ class Gym(Environment):
         return self._made(make, render_mode)
 
     def _made(self, make: Callable[..., Any], render_mode: str | None = None) -> Any:
-        """What `make` makes with the settings of this component. What fails there is an error of
-        the configuration."""
+        """Return what `make` makes with the settings of this component. What fails there is an
+        error of the configuration."""
         arguments = _filled(self.kwargs)
         # observations may be drawn too, whether or not somebody watches
         if render_mode is not None:
             arguments["render_mode"] = render_mode
         if self.max_episode_steps is not None:
             arguments["max_episode_steps"] = self.max_episode_steps
+
         key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
         with refused(key, value, f"{self.id} cannot be made"):
             env = make(**arguments)
+
         np.seterr(under="ignore")  # where an environment has it raise, a small gradient would fail
         offered = env.metadata.get("render_modes") or ["none"]
         if render_mode is not None and render_mode not in offered:  # gymnasium only warns of it
@@ -277,7 +272,7 @@ class Gym(Environment):
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
-    """The name of a wrapper and its arguments; None for both where an entry has none of the
+    """Return the name of a wrapper and its arguments; None for both where an entry has none of the
     forms."""
     if isinstance(entry, str):
         return entry, {}
@@ -287,36 +282,39 @@ def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _converted(wrapper: Callable[..., Env], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with arrays or tuples in the place of lists: YAML has neither. An annotation asks
-    for an array."""
-    asked = inspect.signature(wrapper).parameters
-    kinds = {
-        key: np.array if key in asked and "ndarray" in str(asked[key].annotation) else tuple
-        for key in arguments
-    }
-    return {
-        key: kinds[key](value) if isinstance(value, list) else value
-        for key, value in arguments.items()
-    }
+    """Return arguments with arrays or tuples in the place of lists: YAML has neither. An annotation
+    asks for an array."""
+    parameters = inspect.signature(wrapper).parameters
+
+    def convert(key: str, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        takes_array = key in parameters and "ndarray" in str(parameters[key].annotation)
+        return np.array(value) if takes_array else tuple(value)
+
+    return {key: convert(key, value) for key, value in arguments.items()}
 
 
 _copies = itertools.count()
 
 
 def _filled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of one copy: see `Gym.kwargs`."""
+    """Return the arguments of one copy: see `Gym.kwargs`."""
     copy = f"{os.getpid()}-{next(_copies)}"
     port = cache(_free_port)
 
     def fill(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: fill(each) for key, each in value.items()}
+            return {key: fill(inner) for key, inner in value.items()}
         if isinstance(value, (list, tuple)):
             return type(value)(map(fill, value))
         if not isinstance(value, str):
             return value
-        filled = value.replace("{port}", str(port())) if "{port}" in value else value
-        return port() if value == "{port}" else filled.replace("{copy}", copy)
+        if value == "{port}":
+            return port()
+        if "{port}" in value:
+            value = value.replace("{port}", str(port()))
+        return value.replace("{copy}", copy)
 
     return dict(fill(kwargs))
 
@@ -335,22 +333,23 @@ def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
 
 
 def imported(module: str, key: str, value: object) -> Any:
-    """A module. Raises ConfigError about a setting if it cannot be imported."""
+    """Import a module, and return it. Raises ConfigError about a setting if it cannot be
+    imported."""
     with refused(key, value, f"the module {module} cannot be imported"):
         return importlib.import_module(module)
 
 
 def _wrapper(name: str) -> Callable[..., Env]:
-    """The wrapper class of that name. Raises ConfigError where there is none."""
+    """Return the wrapper class of that name. Raises ConfigError where there is none."""
     module, _, attribute = name.rpartition(":")
     source = imported(module, "wrappers", name) if module else gymnasium.wrappers
     # gymnasium imports some when they are asked for
     with refused("wrappers", name, "cannot be imported"):
-        found = getattr(source, attribute, None)
-    if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
-        return found
+        wrapper = getattr(source, attribute, None)
+    if isinstance(wrapper, type) and issubclass(wrapper, gymnasium.Wrapper):
+        return wrapper
+
     guess = did_you_mean(attribute, vars(source), list_all=False)
-    elsewhere = "" if module else " One of another package is written module:Class"
-    raise ConfigError(
-        "wrappers", name, f"{source.__name__} has no such wrapper: {guess}{elsewhere}".rstrip(": ")
-    )
+    advice = "" if module else " One of another package is written module:Class"
+    problem = f"{source.__name__} has no such wrapper: {guess}{advice}".rstrip(": ")
+    raise ConfigError("wrappers", name, problem)

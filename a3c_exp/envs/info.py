@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Bools
-from a3c_exp.envs.answers import short
+from a3c_exp.envs.answers import shortened
 from a3c_exp.errors import shown
 
 Info = Mapping[str, Any]
@@ -76,31 +76,31 @@ class InfoNumbers:
         self._told_partial = False
 
     def of(self, info: Info) -> dict[str, float]:
-        """The finite numbers in the info of an episode that are chosen, by name."""
+        """Return the finite numbers in the info of an episode that are chosen, by name."""
         numbers = {}
         for name in info if self.keys is None else self.keys:
-            number = _number(info.get(name))
+            number = _as_number(info.get(name))
             # Where no names are chosen, nobody has asked for texts and arrays either.
-            if self.keys is None and (
-                number is None or name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")
-            ):
+            is_internal = name in (*GYMNASIUMS, *ENVPOOLS) or str(name).startswith("_")
+            if self.keys is None and (number is None or is_internal):
                 continue
-            has_room = name in self.chosen or (
-                len(self.chosen) < MOST_CHOSEN and is_usable_name(name)
-            )
+
+            is_new_name = len(self.chosen) < MOST_CHOSEN and is_usable_name(name)
+            has_room = name in self.chosen or is_new_name
             if has_room and number is not None and math.isfinite(number):
                 self.chosen[name] = None
                 numbers[name] = number
             elif len(self._left_out) < _MOST_TOLD:
-                self._left_out.setdefault(shown(name), short(info.get(name)))
+                self._left_out.setdefault(shown(name), shortened(info.get(name)))
+
         self.episodes += 1
         self._having.update(numbers.keys())
         self._other.update(name for name, number in numbers.items() if number not in (0, 1))
         return numbers
 
     def warnings(self) -> tuple[str, ...]:
-        """Lines for the log, each once: what has been left out, and truth values that some episodes
-        have and others have not."""
+        """Return lines for the log, each once: what has been left out, and truth values that some
+        episodes have and others have not."""
         lines = []
         if self._left_out and not self._told_left_out:
             self._told_left_out = True
@@ -121,8 +121,8 @@ class InfoNumbers:
         return tuple(lines)
 
 
-def _number(value: object) -> float | None:
-    """A number or a truth value as a float; None for anything else."""
+def _as_number(value: object) -> float | None:
+    """Return a number or a truth value as a float; None for anything else."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if not isinstance(value, int | float | np.bool_ | np.integer | np.floating):
@@ -134,18 +134,18 @@ def _number(value: object) -> float | None:
 
 
 def number_columns(rows: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64]]:
-    """Numbers of E episodes by name, float64 [E] each, NaN where an episode has none of that
-    name."""
+    """Return the numbers of E episodes by name, float64 [E] each, NaN where an episode has none of
+    that name."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
 
 
 def final_infos(info: Info, ended: Bools) -> dict[int, Info] | None:
-    """The info of each environment whose episode ended, by index, from that of gymnasium's vector
-    environments.
+    """Return the info of each environment whose episode ended, by index, from that of gymnasium's
+    vector environments.
 
     info: arrays [K] by name. The mask `_name` says which environments have the name; without a mask
-    all have it.
+        all have it.
     In the mode SAME_STEP the parts of ended episodes lie in `final_info`, arrays again.
     ended: bool [K].
     """
@@ -160,9 +160,9 @@ def _row(info: Info, index: int) -> Info:
         if str(name).startswith("_") and str(name)[1:] in info:  # a mask
             continue
         mask = info.get(f"_{name}")
-        if mask is None or mask[index]:
-            each = isinstance(values, list | tuple) or (
-                isinstance(values, np.ndarray) and values.ndim
-            )
-            row[name] = values[index] if each and len(values) > index else values
+        if mask is not None and not mask[index]:
+            continue
+        is_array = isinstance(values, np.ndarray) and values.ndim
+        has_rows = isinstance(values, list | tuple) or is_array
+        row[name] = values[index] if has_rows and len(values) > index else values
     return row

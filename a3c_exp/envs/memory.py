@@ -44,10 +44,11 @@ class Recall(gymnasium.Env[Observation, np.int64]):
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         self._moment += 1
-        asked = self._delay + 1
-        over = self._moment > asked
+        question = self._delay + 1
+        over = self._moment > question
         reward = float(over and action == self._lamp)
-        return self._lit(self._symbols if self._moment == asked else None), reward, over, False, {}
+        observation = self._lit(self._symbols if self._moment == question else None)
+        return observation, reward, over, False, {}
 
     def _lit(self, lamp: int | None) -> Observation:
         lamps = np.zeros(self._symbols + 1, np.float32)

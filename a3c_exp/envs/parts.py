@@ -46,8 +46,8 @@ class Part:
         return isinstance(self.space, Box) and not self.is_image and self.name != ACTION_MASK
 
     def rows(self, observations: Any) -> Any:
-        """This part of K observations: of a list of them, or of one mapping or tuple of arrays [K,
-        ...]."""
+        """Return this part of K observations, which are a list, or one mapping or tuple of arrays
+        [K, ...]."""
         if isinstance(observations, (Mapping, tuple)):
             return functools.reduce(operator.getitem, self.path, observations)
         return [
@@ -68,29 +68,28 @@ class PartsBox(Box):
 
     @classmethod
     def of(cls, space: Space[Any], encoder: Callable[[Space[Any]], tuple[Box, Any]]) -> PartsBox:
-        """The space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
+        """Make the space for a Dict or a Tuple. encoder: see `spaces.encoder`."""
         parts = []
         start = 0
-        for path, leaf in _leaves(space, ()):
+        for path, leaf in _leaf_spaces(space, ()):
             if path == (ACTION_MASK,) and isinstance(leaf, Box):
                 leaf = MultiBinary(leaf.shape)  # bytes of two axes or more are no image here
             box, _ = encoder(leaf)
             stop = start + int(np.prod(box.shape))
             parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))
             start = stop
-        if not parts or len({part.name for part in parts}) < len(parts):
-            raise TypeError(
-                f"its observations need parts of different names: {[part.name for part in parts]}"
-            )
+        names = [part.name for part in parts]
+        if not names or len(set(names)) < len(names):
+            raise TypeError(f"its observations need parts of different names: {names}")
         return cls(parts)
 
     @property
     def mask(self) -> slice | None:
-        """The columns of the mask of actions; None if there is none."""
+        """Return the columns of the mask of actions; None if there is none."""
         return next((part.columns for part in self.parts if part.name == ACTION_MASK), None)
 
     def unbounded(self) -> PartsBox:
-        """The same with no bounds for the parts that running statistics scale."""
+        """Return the same with no bounds for the parts that running statistics scale."""
         parts = [
             replace(part, box=Box(-np.inf, np.inf, part.box.shape)) if part.is_measured else part
             for part in self.parts
@@ -99,25 +98,24 @@ class PartsBox(Box):
 
     @staticmethod
     def join(parts: Sequence[Array] | Array) -> Floats:
-        """The parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
-        rows = [part.reshape(len(part), -1) for part in parts]
-        return np.concatenate(
-            [x / np.float32(255) if x.dtype == np.uint8 else x for x in rows], 1, dtype=np.float32
-        )
+        """Return the parts of K observations, [K, ...] each, as vectors, float32 [K, D]."""
+        flat = [part.reshape(len(part), -1) for part in parts]
+        scaled = [x / np.float32(255) if x.dtype == np.uint8 else x for x in flat]
+        return np.concatenate(scaled, 1, dtype=np.float32)
 
     def split(self, observations: Floats) -> dict[str, Array]:
         """Undo `join`: the parts by name, [K, ...] each, those of images as bytes."""
-        pieces = {part.name: (part, observations[:, part.columns]) for part in self.parts}
-        return {
-            name: (np.rint(x * 255) if part.is_image else x)
-            .astype(part.box.dtype)
-            .reshape(-1, *part.box.shape)
-            for name, (part, x) in pieces.items()
-        }
+        by_name = {}
+        for part in self.parts:
+            numbers = observations[:, part.columns]
+            if part.is_image:
+                numbers = np.rint(numbers * 255)
+            by_name[part.name] = numbers.astype(part.box.dtype).reshape(-1, *part.box.shape)
+        return by_name
 
 
 def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
-    """A random action that the mask of the observation [D], if there is one, allows."""
+    """Return a random action that the mask of the observation [D], if there is one, allows."""
     columns = space.mask if isinstance(space, PartsBox) else None
     if columns is None:
         return actions.sample()
@@ -127,15 +125,16 @@ def sample_action(actions: Space[Any], space: Box, observation: Floats) -> Any:
     return actions.sample(mask)
 
 
-def _leaves(
+def _leaf_spaces(
     space: Space[Any], path: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[Any, ...], Space[Any]]]:
-    """The spaces inside a Dict or a Tuple that are neither, with the keys that lead to them."""
-    if isinstance(space, (Dict, Tuple)):
-        for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
-            yield from _leaves(inner, (*path, key))
-    else:
+    """Yield the spaces inside a Dict or a Tuple that are neither, with the keys that lead to
+    them."""
+    if not isinstance(space, (Dict, Tuple)):
         yield path, space
+        return
+    for key, inner in space.items() if isinstance(space, Dict) else enumerate(space):
+        yield from _leaf_spaces(inner, (*path, key))
 
 
 class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -18,17 +18,17 @@ Decode = Callable[[Array], Any]
 
 
 def encoder(space: Space[Any]) -> tuple[Box, Encode]:
-    """The space that a policy sees for `space`, and the function that converts K observations to
-    it.
+    """Return the space that a policy sees for `space`, and the function that converts K
+    observations to it.
 
     The function takes K observations (a sequence of them, or one array [K, ...]) and returns a new
     array [K, ...]:
     - Box: float32; a Box of uint8 with two axes or more is an image, and stays uint8. A scalar is a
-    vector of 1.
+      vector of 1.
     - Discrete(n): one-hot, [K, n]. MultiDiscrete: the one-hots of its entries side by side.
     MultiBinary: a flat vector.
     - Dict, Tuple: the vector of a `PartsBox`. The function takes the parts as they are converted,
-    [K, ...] each.
+      [K, ...] each.
     It raises ValueError for a number outside a discrete space. Raises TypeError for other spaces.
     """
     if isinstance(space, Box):
@@ -37,7 +37,8 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
             low, high = np.atleast_1d(space.low.astype(dtype), space.high.astype(dtype))
         return Box(low, high, dtype=dtype), _rows_of(dtype, low.shape)
     if isinstance(space, (Discrete, MultiDiscrete)):
-        counts = [int(n) for n in np.ravel(space.n if isinstance(space, Discrete) else space.nvec)]
+        sizes = space.n if isinstance(space, Discrete) else space.nvec
+        counts = [int(size) for size in np.ravel(sizes)]
         return Box(0.0, 1.0, (sum(counts),), np.float32), _one_hot(counts, np.ravel(space.start))
     if isinstance(space, MultiBinary):
         size = int(np.prod(space.shape))
@@ -52,8 +53,8 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
 
 
 def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
-    """The space in which a policy acts for `space`, and the function that converts its K actions
-    back.
+    """Return the space in which a policy acts for `space`, and the function that converts its K
+    actions back.
 
     The policy's space counts from 0 and has one axis at most; the function takes actions [K, ...]
     of it and returns a new array [K, ...] of `space`, in its dtype, so that an environment cannot
@@ -64,9 +65,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, Discrete):
         return Discrete(int(space.n)), _rows_of(space.dtype, (), int(space.start))
     if isinstance(space, MultiDiscrete):
-        return MultiDiscrete(space.nvec.reshape(-1)), _rows_of(
-            space.dtype, space.shape, space.start
-        )
+        decode = _rows_of(space.dtype, space.shape, space.start)
+        return MultiDiscrete(space.nvec.reshape(-1)), decode
     if isinstance(space, MultiBinary):
         return MultiBinary(int(np.prod(space.shape))), _rows_of(space.dtype, space.shape)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
@@ -75,9 +75,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, Tuple) and set(map(type, space)) == {Discrete}:
         start = np.array([choice.start for choice in space])
         cast = _rows_of(np.int64, (len(space),), start)
-        return MultiDiscrete([int(choice.n) for choice in space]), lambda actions: [
-            tuple(row) for row in cast(actions)
-        ]
+        sizes = [int(choice.n) for choice in space]
+        return MultiDiscrete(sizes), lambda actions: [tuple(row) for row in cast(actions)]
     needed = (
         "Discrete, MultiDiscrete, MultiBinary, a Tuple of Discrete or a Box of floats is needed, "
         "of one agent"
@@ -110,7 +109,7 @@ def _within(space: Box) -> Decode:
 
 
 def _rows_of(dtype: DTypeLike, shape: tuple[int, ...], start: int | Array = 0) -> Encode:
-    """The function that makes an array of rows of this type and shape, from `start` on."""
+    """Return the function that makes an array of rows of this type and shape, from `start` on."""
     shift = bool(np.any(start))
 
     def convert(rows: Sequence[Any] | Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, flag_of, listed_rewards, short
+from a3c_exp.envs.answers import AnswerCheck, WrongAnswerError, flag_of, listed_rewards, shortened
 from a3c_exp.envs.batch import MAX_STEPS_GUARD, Step
 from a3c_exp.envs.errors import CloseTimeoutError, EnvError, env_error
 from a3c_exp.envs.progress import progress_call, report_progress
@@ -24,6 +24,15 @@ Env = gymnasium.Env[Any, Any]
 
 _FALSE: Any = np.False_
 """There is one of it, as of False: to compare with it costs no more than to ask for its truth."""
+
+
+class _Answer(NamedTuple):
+    """What the step of one environment returned besides observation and reward, unchecked."""
+
+    row: int
+    terminated: Any
+    truncated: Any
+    info: Any
 
 
 class _QuickDiscrete(Discrete):
@@ -76,25 +85,21 @@ class SyncEnvBatch:
         # LunarLander's step is a tenth faster.
         space = envs[0].action_space
         self._scalar = isinstance(space, Box) and space.shape == ()
-        self._plain = (
-            isinstance(space, Discrete) and space.start == 0 and all(map(_is_gymnasiums, envs))
-        )
+        counts_from_0 = isinstance(space, Discrete) and space.start == 0
+        self._plain = counts_from_0 and all(map(_is_gymnasiums, envs))
         if self._plain:
-            for own in (env.unwrapped for env in envs):
-                if type(own.action_space) is Discrete and own.action_space.start == 0:
-                    own.action_space = _QuickDiscrete(
-                        own.action_space.n, dtype=own.action_space.dtype.type
-                    )
+            for env in envs:
+                _quicken(env.unwrapped)
+
         self._envs = list(envs)
-        self._name = (
-            envs[0].spec.id if envs[0].spec is not None else type(envs[0].unwrapped).__name__
-        )
+        spec = envs[0].spec
+        self._name = type(envs[0].unwrapped).__name__ if spec is None else spec.id
         self._seeds: list[int | None] = [int(seed) for seed in seeds]
+
         unwrapped = [_without_limit(env) for env in envs]
         self._steps = [env.step for env, _ in unwrapped]
-        self._limit = min(
-            unwrapped[0][1], float("inf") if max_steps_guard is None else float(max_steps_guard)
-        )
+        _, limit = unwrapped[0]
+        self._limit = limit if max_steps_guard is None else min(limit, float(max_steps_guard))
         self._reset_options = reset_options
         self._report_step = progress_call()
         self._tick = 0
@@ -111,16 +116,16 @@ class SyncEnvBatch:
     def step(self, actions: Array) -> Step:
         """Take actions [K, ...]. Where an episode ends, `obs` is already the first observation of
         the next one."""
-        each: Iterable[Any] = actions.tolist() if self._plain else self.decode(actions)
+        env_actions: Iterable[Any] = actions.tolist() if self._plain else self.decode(actions)
         if self._scalar:
-            each = map(np.asarray, each)
+            env_actions = map(np.asarray, env_actions)
         observations = []
         rewards = []
         ended = []
         report_step = self._report_step
         self._tick += 1
         due = self._tick >= self._due
-        for index, (step, action) in enumerate(zip(self._steps, each, strict=True)):
+        for index, (step, action) in enumerate(zip(self._steps, env_actions, strict=True)):
             try:
                 answer = step(action)
             except FAILURES as error:
@@ -129,7 +134,9 @@ class SyncEnvBatch:
             try:
                 observation, reward, terminated, truncated, info = answer
             except (TypeError, ValueError):
-                fault = f"{short(answer)}, not (observation, reward, terminated, truncated, info),"
+                fault = (
+                    f"{shortened(answer)}, not (observation, reward, terminated, truncated, info),"
+                )
                 raise self._error(WrongAnswerError(fault), index) from None
             observations.append(observation)
             rewards.append(reward)
@@ -137,7 +144,8 @@ class SyncEnvBatch:
                 (terminated is False or terminated is _FALSE)
                 and (truncated is False or truncated is _FALSE)
             ):
-                ended.append((index, terminated, truncated, info))
+                ended.append(_Answer(index, terminated, truncated, info))
+
         try:
             obs = self._check.batch(observations, range(self.count))
             result = Step(obs, listed_rewards(rewards), self._none, self._none, obs, self._all)
@@ -148,32 +156,34 @@ class SyncEnvBatch:
             raise self._error(error, error.index or 0) from None
         return result
 
-    def _restart(
-        self, obs: Array, reward: Floats, answers: list[tuple[int, Any, Any, Any]]
-    ) -> Step:
+    def _restart(self, obs: Array, reward: Floats, answers: list[_Answer]) -> Step:
         """Apply the time limit, and restart ended episodes, whose last observations go to
         `final_obs`.
 
-        answers: index, terminated, truncated and info, as its environment returned them, of each
-            episode that may have ended. Raises WrongAnswerError for a flag that is none.
+        answers: of the episodes that may have ended.
+        Raises WrongAnswerError for a flag that is none.
         """
         terminated = self._none.copy()
         truncated = self._none.copy()
-        for index, dead, cut, _ in answers:
-            terminated[index] = flag_of("terminated", dead, index)
-            truncated[index] = flag_of("truncated", cut, index)
+        for index, terminated_flag, truncated_flag, _ in answers:
+            terminated[index] = flag_of("terminated", terminated_flag, index)
+            truncated[index] = flag_of("truncated", truncated_flag, index)
         if self._tick >= self._due:
             truncated |= self._tick - np.array(self._began) >= self._limit
         over = terminated | truncated
-        answers = [answer for answer in answers if over[answer[0]]]
-        final_obs, obs = obs, obs.copy()
+        answers = [answer for answer in answers if over[answer.row]]
         # Copies: an environment may write its next episode into the same mapping.
         infos = {
-            index: dict(info) for index, _, _, info in answers if isinstance(info, Mapping) and info
+            answer.row: dict(answer.info)
+            for answer in answers
+            if isinstance(answer.info, Mapping) and answer.info
         }
-        for index, *_ in answers:
-            self._began[index] = self._tick
-            obs[index] = self._first_observation(index)[0]
+
+        final_obs = obs
+        obs = obs.copy()
+        for answer in answers:
+            self._began[answer.row] = self._tick
+            obs[answer.row] = self._first_observation(answer.row)[0]
         self._due = min(self._began) + self._limit
         return Step(
             obs, reward, terminated, truncated, final_obs, self._all, final_info=infos or None
@@ -181,14 +191,15 @@ class SyncEnvBatch:
 
     def _first_observation(self, index: int) -> Array:
         """Start an episode and return its first observation [1, ...]."""
-        seed, self._seeds[index] = self._seeds[index], None
+        seed = self._seeds[index]
+        self._seeds[index] = None
         try:
             # an environment that takes no options is asked for none
             options = {"options": dict(self._reset_options)} if self._reset_options else {}
             answer = self._envs[index].reset(seed=seed, **options)
             report_progress()
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-                raise WrongAnswerError(f"{short(answer)}, not (observation, info),")
+                raise WrongAnswerError(f"{shortened(answer)}, not (observation, info),")
             row = self._check.batch([answer[0]], [index])
             self._check.require_action(row)
         except FAILURES as error:
@@ -199,7 +210,7 @@ class SyncEnvBatch:
         return env_error(error, self._name, index=index, step=self._tick - self._began[index])
 
     def render(self) -> Any:
-        """What the first environment draws: see `EnvBatch.render`."""
+        """Return what the first environment draws: see `EnvBatch.render`."""
         return self._envs[0].render()
 
     def close(self) -> None:
@@ -216,6 +227,13 @@ class SyncEnvBatch:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+def _quicken(env: Env) -> None:
+    """Let an environment of gymnasium's own check its actions quickly: see `_QuickDiscrete`."""
+    space = env.action_space
+    if type(space) is Discrete and space.start == 0:
+        env.action_space = _QuickDiscrete(space.n, dtype=space.dtype.type)
 
 
 def _is_gymnasiums(env: Env) -> bool:

@@ -26,13 +26,15 @@ class VectorEnvBatch:
       `obs` is the last observation, and the next row is marked as no transition. It costs one step
       of that environment an episode.
     - SAME_STEP: the ending step already returns the next episode's first observation, and the last
-    one beside it.
+      one beside it.
     - DISABLED: the environments that ended are restarted here, at once.
 
+    `max_steps_guard` is not kept here: a native vector has limits of its own.
+
+    env: K environments.
     seeds: one for each environment, used in the first reset. gymnasium's own vectors of Python
         environments take all; a native one takes a single seed, and gets the first. None: the
         environments have been seeded.
-    `max_steps_guard` is not kept here: a native vector has limits of its own.
 
     A subclass may begin and step in another way. Both raise whatever went wrong, of which `reset`
     and `step` make an EnvError.
@@ -57,7 +59,8 @@ class VectorEnvBatch:
 
     def reset(self) -> Array:
         """Start an episode in every environment, and return the first observations [K, ...]."""
-        seeds, self._seeds = self._seeds, None
+        seeds = self._seeds
+        self._seeds = None
         try:
             return self._begin(seeds)
         except FAILURES as error:
@@ -76,22 +79,24 @@ class VectorEnvBatch:
         seed = seeds if seeds is None or self._takes_seeds else seeds[0]
         observations, _ = self._env.reset(seed=seed)  # type: ignore[arg-type]  # gymnasium types the native form only
         self._ended = np.zeros(self.count, np.bool_)
-        found = self._check.batch(observations, range(self.count))
-        self._check.require_action(found)
-        return found
+        obs = self._check.batch(observations, range(self.count))
+        self._check.require_action(obs)
+        return obs
 
     def _advance(self, actions: Array) -> Step:
         """Take actions [K, ...]."""
-        taken: Any = self.decode(actions)
+        env_actions: Any = self.decode(actions)
         if self._is_tuple:
-            taken = tuple(np.array(taken).T)  # gymnasium's form for K of them
-        observations, rewards, terminations, truncations, info = self._env.step(taken)
+            env_actions = tuple(np.array(env_actions).T)  # gymnasium's form for K of them
+        observations, rewards, terminations, truncations, info = self._env.step(env_actions)
+
         terminated = flags_of("terminated", terminations, self.count)
         truncated = flags_of("truncated", truncations, self.count)
         ended = terminated | truncated
-        valid = self._valid
         obs = self._check.batch(observations, range(self.count))
         reward = rewards_of(rewards, self.count)
+
+        valid = self._valid
         final_obs = obs
         if self._mode is AutoresetMode.NEXT_STEP:
             valid = ~self._ended
@@ -99,35 +104,24 @@ class VectorEnvBatch:
         elif ended.any() and self._mode is AutoresetMode.SAME_STEP:
             final_obs = obs.copy()
             # gymnasium's own vectors return an object array with holes, others a dense one, or
-            # arrays by the names of
-            # parts. All have the ended rows.
-            final = self._check.rows(info["final_obs"])
-            rows = (
-                list(final[ended])
-                if isinstance(final, np.ndarray)
-                else list(compress(final, ended))
-            )
+            # arrays by the names of parts. All have the ended rows.
+            final: Any = self._check.rows(info["final_obs"])
+            is_array = isinstance(final, np.ndarray)
+            rows = list(final[ended]) if is_array else list(compress(final, ended))
             final_obs[ended] = self._check.batch(rows, np.flatnonzero(ended))
             info = info.get("final_info", {})
         elif ended.any():
             restarted, _ = self._env.reset(options={"reset_mask": ended.copy()})
             obs = obs.copy()
             obs[ended] = self._check.batch(restarted, range(self.count))[ended]
-        self._check.require_action(
-            obs, over=ended if self._mode is AutoresetMode.NEXT_STEP else False
-        )
-        return Step(
-            obs,
-            reward,
-            terminated,
-            truncated,
-            final_obs,
-            valid,
-            final_info=final_infos(info, ended),
-        )
+
+        restarts_late = self._mode is AutoresetMode.NEXT_STEP
+        self._check.require_action(obs, over=ended if restarts_late else False)
+        infos = final_infos(info, ended)
+        return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=infos)
 
     def render(self) -> Any:
-        """What the first environment draws: see `EnvBatch.render`."""
+        """Return what the first environment draws: see `EnvBatch.render`."""
         frames: Any = self._env.render()
         return None if frames is None else frames[0]
 
@@ -136,15 +130,15 @@ class VectorEnvBatch:
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
-    """The mode that `env` declares, also as a text in any case. Raises TypeError if it declares
-    none: a guess would invent transitions."""
+    """Return the mode that `env` declares, also as a text in any case. Raises TypeError if it
+    declares none: a guess would invent transitions."""
     declared = env.metadata.get("autoreset_mode")
     text = str(getattr(declared, "value", declared)).replace("_", "").lower()
     for mode in AutoresetMode:
         if mode.value.lower() == text:
             return mode
-    known = ", ".join(mode.value for mode in AutoresetMode)
+    modes = ", ".join(mode.value for mode in AutoresetMode)
     raise TypeError(
         f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is "
-        f"{declared!r}, none of {known}"
+        f"{declared!r}, none of {modes}"
     )

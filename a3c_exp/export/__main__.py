@@ -16,7 +16,7 @@ from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import leave, named, printable, require, require_package
+from a3c_exp.errors import ConfigError, leave, named, printable, require_package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
-    require(folder.is_dir(), "run", str(folder), "the folder of a run")
+    if not folder.is_dir():
+        raise ConfigError("run", str(folder), "must be the folder of a run")
     path = folder / "policy.onnx" if options.file is None else expanded(options.file)
-    require(path.parent.is_dir(), "file", str(path), "in a folder that exists")
+    if not path.parent.is_dir():
+        raise ConfigError("file", str(path), "must be in a folder that exists")
     require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
@@ -60,7 +62,8 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     check_own(path)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins)
-        print(printable(f"{path}: {write_policy(path, folder, loaded, options.steps)}"))
+        result = write_policy(path, folder, loaded, options.steps)
+        print(printable(f"{path}: {result}"))
     return 0
 
 

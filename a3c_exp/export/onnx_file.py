@@ -11,7 +11,8 @@ import io
 import logging
 import os
 import warnings
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs import EnvBatch
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.parts import PartsBox
-from a3c_exp.errors import ConfigError, RunError, one_line, require
+from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.evaluate import Loaded
 from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.networks.recurrent import reset_state
@@ -43,7 +44,7 @@ from a3c_exp.run.run_folder import environment_of, read_summary
 OUTPUTS = ("action", "value", "parameters", "next_state")
 """Names of the file's outputs; the last only with a recurrent network."""
 
-BATCH = 8
+CHECKED_ENVS = 8
 """Environments of the check, stepped together."""
 
 TOLERANCE = 1e-5
@@ -55,9 +56,10 @@ def check_own(path: Path) -> None:
     names: set[str] = set()
     with suppress(Exception), open_regular(path) as file:  # which may hold anything
         model = onnx.load_model_from_string(file.read())
-        names = {each.key for each in model.metadata_props}
-    is_own = {"run", "checkpoint", "observation_space"} <= names
-    require(is_own or not os.path.lexists(path), "file", str(path), "free, or of an earlier export")
+        names = {entry.key for entry in model.metadata_props}
+    is_export = {"run", "checkpoint", "observation_space"} <= names
+    if os.path.lexists(path) and not is_export:
+        raise ConfigError("file", str(path), "must be free, or of an earlier export")
 
 
 def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
@@ -70,7 +72,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
     """
     loaded.policy.use_float32()
     config = read_config(folder)
-    count = min(steps, BATCH)
+    count = min(steps, CHECKED_ENVS)
     env = loaded.experiment.env.make(count, environment_seeds(0, Role.EVALUATION, REPLAY, count))
     about = {
         "env": environment_of(config),
@@ -84,7 +86,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
     }
     try:
         data = make_model(loaded.policy, env, about).SerializeToString()
-        found = check(data, loaded.policy, env, steps)
+        result = compare_with_policy(data, loaded.policy, env, steps)
         write_bytes(path, data)
     except (ConfigError, RunError):
         raise
@@ -92,7 +94,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
         raise RunError(f"{path} cannot be written: {one_line(error)[:300]}") from error
     finally:
         close_within(env)
-    return found
+    return result
 
 
 class PolicyModule(nn.Module):
@@ -117,19 +119,20 @@ class PolicyModule(nn.Module):
             ]
             observation = torch.cat([part.flatten(1) for part in parts], dim=1)
         if self.scales is not None and not self.scales.by_network:
-            mean, inverse_std = (
-                torch.from_numpy(self.scales.mean),
-                torch.from_numpy(self.scales.inverse_std),
-            )
+            mean = torch.from_numpy(self.scales.mean)
+            inverse_std = torch.from_numpy(self.scales.inverse_std)
             observation = ((observation.float() - mean) * inverse_std).clamp(-CLIP, CLIP)
+
         parameters, values, after = self.network(observation, state)
-        outputs = self.network.distribution.mode_for_env(parameters), values, parameters
-        return outputs if after is None else (*outputs, after)
+        actions = self.network.distribution.mode_for_env(parameters)
+        if after is None:
+            return actions, values, parameters
+        return actions, values, parameters, after
 
 
 def inputs_of(space: Box, observations: Array) -> dict[str, Array]:
-    """A model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by the
-    names of its parts.
+    """Return a model's inputs for observations [N, ...] of an EnvBatch: those of a Dict or Tuple by
+    the names of its parts.
 
     A part whose name is that of an output or of the recurrent state is `observation.<name>`.
     """
@@ -142,7 +145,7 @@ def inputs_of(space: Box, observations: Array) -> dict[str, Array]:
 
 
 def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelProto:
-    """The ONNX model of a policy, for any number of rows. about: for its metadata.
+    """Make the ONNX model of a policy, for any number of rows. about: for its metadata.
 
     Raises ConfigError for a network that torch cannot export.
     """
@@ -150,51 +153,59 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     space = env.observation_space
     example = np.zeros((3, *space.shape), space.dtype)
     inputs = {name: torch.from_numpy(array) for name, array in inputs_of(space, example).items()}
-    states = (
-        {"state": torch.zeros(3, module.network.state_size)} if module.network.recurrent else {}
-    )
-    names = OUTPUTS if module.network.recurrent else OUTPUTS[:-1]
-    # torch tells of libraries that it misses, and of graphs that it cannot make
+    states = {}
+    output_names: tuple[str, ...] = OUTPUTS[:-1]
+    if module.network.recurrent:
+        states["state"] = torch.zeros(3, module.network.state_size)
+        output_names = OUTPUTS
+
+    rows = {0: torch.export.Dim("N")}
+    arguments: dict[str, Any] = inputs
+    shapes: dict[str, Any] = dict.fromkeys(inputs, rows)
+    if isinstance(space, PartsBox):
+        arguments = {"observation": arguments}
+        shapes = {"observation": shapes}
+    arguments = arguments | states
+    shapes |= dict.fromkeys(states, rows)
+    try:
+        with _silenced(), torch.no_grad():
+            # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs
+            # that.
+            graph = torch.export.export(module, (), arguments, dynamic_shapes=shapes)
+            program: Any = torch.onnx.export(
+                graph, verbose=False, input_names=[*inputs, *states], output_names=output_names
+            )
+    except Exception as error:  # the exporter raises anything, and so does a user's module
+        cause = one_line(error)[:300]
+        problem = f"cannot be exported to ONNX by torch {torch.__version__}: {cause}"
+        raise ConfigError("network", about["network"], problem) from error
+
+    model: ModelProto = program.model_proto
+    del model.graph.value_info[:]
+    for entry in [*model.graph.node, *model.graph.input, *model.graph.output]:
+        entry.ClearField("metadata_props")  # paths and lines of the code that made it
+    helper.set_model_props(model, about)
+    return model
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Hold back what torch prints of libraries that it misses, and of graphs that it cannot
+    make."""
     logging.disable(logging.CRITICAL)
     try:
         with (
             warnings.catch_warnings(),
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
-            torch.no_grad(),
         ):
             warnings.simplefilter("ignore")
-            # Traced by itself, torch.onnx would quietly fix the number of rows if the code needs
-            # that.
-            rows = {0: torch.export.Dim("N")}
-            of_inputs = dict.fromkeys(inputs, rows)
-            arguments: dict[str, Any] = (
-                {"observation": inputs} if isinstance(space, PartsBox) else inputs
-            )
-            shapes: dict[str, Any] = (
-                {"observation": of_inputs} if isinstance(space, PartsBox) else of_inputs
-            )
-            shapes |= dict.fromkeys(states, rows)
-            graph = torch.export.export(module, (), arguments | states, dynamic_shapes=shapes)
-            program: Any = torch.onnx.export(
-                graph, verbose=False, input_names=[*inputs, *states], output_names=names
-            )
-    except Exception as error:  # the exporter raises anything, and so does a user's module
-        problem = (
-            f"cannot be exported to ONNX by torch {torch.__version__}: {one_line(error)[:300]}"
-        )
-        raise ConfigError("network", about["network"], problem) from error
+            yield
     finally:
         logging.disable(logging.NOTSET)
-    model: ModelProto = program.model_proto
-    del model.graph.value_info[:]
-    for each in [*model.graph.node, *model.graph.input, *model.graph.output]:
-        each.ClearField("metadata_props")  # paths and lines of the code that made it
-    helper.set_model_props(model, about)
-    return model
 
 
-def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
+def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
     """Compare a model's file with its policy on at least `steps` observations of episodes that the
     policy plays.
 
@@ -209,18 +220,20 @@ def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
     count = 0
     largest = 0.0
     while count < steps:
-        parameters, values, after = policy.outputs(observations, state)
         inputs = inputs_of(env.observation_space, observations)
-        found = session.run(None, inputs | ({} if state is None else {"state": state}))
-        expected = [
-            policy.choose(found[2]),
-            values,
-            parameters,
-            *([] if after is None else [after]),
-        ]
-        largest = max(largest, *map(difference, OUTPUTS, found, expected))
+        if state is not None:
+            inputs["state"] = state
+        outputs = session.run(None, inputs)
+
+        parameters, values, after = policy.outputs(observations, state)
+        expected = [policy.choose(outputs[2]), values, parameters]
+        if after is not None:
+            expected.append(after)
+        largest = max(largest, *map(difference, OUTPUTS, outputs, expected))
+
         step = env.step(policy.choose(parameters))
-        observations, count = step.obs, count + env.count
+        observations = step.obs
+        count += env.count
         state = None if after is None else reset_state(after, episode_boundaries(step))
     return (
         f"equal to the policy on {count:,} observations, "
@@ -228,17 +241,17 @@ def check(data: bytes, policy: Policy, env: EnvBatch, steps: int) -> str:
     )
 
 
-def difference(name: str, output: Array, right: Array) -> float:
-    """The largest difference of an output, relative to its scale. Raises RunError if it is too
-    large."""
-    if (output.shape, output.dtype) != (right.shape, right.dtype):
+def difference(name: str, output: Array, expected: Array) -> float:
+    """Return the largest difference of an output, relative to its scale. Raises RunError if it is
+    too large."""
+    if (output.shape, output.dtype) != (expected.shape, expected.dtype):
         raise RunError(
             f"the file's {name} is {output.dtype} {output.shape}, "
-            f"which must be {right.dtype} {right.shape}"
+            f"which must be {expected.dtype} {expected.shape}"
         )
     # what stands for a forbidden action has none
-    scale = np.abs(right[right != FORBIDDEN]).max(initial=1)
-    largest = float(np.abs(output - right).max() / scale)
+    scale = np.abs(expected[expected != FORBIDDEN]).max(initial=1)
+    largest = float(np.abs(output - expected).max() / scale)
     if not largest <= TOLERANCE:  # NaN is wrong too
         raise RunError(
             f"not written, since the file's {name} differs by {largest:.2g} (allowed: "

@@ -112,9 +112,9 @@ class ActorCritic(nn.Module, ABC):
     def evaluate_actions(
         self, parameters: Tensor, values: Tensor, actions: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what a loss is made of, from parameters [N, P] and values [N] of `unroll`, and
-        the actions [N, ...] that were taken: log pi(a | s), the entropy of pi(. | s), and V(s),
-        float32 [N] each."""
+        """Return what a loss is made of, from parameters [N, P] and values [N] of `unroll`, and the
+        actions [N, ...] that were taken: log pi(a | s), the entropy of pi(. | s), and V(s), float32
+        [N] each."""
         log_probs, entropies = self.distribution.evaluate(parameters, actions)
         return log_probs, entropies, values
 
@@ -200,6 +200,7 @@ class ActorCritic(nn.Module, ABC):
             end = start + sum(parameter.numel() for parameter in parameters)
             self.param_slices[name] = slice(start, end)
             start = end
+
         flat = [parameter.detach().numpy().ravel() for parameter in ordered]
         self.vector: Vector = np.concatenate([np.empty(0, np.float32), *flat])
         self.gradient: Vector = np.zeros_like(self.vector)
@@ -270,10 +271,10 @@ class ActorCritic(nn.Module, ABC):
         def equal(name: str) -> bool:
             if name not in constants or name not in others:
                 return False
-            one = constants[name]
+            constant = constants[name]
             other = torch.as_tensor(others[name])
-            same_form = (one.shape, one.dtype) == (other.shape, other.dtype)
-            return same_form and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+            same_form = (constant.shape, constant.dtype) == (other.shape, other.dtype)
+            return same_form and torch.allclose(constant, other, rtol=0, atol=0, equal_nan=True)
 
         return [name for name in sorted(constants.keys() | others.keys()) if not equal(name)]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError
 from a3c_exp.networks.inputs import PixelScaling
 from a3c_exp.networks.mlp import ACTIVATIONS, MAX_LAYERS, MAX_WIDTH, ActivationName
 
@@ -25,8 +25,7 @@ Padding = Literal["valid", "same"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 # Images are convolved in portions, so that one layer's output stays within this: about the size of
-# a processor's
-# caches. Whole rollouts at once take a third longer (notes/speed.md).
+# a processor's caches. Whole rollouts at once take a third longer (notes/speed.md).
 CHUNK_BYTES = 8 * 2**20
 
 
@@ -41,18 +40,18 @@ def multiplies_bfloat16() -> bool:
     return False
 
 
-def to_format(pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-    """Images [N, C, H, W] in a type and a memory layout."""
+def to_format(images: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+    """Return images [N, C, H, W] in a type and a memory layout."""
     if not channels_last:
-        return pictures.contiguous().to(dtype)
-    if pictures.is_contiguous(memory_format=torch.channels_last):
-        return pictures.to(dtype)
+        return images.contiguous().to(dtype)
+    if images.is_contiguous(memory_format=torch.channels_last):
+        return images.to(dtype)
     out = torch.empty(
-        pictures.shape, dtype=dtype, device=pictures.device, memory_format=torch.channels_last
+        images.shape, dtype=dtype, device=images.device, memory_format=torch.channels_last
     )
     # in half the time of one permuted copy (notes/speed.md)
-    for channel in range(pictures.shape[1]):
-        out[:, channel] = pictures[:, channel]
+    for channel in range(images.shape[1]):
+        out[:, channel] = images[:, channel]
     return out
 
 
@@ -60,7 +59,7 @@ class CastingConv2d(nn.Conv2d):
     """A convolution that computes in its input's type, over parameters of float32."""
 
     def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """[N, C, H, W] -> [N, C', H', W'], of scale * x."""
+        """Convolve scale * x: [N, C, H, W] -> [N, C', H', W']."""
         assert self.bias is not None
         weight = self.weight if scale == 1 else self.weight * scale
         return functional.conv2d(
@@ -76,8 +75,8 @@ class CastingLinear(nn.Linear):
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Numbers of zeros before and after `size` inputs of a convolution, with which it has ceil(size
-    / stride) outputs.
+    """Return the numbers of zeros before and after `size` inputs of a convolution, with which it
+    has ceil(size / stride) outputs.
 
     As in TensorFlow (padding SAME) the smaller half is before them: 0 before and 1 after an even
     number of inputs with a kernel of 3 and a stride of 2.
@@ -121,12 +120,20 @@ class ImageEncoder(nn.Module, ABC):
         max_pixel: float,
         precision: Precision,
     ) -> None:
-        """sizes: how many numbers a layer's output has for one image; the last are those of the
-        convolutions' end.
-        features_dim: None: without the affine layer. max_pixel is scaled to 1."""
+        """Make the affine layer after the convolutions.
+
+        convolutions: all of them, in their order.
+        sizes: how many numbers a layer's output has for one image; the last is that of the
+            convolutions' end.
+        features_dim: units of the affine layer; None: there is none.
+        activation: after the affine layer, and for subclasses.
+        max_pixel: the pixel that is scaled to 1.
+        precision: see the class.
+        """
         super().__init__()
-        fits = features_dim is None or 1 <= features_dim <= MAX_WIDTH
-        require(fits, "features_dim", features_dim, f"a whole number from 1 to {MAX_WIDTH}")
+        if features_dim is not None and not 1 <= features_dim <= MAX_WIDTH:
+            problem = f"must be a whole number from 1 to {MAX_WIDTH}"
+            raise ConfigError("features_dim", features_dim, problem)
         self.convolutions = nn.ModuleList(convolutions)
         self.last = None if features_dim is None else CastingLinear(sizes[-1], features_dim)
         self.activation = ACTIVATIONS[activation]()
@@ -137,34 +144,36 @@ class ImageEncoder(nn.Module, ABC):
 
     @abstractmethod
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
-        """[N, C, H, W] times `scale` -> [N, C', H', W'], all layers but the last."""
+        """Compute all layers but the last: [N, C, H, W] times `scale` -> [N, C', H', W']."""
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         if self.plain:
-            return self._encode(pictures, torch.float32, channels_last=False)
-        count = len(pictures)
-        on_cpu = pictures.device.type == "cpu"
+            return self._encode(images, torch.float32, channels_last=False)
+        count = len(images)
+        on_cpu = images.device.type == "cpu"
         large_batch = on_cpu and count >= self.min_bf16_batch
-        half = self._precision == "bfloat16" or (
-            self._precision == "auto" and large_batch and multiplies_bfloat16()
-        )
+        half = self._precision == "bfloat16"
+        if self._precision == "auto":
+            half = large_batch and multiplies_bfloat16()
         dtype = torch.bfloat16 if half else torch.float32
         last_pays = half or (on_cpu and (torch.is_grad_enabled() or self.last_pays))
         channels_last = last_pays and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
         size = count
         if on_cpu:
             size = max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize))
-        portions = torch.tensor_split(pictures, -(-count // size))
+        portions = torch.tensor_split(images, -(-count // size))
         features = [self._encode(portion, dtype, channels_last) for portion in portions]
         return features[0] if len(features) == 1 else torch.cat(features)
 
-    def _encode(self, pictures: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-        center, scale = self.pixels.center, self.pixels.scale
+    def _encode(self, images: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+        center = self.pixels.center
+        scale = self.pixels.scale
         if isinstance(scale, Tensor):  # each pixel has its own
-            x = to_format(self.pixels(pictures), dtype, channels_last)
+            x = to_format(self.pixels(images), dtype, channels_last)
             scale = 1.0
         else:
-            x = to_format(pictures, dtype, channels_last)
+            x = to_format(images, dtype, channels_last)
             if center:
                 x = x - center
         features = self._convolve(x, scale).flatten(1)
@@ -180,6 +189,7 @@ class Cnn(ImageEncoder):
     The default is the network of Mnih et al. 2013 (arXiv 1312.5602, section 4.1), with which A3C
     was published (Mnih et al. 2016, arXiv 1602.01783, section 8).
 
+    channels, height, width, max_pixel: of an image, whose pixel `max_pixel` is scaled to 1.
     layers: (channels, kernel size, stride) of each convolution.
     features_dim: units of the affine layer after the convolutions. None: there is none, and F is
         the size of the last convolution's output, C' H' W'.
@@ -202,14 +212,14 @@ class Cnn(ImageEncoder):
         padding: Padding = "valid",
         precision: Precision = "auto",
     ) -> None:
-        allowed = (
-            f"1 to {MAX_LAYERS} lists of channels, kernel size and stride, "
-            f"each from 1 to {MAX_WIDTH}"
-        )
-        fits = 1 <= len(layers) <= MAX_LAYERS and all(
-            1 <= number <= MAX_WIDTH for layer in layers for number in layer
-        )
-        require(fits, "layers", layers, allowed)
+        numbers_fit = all(1 <= number <= MAX_WIDTH for layer in layers for number in layer)
+        if not 1 <= len(layers) <= MAX_LAYERS or not numbers_fit:
+            problem = (
+                f"must be 1 to {MAX_LAYERS} lists of channels, kernel size and stride, "
+                f"each from 1 to {MAX_WIDTH}"
+            )
+            raise ConfigError("layers", layers, problem)
+
         # Zeros added left, right, top and bottom of a convolution's inputs; None: the convolution
         # adds its own.
         margins: list[tuple[int, int, int, int] | None] = []
@@ -225,15 +235,14 @@ class Cnn(ImageEncoder):
             columns = (left + columns + right - kernel) // stride + 1
             if min(rows, columns) < 1:
                 problem = (
-                    f"leave nothing of pictures of {height} x {width}: padding=same does, "
+                    f"leave nothing of images of {height} x {width}: padding=same does, "
                     "or network=cnn_impala"
                 )
                 raise ConfigError("layers", [list(layer) for layer in layers], problem)
             # Torch's convolution pads both sides alike, without a copy of its inputs.
             symmetric = (top, left) == (bottom, right)
-            convolutions.append(
-                CastingConv2d(before, after, kernel, stride, (top, left) if symmetric else 0)
-            )
+            own_padding = (top, left) if symmetric else 0
+            convolutions.append(CastingConv2d(before, after, kernel, stride, own_padding))
             margins.append(None if symmetric else (left, right, top, bottom))
             sizes.append(after * rows * columns)
             before = after
@@ -257,8 +266,11 @@ class Impala(ImageEncoder):
     of two convolutions each. All convolutions are of 3 x 3, padded so that only the maximum makes
     an image smaller.
 
-    sections: channels of each section. blocks: residual blocks in a section.
-    features_dim: units of the affine layer after them. precision: see `ImageEncoder`.
+    channels, height, width, max_pixel: of an image, whose pixel `max_pixel` is scaled to 1.
+    sections: channels of each section.
+    blocks: residual blocks in a section.
+    features_dim: units of the affine layer after them.
+    precision: see `ImageEncoder`.
     """
 
     min_bf16_batch = 4
@@ -275,15 +287,14 @@ class Impala(ImageEncoder):
         features_dim: int = 256,
         precision: Precision = "auto",
     ) -> None:
-        fits = 1 <= len(sections) <= MAX_LAYERS and all(
-            1 <= number <= MAX_WIDTH for number in sections
-        )
-        require(
-            fits, "sections", sections, f"1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
-        )
-        require(
-            0 <= blocks <= MAX_LAYERS, "blocks", blocks, f"a whole number from 0 to {MAX_LAYERS}"
-        )
+        widths_fit = all(1 <= number <= MAX_WIDTH for number in sections)
+        if not 1 <= len(sections) <= MAX_LAYERS or not widths_fit:
+            problem = f"must be 1 to {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
+            raise ConfigError("sections", sections, problem)
+        if not 0 <= blocks <= MAX_LAYERS:
+            problem = f"must be a whole number from 0 to {MAX_LAYERS}"
+            raise ConfigError("blocks", blocks, problem)
+
         convolutions = []
         sizes = [channels * height * width]
         before = channels
@@ -293,22 +304,19 @@ class Impala(ImageEncoder):
             convolutions.append(CastingConv2d(before, after, 3, padding=1))
             convolutions += [CastingConv2d(after, after, 3, padding=1) for _ in range(2 * blocks)]
             sizes.append(after * rows * columns)
-            before, rows, columns = after, (rows + 1) // 2, (columns + 1) // 2
-        super().__init__(
-            convolutions,
-            [*sizes, before * rows * columns],
-            features_dim,
-            "relu",
-            max_pixel,
-            precision,
-        )
+            before = after
+            rows = (rows + 1) // 2
+            columns = (columns + 1) // 2
+        sizes.append(before * rows * columns)
+        super().__init__(convolutions, sizes, features_dim, "relu", max_pixel, precision)
         self._blocks = blocks
 
     def _convolve(self, x: Tensor, scale: float) -> Tensor:
-        layers = iter(self.convolutions)
-        for first in layers:
-            x = functional.max_pool2d(first(x, scale), 3, 2, 1)
-            for _ in range(self._blocks):
-                x = x + next(layers)(torch.relu(next(layers)(torch.relu(x))))
+        layers = list(self.convolutions)
+        for start in range(0, len(layers), 1 + 2 * self._blocks):
+            x = functional.max_pool2d(layers[start](x, scale), 3, 2, 1)
+            for block in range(self._blocks):
+                first, second = layers[start + 1 + 2 * block : start + 3 + 2 * block]
+                x = x + second(torch.relu(first(torch.relu(x))))
             scale = 1.0
         return torch.relu(x)

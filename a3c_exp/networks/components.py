@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,7 @@ from torch import nn
 
 from a3c_exp.common.ranges import Checked, Positive, whole, within
 from a3c_exp.envs.parts import PartsBox
-from a3c_exp.errors import ConfigError, refused, require, under
+from a3c_exp.errors import ConfigError, refused, under
 from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
@@ -30,7 +30,7 @@ from a3c_exp.networks.inputs import ObservationInput, injected_names, sample_obs
 from a3c_exp.networks.mlp import MAX_WIDTH, Mlp
 from a3c_exp.networks.recurrent import LstmCore
 
-Space = gym.Space[Any]
+ActionSpace = gym.Space[Any]
 Rng = np.random.Generator | None
 
 BuildLoss = Callable[[int], nn.Module | None]
@@ -64,26 +64,25 @@ class ModuleSpec:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def construct(self, injected: dict[str, Any]) -> nn.Module:
-        """The module. injected: what comes from the spaces, of which the constructor gets what it
-        asks for.
+        """Construct the module. injected: what comes from the spaces, of which the constructor gets
+        what it asks for.
 
         Raises ConfigError if the constructor refuses its arguments.
         """
-        asked = {
-            name: value for name, value in injected.items() if name in injected_names(self.cls)
-        }
+        names = injected_names(self.cls)
+        from_spaces = {name: value for name, value in injected.items() if name in names}
         with (
             refused("network", self.cls.__name__, f"it cannot be made with {self.settings}"),
             under("network"),
         ):
-            return self.cls(**asked, **self.settings)
+            return self.cls(**from_spaces, **self.settings)
 
 
 class Network(Checked, ABC):
     """A component that builds an `ActorCritic`.
 
     nameable: whether a configuration may name the class itself. Those that stand for a module are
-    named by the module.
+        named by the module.
     """
 
     nameable: ClassVar[bool] = True
@@ -91,12 +90,12 @@ class Network(Checked, ABC):
     @property
     @abstractmethod
     def module_class(self) -> type[nn.Module]:
-        """The class of the module that takes the observations."""
+        """Return the class of the module that takes the observations."""
 
     def build(
         self,
         observations: Box,
-        actions: Space,
+        actions: ActionSpace,
         rng: Rng,
         *,
         seed: int = 0,
@@ -126,17 +125,17 @@ class Network(Checked, ABC):
 
     @abstractmethod
     def make(
-        self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None
+        self, observations: Box, actions: ActionSpace, rng: Rng, build_loss: BuildLoss | None
     ) -> ActorCritic:
         """Make the network before it is bound. Torch's generator has been seeded."""
 
-    def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
+    def make_action_values(self, observations: Box, actions: ActionSpace, rng: Rng) -> QNetwork:
         """Make the same for action values. Raises ConfigError if the network has no such form."""
+        component = type(self) if self.nameable else self.module_class
         problem = (
             "must be an encoder without a recurrent state, since the algorithm learns action values"
         )
-        named = type(self) if self.nameable else self.module_class
-        raise ConfigError("network", named.__name__, problem)
+        raise ConfigError("network", component.__name__, problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +169,7 @@ class ComposedNetwork(Network):
     @property
     @abstractmethod
     def encoders(self) -> EncoderNetwork:
-        """The record that describes the encoders."""
+        """Return the record that describes the encoders."""
 
     @property
     def module_class(self) -> type[nn.Module]:
@@ -178,26 +177,29 @@ class ComposedNetwork(Network):
 
     @abstractmethod
     def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
-        """The actor's and the critic's encoder, which may be the same, and the form of their
+        """Make the actor's and the critic's encoder, which may be the same, and the form of their
         observations.
 
         Raises ConfigError if they cannot take such observations.
         """
 
     def make_core(self, features: int) -> LstmCore | None:
-        """Cells after the encoder; None if there are none."""
+        """Make the cells after the encoder; None if there are none."""
         return None
 
     def make(
-        self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None
+        self, observations: Box, actions: ActionSpace, rng: Rng, build_loss: BuildLoss | None
     ) -> ActorCritic:
-        gaussian = {
-            name: getattr(self, name) for name in ("squash_mean", "softplus_std", "clip_actions")
-        }
-        distribution = make_distribution(actions, self.distribution, **gaussian)
-        (actor, features), (critic, critic_features), observation_input = self.make_encoders(
-            observations
+        distribution = make_distribution(
+            actions,
+            self.distribution,
+            squash_mean=self.squash_mean,
+            softplus_std=self.softplus_std,
+            clip_actions=self.clip_actions,
         )
+        actor, critic, observation_input = self.make_encoders(observations)
+        features = actor.width
+        critic_features = critic.width
         core = self.make_core(features)
         if core is not None:
             features = core.hidden_size
@@ -206,7 +208,7 @@ class ComposedNetwork(Network):
         head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
         value = nn.Linear(critic_features, 1)
 
-        encoders = actor, critic
+        encoders = actor.module, critic.module
         initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
         warnings = self._idle_settings(distribution)
         warnings += self.encoders.draw_encoders(encoders, initializer.generator)
@@ -215,6 +217,7 @@ class ComposedNetwork(Network):
             core.initialize(initializer)
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
+
         network = EncoderActorCritic(
             encoders, observation_input, core, head, value, distribution, loss_module
         )
@@ -222,33 +225,35 @@ class ComposedNetwork(Network):
         return network
 
     def _idle_settings(self, distribution: Distribution) -> list[str]:
-        """Settings with other values than the default that have no effect."""
-        other = "" if self.distribution == "gaussian" else f"with distribution={self.distribution}"
-        unused = "" if distribution.spread else "with discrete actions"
-        no_std = unused or (other if isinstance(distribution, Beta) else "")
-        idle = {
-            "init_std": "without init=normal"
-            if "normal" not in (self.init, getattr(self, "core_init", None))
-            else "",
-            "policy_gain": f"with init={self.init}"
-            if self.init in ("glorot", "normal", "default")
-            else "",
-            "initial_std": unused,
-            "state_dependent_std": no_std,
-            "softplus_std": no_std,
-            "squash_mean": unused or other,
-            "clip_actions": unused or other,
-        }
-        changed = [name for name in idle if getattr(self, name) != getattr(type(self), name)]
+        """Return warnings of settings that have no effect, and other values than the default."""
+        reasons = {}
+        if "normal" not in (self.init, getattr(self, "core_init", None)):
+            reasons["init_std"] = "without init=normal"
+        if self.init in ("glorot", "normal", "default"):
+            reasons["policy_gain"] = f"with init={self.init}"
+        if not distribution.spread:
+            of_gaussian = "with discrete actions"
+            of_std = of_gaussian
+            reasons["initial_std"] = of_gaussian
+        elif self.distribution != "gaussian":
+            of_gaussian = f"with distribution={self.distribution}"
+            of_std = of_gaussian if isinstance(distribution, Beta) else ""
+        else:
+            of_gaussian = of_std = ""
+        reasons["state_dependent_std"] = reasons["softplus_std"] = of_std
+        reasons["squash_mean"] = reasons["clip_actions"] = of_gaussian
         return [
-            f"{name}={getattr(self, name)} has no effect {idle[name]}"
-            for name in changed
-            if idle[name]
+            f"{name}={getattr(self, name)} has no effect {reason}"
+            for name, reason in reasons.items()
+            if reason and getattr(self, name) != getattr(type(self), name)
         ]
 
 
-Encoder = tuple[nn.Module, int]
-"""An encoder, and F, the width of its features."""
+class Encoder(NamedTuple):
+    """An encoder: a module from observations to features [N, F]. width: F."""
+
+    module: nn.Module
+    width: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,25 +314,26 @@ class EncoderNetwork(ComposedNetwork):
         if self.init is None:
             return []
         initializer = Initializer(self.init, self.init_std, generator)
-        undrawn = [
-            layer
+        return [
+            f"init={self.init} does not draw the weights of {layer}"
             for encoder in dict.fromkeys(encoders)
             for layer in initializer.draw_encoder(encoder)
         ]
-        return [f"init={self.init} does not draw the weights of {layer}" for layer in undrawn]
 
-    def make_action_values(self, observations: Box, actions: Space, rng: Rng) -> QNetwork:
+    def make_action_values(self, observations: Box, actions: ActionSpace, rng: Rng) -> QNetwork:
         self._refuse_critic("network.critic_", "must be null: action values have no critic")
         assert isinstance(actions, Discrete)
         distribution = Greedy(actions)
-        (encoder, width), observation_input = _construct_encoder(self.encoder, observations)
-        last = nn.Linear(width, int(actions.n))
+        encoder, observation_input = _construct_encoder(self.encoder, observations)
+        last = nn.Linear(encoder.width, int(actions.n))
+
         generator = torch_generator(rng)
-        warnings = self._idle_settings(distribution) + self.draw_encoders([encoder], generator)
-        Initializer(self.init or "orthogonal", self.init_std, generator).draw(
-            last, self.policy_gain
-        )
-        network = QNetwork(encoder, last, observation_input, distribution)
+        warnings = self._idle_settings(distribution)
+        warnings += self.draw_encoders([encoder.module], generator)
+        initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
+        initializer.draw(last, self.policy_gain)
+
+        network = QNetwork(encoder.module, last, observation_input, distribution)
         network.warnings = tuple(warnings)
         return network
 
@@ -372,25 +378,18 @@ class Lstm(ComposedNetwork):
             raise ConfigError(key, error.value, error.problem) from error
 
     def _idle_settings(self, distribution: Distribution) -> list[str]:
-        own = {
-            field.name: field.default
-            for field in fields(ComposedNetwork)
-            if field.name not in ("init", "init_std")
-        }
-        changed = {
-            name: getattr(self.encoder, name)
-            for name in own
-            if getattr(self.encoder, name) != own[name]
-        }
-        found = [
-            f"encoder.{name}={x} has no effect: {name} is that of the heads"
-            for name, x in changed.items()
-        ]
+        warnings = []
+        for setting in fields(ComposedNetwork):
+            name = setting.name
+            value = getattr(self.encoder, name)
+            if name not in ("init", "init_std") and value != setting.default:
+                warning = f"encoder.{name}={value} has no effect: {name} is that of the heads"
+                warnings.append(warning)
         if getattr(self.encoder, "critic_encoder", None) is not None:
-            found.append(
+            warnings.append(
                 "encoder.critic_* has no effect: the cells take the features of the actor's"
             )
-        return found + super()._idle_settings(distribution)
+        return warnings + super()._idle_settings(distribution)
 
     def make_core(self, features: int) -> LstmCore:
         return LstmCore(features, self.hidden_size, self.core_init, self.forget_bias)
@@ -398,7 +397,10 @@ class Lstm(ComposedNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeNetwork(Network):
-    """A whole actor-critic of the user's own. module: see `networks.composed.WholeActorCritic`."""
+    """A whole actor-critic of the user's own.
+
+    module: see `networks.composed.WholeActorCritic`.
+    """
 
     nameable: ClassVar[bool] = False
 
@@ -409,7 +411,7 @@ class WholeNetwork(Network):
         return self.module.cls
 
     def make(
-        self, observations: Box, actions: Space, rng: Rng, build_loss: BuildLoss | None
+        self, observations: Box, actions: ActionSpace, rng: Rng, build_loss: BuildLoss | None
     ) -> ActorCritic:
         if build_loss is not None:
             problem = (
@@ -422,75 +424,71 @@ class WholeNetwork(Network):
         of_actions = {"action_space": actions, "outputs": distribution.size}
         module = self.module.construct(observation_input.arguments | of_actions)
         network = WholeActorCritic(module, observation_input, distribution)
+        sample = torch.from_numpy(sample_observations(observations, 1))
         with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
-            run_module(
-                network,
-                torch.from_numpy(sample_observations(observations, 1)),
-                self.module_class.__name__,
-            )
+            run_module(network, sample, self.module_class.__name__)
         return network
 
 
-def _action_mask(observations: Box, actions: Space, distribution: Distribution) -> slice | None:
-    """The columns of the mask of actions. Raises ConfigError for one that does not fit the
+def _action_mask(
+    observations: Box, actions: ActionSpace, distribution: Distribution
+) -> slice | None:
+    """Return the columns of the mask of actions. Raises ConfigError for one that does not fit the
     actions."""
     columns = observations.mask if isinstance(observations, PartsBox) else None
-    if columns is not None:
-        fits = isinstance(actions, (Discrete, MultiDiscrete)) and not isinstance(
-            distribution, Greedy
-        )
-        allowed = "left out: only a policy over Discrete or MultiDiscrete actions has masks"
-        require(fits, "env.id", "action_mask", allowed)
-        size = columns.stop - columns.start
+    if columns is None:
+        return None
+
+    is_choice = isinstance(actions, (Discrete, MultiDiscrete))
+    if not is_choice or isinstance(distribution, Greedy):
+        problem = "must be left out: only a policy over Discrete or MultiDiscrete actions has masks"
+        raise ConfigError("env.id", "action_mask", problem)
+    size = columns.stop - columns.start
+    if size != distribution.size:
         allowed = f"a mask of {distribution.size} numbers, one for each choice: it has {size}"
-        require(size == distribution.size, "env.id", "action_mask", allowed)
+        raise ConfigError("env.id", "action_mask", f"must be {allowed}")
     return columns
 
 
 def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, ObservationInput]:
-    """An encoder, whose width is found by one pass, and the form of its observations.
+    """Make an encoder, whose width is found by one pass, and the form of its observations.
 
     The pass also fills lazy modules. It is in evaluation mode, in which no module changes its
     buffers.
     """
     observation_input = ObservationInput.of(spec.cls, space)
-    encoder = spec.construct(observation_input.arguments)
-    with torch.no_grad(), evaluation_mode(encoder):
+    module = spec.construct(observation_input.arguments)
+    with torch.no_grad(), evaluation_mode(module):
         inputs = observation_input.prepare(torch.from_numpy(sample_observations(space, 1)))
-        features = run_module(encoder, inputs, spec.cls.__name__)
-    if (
-        not isinstance(features, torch.Tensor)
-        or features.dim() != 2
-        or len(features) != 1
-        or not features.shape[1]
-    ):
-        shape = (
-            tuple(features.shape) if isinstance(features, torch.Tensor) else type(features).__name__
-        )
+        features = run_module(module, inputs, spec.cls.__name__)
+
+    is_tensor = isinstance(features, torch.Tensor)
+    shape: Any = tuple(features.shape) if is_tensor else type(features).__name__
+    if not is_tensor or len(shape) != 2 or shape[0] != 1 or not shape[1]:
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
-    return (encoder, features.shape[1]), observation_input
+    return Encoder(module, shape[1]), observation_input
 
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Set a module and all in it to evaluation mode, and back to their own modes on exit."""
-    modes = [(each, each.training) for each in module.modules()]
+    modes = {submodule: submodule.training for submodule in module.modules()}
     module.eval()
     try:
         yield
     finally:
-        for each, training in modes:
-            each.training = training
+        for submodule, training in modes.items():
+            submodule.training = training
 
 
 def run_module(module: nn.Module, inputs: Any, name: str) -> Any:
-    """The module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
-    shapes = (
-        {key: tuple(part.shape) for key, part in inputs.items()}
-        if isinstance(inputs, dict)
-        else tuple(inputs.shape)
-    )
+    """Return the module's outputs. Raises ConfigError, in one line, if its `forward` raises."""
+    shapes: Any
+    if isinstance(inputs, dict):
+        shapes = {key: tuple(part.shape) for key, part in inputs.items()}
+    else:
+        shapes = tuple(inputs.shape)
     with (
         refused("network", name, f"its forward failed for observations {shapes}"),
         warnings.catch_warnings(),

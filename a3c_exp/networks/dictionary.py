@@ -16,6 +16,7 @@ class DictEncoder(nn.Module):
 
     Parts by name, vectors [N, size] and images [N, C, H, W] -> float32 [N, F].
 
+    observation_space: of the parts, by name: vectors, and images [C, H, W] of numbers from 0 to 1.
     hidden_sizes, activation: of the affine layers after the parts. Without any the features are the
         parts themselves.
     layers, features_dim, padding, precision: of the convolutions of each image, see `Cnn`.
@@ -38,8 +39,9 @@ class DictEncoder(nn.Module):
         self.convolutions = nn.ModuleList()
         inputs = sum(shapes[name][0] for name in self._vectors)
         for channels, height, width in (shapes[name] for name in self._images):
+            max_pixel = 1.0
             cnn = Cnn(
-                channels, height, width, 1.0, layers, features_dim, "relu", padding, precision
+                channels, height, width, max_pixel, layers, features_dim, "relu", padding, precision
             )
             with torch.no_grad():
                 inputs += cnn(torch.zeros(1, channels, height, width)).shape[1]
@@ -47,9 +49,10 @@ class DictEncoder(nn.Module):
         self.joint = Mlp(inputs, hidden_sizes, activation)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        images = zip(self._images, self.convolutions, strict=True)
-        features = [cnn(observation[name]) for name, cnn in images] + [
-            observation[name] for name in self._vectors
+        features = [
+            cnn(observation[name])
+            for name, cnn in zip(self._images, self.convolutions, strict=True)
         ]
+        features += [observation[name] for name in self._vectors]
         joined: Tensor = self.joint(torch.cat(features, dim=1))
         return joined

@@ -35,11 +35,11 @@ MANY = 128
 # only overflow.
 LOG_STD_RANGE = (-5.0, 2.0)
 
-# Points and weights of the mean over a standard normal variable. For the entropy of a squashed
+# Nodes and weights of the mean over a standard normal variable. For the entropy of a squashed
 # Gaussian the sum is exact to 1e-5 where the standard deviation before the squash is at most 3, and
 # to 0.006 at exp(2).
-POINTS = np.linspace(-6, 6, 41, dtype=np.float32)
-WEIGHTS = np.exp(-0.5 * POINTS * POINTS) / np.exp(-0.5 * POINTS * POINTS).sum()
+NODES = np.linspace(-6, 6, 41, dtype=np.float32)
+WEIGHTS = np.exp(-0.5 * NODES * NODES) / np.exp(-0.5 * NODES * NODES).sum()
 
 # Parameters of a Beta distribution beyond this have a standard deviation of 0.007 of half the
 # range, as exp(-5).
@@ -272,7 +272,7 @@ class Gaussian(Distribution):
         return normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
 
     def _normal(self, parameters: Tensor) -> Any:
-        """The normal distributions, as torch has them."""
+        """Return the normal distributions, as torch has them."""
         mean, spread = parameters.chunk(2, dim=-1)
         spread = bounded(spread, self.lowest, self.highest)
         std = functional.softplus(spread) if self.softplus_std else spread.exp()
@@ -295,15 +295,16 @@ class Gaussian(Distribution):
 
 
 def _center_and_half_range(low: Array, high: Array) -> tuple[Array, Array]:
-    """What -1 and 1 are mapped by: to both bounds; to 1 beyond the only bound; to themselves."""
+    """Return what -1 and 1 are mapped by: to both bounds; to 1 beyond the only bound; to
+    themselves."""
     below = np.isfinite(low)
     above = np.isfinite(high)
-    both = below & above
+    bounded_twice = below & above
     lowest = np.where(below, low, 0)
     highest = np.where(above, high, 0)
     beyond = np.where(below, 1, 0) - np.where(above, 1, 0)
-    center = np.where(both, lowest / 2 + highest / 2, lowest + highest + beyond)
-    half_range = np.where(both & (low < high), highest / 2 - lowest / 2, 1)
+    center = np.where(bounded_twice, lowest / 2 + highest / 2, lowest + highest + beyond)
+    half_range = np.where(bounded_twice & (low < high), highest / 2 - lowest / 2, 1)
     return center.astype(np.float32), half_range.astype(np.float32)
 
 
@@ -312,8 +313,8 @@ class SquashedGaussian(Gaussian):
     1801.01290, appendix C).
 
     Actions are kept as u. Log-probabilities are those of tanh u, which lies between -1 and 1, as is
-    the entropy: it has no closed form, and is a sum over `POINTS`. The greedy action is tanh of the
-    mean, the median.
+    the entropy: it has no closed form, and is a sum over `NODES`. The greedy action is tanh
+    of the mean, the median.
     """
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -322,7 +323,7 @@ class SquashedGaussian(Gaussian):
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         normal = self._normal(parameters)
-        points = torch.from_numpy(POINTS)
+        points = torch.from_numpy(NODES)
         weights = torch.from_numpy(WEIGHTS).to(parameters.dtype)
         at_points = normal.mean[..., None] + normal.stddev[..., None] * points  # [N, D, points]
         log_probs = normal.log_prob(actions) - _log_slopes_of(actions)
@@ -361,31 +362,31 @@ class Beta(Distribution):
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         # float64, since log-probabilities are small differences of large numbers
-        both = 1 + np.logaddexp(0, np.fmin(parameters, MAX_CONCENTRATION), dtype=np.float64)
-        alpha = both[:, : self._actions]
-        beta = both[:, self._actions :]
+        alpha_beta = 1 + np.logaddexp(0, np.fmin(parameters, MAX_CONCENTRATION), dtype=np.float64)
+        alpha = alpha_beta[:, : self._actions]
+        beta = alpha_beta[:, self._actions :]
         shares = rng.beta(alpha, beta)
         actions = shares.clip(1e-6, 1 - 1e-6).astype(np.float32)  # 0 and 1 have no logarithm
 
-        concentrations = np.concatenate([both, alpha + beta], axis=-1)
+        concentrations = np.concatenate([alpha_beta, alpha + beta], axis=-1)
         norms = torch.lgamma(torch.from_numpy(concentrations)).numpy() @ self._signs
         logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
-        log_probs = ((both - 1) * logs).sum(-1) - norms
+        log_probs = ((alpha_beta - 1) * logs).sum(-1) - norms
         return actions, log_probs.astype(np.float32)
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         limited = bounded(parameters.double(), -math.inf, MAX_CONCENTRATION)
-        both = 1 + functional.softplus(limited)
-        alpha, beta = both.chunk(2, dim=-1)
+        alpha_beta = 1 + functional.softplus(limited)
+        alpha, beta = alpha_beta.chunk(2, dim=-1)
         # Alpha, beta and their sums side by side, since few operations on large tensors take less
         # time than many on small ones. The sums count with the opposite sign.
-        concentrations = torch.cat([both, alpha + beta], dim=-1)
+        concentrations = torch.cat([alpha_beta, alpha + beta], dim=-1)
         signs = torch.from_numpy(self._signs)
         ones = torch.where(signs > 0, 1.0, 2.0)
 
         norms = torch.lgamma(concentrations) @ signs  # ln B(alpha, beta)
         logs = torch.cat([actions, 1 - actions], dim=-1).log()
-        log_probs = ((both - 1) * logs).sum(-1) - norms
+        log_probs = ((alpha_beta - 1) * logs).sum(-1) - norms
         entropies = norms - ((concentrations - ones) * torch.digamma(concentrations)) @ signs
         return log_probs.to(parameters.dtype), entropies.to(parameters.dtype)
 
@@ -466,13 +467,13 @@ def _has_bounds(space: gym.Space[Any]) -> bool:
 
 
 def _log_slopes(u: Array) -> Array:
-    """ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
+    """Return ln(1 - tanh^2 u), also where tanh u is rounded to 1."""
     size = np.abs(u)
     return np.asarray(2 * (math.log(2) - size - np.log1p(np.exp(-2 * size))))
 
 
 def _log_slopes_of(u: Tensor) -> Tensor:
-    """The same in torch."""
+    """Return the same in torch."""
     return 2 * (math.log(2) - u - functional.softplus(-2 * u))
 
 
@@ -489,7 +490,7 @@ def mixed_with_uniform(logits: Array, epsilon: float) -> Array:
 
 
 def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Choices int64 [B] from logits [B, A], and their log-probabilities float32 [B].
+    """Sample choices int64 [B] from logits [B, A], and their log-probabilities float32 [B].
 
     A choice is the first action at which the summed probabilities exceed a uniform number.
     """
@@ -508,17 +509,16 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
 
 
 def _sample_one_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The same for logits [1, A], in plain numbers: a third of the time for a handful of
-    actions."""
+    """Sample for logits [1, A], in plain numbers: a third of the time for a handful of actions."""
     row: list[float] = logits[0].tolist()
     largest = max(row)
     weights = [math.exp(logit - largest) for logit in row]
     total = sum(weights)
-    left = rng.random() * total
+    remaining = rng.random() * total
     choice = 0
     for weight in weights[:-1]:
-        left -= weight
-        if left < 0:
+        remaining -= weight
+        if remaining < 0:
             break
         choice += 1
     return np.array([choice]), np.array([row[choice] - largest - math.log(total)], np.float32)

@@ -18,8 +18,8 @@ Initialization = Literal["orthogonal", "glorot", "normalized_columns", "normal",
 
 
 def torch_generator(rng: np.random.Generator | None) -> torch.Generator | None:
-    """A torch generator, seeded by the next number of `rng`; None, with which nothing is drawn,
-    without `rng`."""
+    """Return a torch generator, seeded by the next number of `rng`; None, with which nothing is
+    drawn, without `rng`."""
     return None if rng is None else torch.Generator().manual_seed(int(rng.integers(2**63)))
 
 

@@ -17,7 +17,7 @@ from a3c_exp.envs.parts import Part, PartsBox
 from a3c_exp.errors import ConfigError
 
 VECTOR = ("inputs",)
-PICTURE = ("channels", "height", "width", "max_pixel")
+IMAGE = ("channels", "height", "width", "max_pixel")
 SPACE = ("observation_space",)
 WHOLE = ("action_space", "outputs")
 
@@ -26,7 +26,7 @@ LEAST_FOR_CNN = 20
 
 
 def parameters_of(cls: type[nn.Module]) -> dict[str, inspect.Parameter]:
-    """The constructor's parameters by name, without `self`."""
+    """Return the constructor's parameters by name, without `self`."""
     return dict(list(inspect.signature(cls.__init__).parameters.items())[1:])
 
 
@@ -37,18 +37,18 @@ def is_actor_critic(cls: type[nn.Module]) -> bool:
 
 
 def observation_form(cls: type[nn.Module]) -> tuple[str, ...]:
-    """The names that a module's constructor may ask for about its observations: the first form of
-    which it has one.
+    """Return the names that a module's constructor may ask for about its observations: the first
+    form of which it has one.
 
-    SPACE: `observation_space`. VECTOR: `inputs`. PICTURE: `channels`, `height`, `width` and
+    SPACE: `observation_space`. VECTOR: `inputs`. IMAGE: `channels`, `height`, `width` and
     `max_pixel`. A module that asks for `inputs` may therefore have a setting called `width`.
     """
     names = parameters_of(cls)
-    return next((form for form in (SPACE, VECTOR, PICTURE) if form[0] in names), ())
+    return next((form for form in (SPACE, VECTOR, IMAGE) if form[0] in names), ())
 
 
 def injected_names(cls: type[nn.Module]) -> set[str]:
-    """The constructor arguments that are no settings, since they come from the spaces."""
+    """Return the constructor arguments that are no settings, since they come from the spaces."""
     allowed = observation_form(cls) + (WHOLE if is_actor_critic(cls) else ())
     return set(parameters_of(cls)) & set(allowed)
 
@@ -69,8 +69,8 @@ class ImageLayout:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> ImageLayout | None:
-        """[H, W], [channels, H, W], [H, W, colors], or a stack of either of the last two; None for
-        any other shape."""
+        """Return the layout of [H, W], [channels, H, W], [H, W, colors], or a stack of either of
+        the last two; None for any other shape."""
         match shape:
             case (height, width):
                 return cls((1, height, width), (0, 1, 2))
@@ -81,14 +81,14 @@ class ImageLayout:
             case (channels, height, width):
                 return cls((channels, height, width), (0, 1, 2, 3))
             case (stack, *frame):
-                one = cls.of(tuple(frame)) if len(frame) == 3 else None
-                if one is not None:
-                    axes = (0, 1, *(axis + 1 for axis in one.axes[1:]))
-                    return cls((stack * one.shape[0], *one.shape[1:]), axes)
+                of_frame = cls.of(tuple(frame)) if len(frame) == 3 else None
+                if of_frame is not None:
+                    axes = (0, 1, *(axis + 1 for axis in of_frame.axes[1:]))
+                    return cls((stack * of_frame.shape[0], *of_frame.shape[1:]), axes)
         return None
 
     def channels_first(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as [N, C, H, W], without a copy if possible."""
+        """Return observations [N, ...] as [N, C, H, W], without a copy if possible."""
         return observations.permute(self.axes).reshape(-1, *self.shape)
 
 
@@ -115,26 +115,25 @@ class PixelScaling:
         """Subtract a mean, and multiply by the inverse of a standard deviation, from now on.
 
         mean, inverse_std: float32 [] for all pixels together, or one for each, shaped like an
-        observation.
+            observation.
+
         One mean is rounded to a whole number: a byte less a byte is exact in bfloat16.
         """
         limited = np.minimum(inverse_std, 1 / (self.LEAST_DEVIATION * self.max_pixel))
         if mean.ndim:
-            self.center, self.scale = (
-                layout.channels_first(torch.from_numpy(x)[None])[0] for x in (mean, limited)
-            )
+            self.center = layout.channels_first(torch.from_numpy(mean)[None])[0]
+            self.scale = layout.channels_first(torch.from_numpy(limited)[None])[0]
         else:
             self.center = float(mean.round())
             self.scale = float(limited)
 
-    def __call__(self, pictures: Tensor) -> Tensor:
-        """Images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the results
-        are clipped."""
-        x = pictures.float()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return images [N, C, H, W] as float32, scaled. Of pixels with a scale of their own the
+        results are clipped."""
+        x = images.float()
         if isinstance(self.center, Tensor) and isinstance(self.scale, Tensor):
-            return ((x - self.center.to(x.device)) * self.scale.to(x.device)).clamp(
-                -self.CLIP, self.CLIP
-            )
+            scaled = (x - self.center.to(x.device)) * self.scale.to(x.device)
+            return scaled.clamp(-self.CLIP, self.CLIP)
         return (x - self.center) * self.scale if self.center else x * self.scale
 
 
@@ -158,58 +157,61 @@ class ObservationInput:
 
     @classmethod
     def of(cls, module: type[nn.Module], space: Box) -> ObservationInput:
-        """The form that suits a module's constructor. Raises ConfigError if it cannot take such
-        observations."""
-        form, shape, is_bytes = observation_form(module), space.shape, space.dtype == np.uint8
+        """Return the form that suits a module's constructor. Raises ConfigError if it cannot take
+        such observations."""
+        form = observation_form(module)
+        shape = space.shape
         if isinstance(space, PartsBox):
             if form == SPACE:
                 parts = tuple(
                     (part, ImageLayout.of(part.box.shape) if part.is_image else None)
                     for part in space.parts
                 )
-                own_space = Dict({part.name: _space_of(part, layout) for part, layout in parts})
-                return cls({"observation_space": own_space}, 1, parts=parts)
-            if form == PICTURE or any(part.is_image for part in space.parts):
+                dictionary = Dict({part.name: _space_of(part, layout) for part, layout in parts})
+                return cls({"observation_space": dictionary}, 1, parts=parts)
+            if form == IMAGE or any(part.is_image for part in space.parts):
                 names = ", ".join(part.name for part in space.parts)
-                raise _misfit(
+                raise _unsuitable(
                     module, names, "one array", "For a Dict or a Tuple network=dict", "of the parts"
                 )
         elif form == SPACE and get_type_hints(module.__init__).get("observation_space") is Dict:
-            raise _misfit(
+            raise _unsuitable(
                 module,
                 shape,
                 "a Dict or a Tuple",
-                "For vectors network=mlp, for pictures network=cnn",
+                "For vectors network=mlp, for images network=cnn",
             )
         if form == VECTOR and len(shape) != 1:
             smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
             advice = (
-                f"For pictures network=cnn (smaller than {smallest}: network=cnn_impala; "
-                "before LSTM cells "
+                f"For images network=cnn (smaller than {smallest}: network=cnn_impala; "
+                "before LSTM cells network@network.encoder=cnn). "
+                "For other arrays env.wrappers=[FlattenObservation]"
             )
-            advice += (
-                "network@network.encoder=cnn). For other arrays env.wrappers=[FlattenObservation]"
-            )
-            raise _misfit(module, shape, "vectors", advice)
-        is_picture = form == PICTURE or (form == SPACE and (is_bytes or len(shape) >= 3))
-        layout = ImageLayout.of(shape) if is_picture else None
-        if form == PICTURE and layout is None:
+            raise _unsuitable(module, shape, "vectors", advice)
+
+        looks_like_image = space.dtype == np.uint8 or len(shape) >= 3
+        is_image = form == IMAGE or (form == SPACE and looks_like_image)
+        layout = ImageLayout.of(shape) if is_image else None
+        if form == IMAGE and layout is None:
             advice = "For vectors network=mlp (before LSTM cells network@network.encoder=mlp)"
-            raise _misfit(module, shape, "pictures", advice)
+            raise _unsuitable(module, shape, "images", advice)
         if layout is None:
-            own: Box = Box(
-                space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32
-            )
-            return cls({"inputs": shape[0] if shape else 0, "observation_space": own}, len(shape))
+            low = space.low.astype(np.float32)
+            high = space.high.astype(np.float32)
+            vectors = Box(low, high, dtype=np.float32)
+            inputs = shape[0] if shape else 0
+            return cls({"inputs": inputs, "observation_space": vectors}, len(shape))
+
         raw = bool(getattr(module, "raw_images", False))
         largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
         # Images without a bound are taken as they are, and so are those of small numbers.
         pixels = PixelScaling(max(largest, 1.0) if largest < np.finfo(np.float32).max else 1.0)
         bound = largest if raw else largest / pixels.max_pixel
-        low = 0.0 if float(space.low.min()) >= 0 else -bound
-        own = Box(low, bound, layout.shape, space.dtype.type if raw else np.float32)
-        arguments = dict(zip(PICTURE, (*layout.shape, pixels.max_pixel), strict=True))
-        return cls(arguments | {"observation_space": own}, len(shape), layout, pixels, raw)
+        lowest = 0.0 if float(space.low.min()) >= 0 else -bound
+        images = Box(lowest, bound, layout.shape, space.dtype.type if raw else np.float32)
+        arguments = dict(zip(IMAGE, (*layout.shape, pixels.max_pixel), strict=True))
+        return cls(arguments | {"observation_space": images}, len(shape), layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
         """Let a module that takes raw images, and has an attribute `pixels` to scale them, use the
@@ -218,9 +220,8 @@ class ObservationInput:
             module.pixels = self.pixels  # type: ignore[assignment]
 
     def prepare(self, observations: Tensor) -> Tensor:
-        """Observations [N, ...] as the module takes them: float32, or images as they are with
-        `raw_images`; parts
-        in a dictionary, see `_space_of`."""
+        """Return observations [N, ...] as the module takes them: float32, or images as they are
+        with `raw_images`; parts in a dictionary, see `_space_of`."""
         if self.parts:
             return {  # type: ignore[return-value]
                 part.name: _of_part(observations[:, part.columns], part, layout)
@@ -228,39 +229,42 @@ class ObservationInput:
             }
         if self.layout is None or self.pixels is None:
             return observations.float()
-        pictures = self.layout.channels_first(observations)
-        return pictures if self.raw else self.pixels(pictures)
+        images = self.layout.channels_first(observations)
+        return images if self.raw else self.pixels(images)
 
 
 def sample_observations(space: Box, count: int) -> Array:
-    """Observations [count, ...] of a space, the same at each call, to try a network with."""
+    """Return observations [count, ...] of a space, the same at each call, to try a network with."""
     rows = np.random.default_rng(0).uniform(-1, 1, (count, *space.shape))
     if isinstance(space, PartsBox) and space.mask is not None:
         rows[:, space.mask] = 1
-    low, high = np.maximum(space.low.astype(np.float64), -1), space.high.astype(np.float64)
-    high = np.maximum(low, high if space.dtype == np.uint8 else np.minimum(high, 1))
+    low = np.maximum(space.low.astype(np.float64), -1)
+    high = space.high.astype(np.float64)
+    if space.dtype != np.uint8:
+        high = np.minimum(high, 1)
+    high = np.maximum(low, high)
     return (low + (high - low) * (rows + 1) / 2).astype(space.dtype)
 
 
 def _space_of(part: Part, layout: ImageLayout | None) -> Box:
-    """The space of a part as a module gets it: a vector, or images [C, H, W] of numbers from 0 to
-    1."""
+    """Return the space of a part as a module gets it: a vector, or images [C, H, W] of numbers from
+    0 to 1."""
     if layout is not None:
         return Box(0.0, 1.0, layout.shape, np.float32)
     return Box(-np.inf, np.inf, (int(np.prod(part.box.shape)),), np.float32)
 
 
 def _of_part(columns: Tensor, part: Part, layout: ImageLayout | None) -> Tensor:
-    """The columns [N, size] of a part: a vector, or images [N, C, H, W] of numbers up to 1,
+    """Return the columns [N, size] of a part: a vector, or images [N, C, H, W] of numbers up to 1,
     whatever their bound is."""
     if layout is None:
         return columns
-    pictures = layout.channels_first(columns.reshape(-1, *part.box.shape))
+    images = layout.channels_first(columns.reshape(-1, *part.box.shape))
     # `PartsBox.join` has divided bytes by 255
-    return pictures * (255 / max(int(part.box.high.max()), 1))
+    return images * (255 / max(int(part.box.high.max()), 1))
 
 
-def _misfit(
+def _unsuitable(
     module: type[nn.Module], shape: object, takes: str, advice: str, of: str = "of shape"
 ) -> ConfigError:
     problem = (

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError
 
 ActivationName = Literal["tanh", "relu", "relu6", "leaky_relu", "elu", "silu"]
 
@@ -30,7 +30,9 @@ class Mlp(nn.Sequential):
     """Affine layers, each with an activation after it: float32 [N, inputs] -> [N,
     hidden_sizes[-1]].
 
+    inputs: numbers of an observation.
     hidden_sizes: units of each layer. Without any, the features are the inputs.
+    activation: after each layer.
     """
 
     def __init__(
@@ -39,11 +41,11 @@ class Mlp(nn.Sequential):
         hidden_sizes: tuple[int, ...] = (64, 64),
         activation: ActivationName = "tanh",
     ) -> None:
-        fits = len(hidden_sizes) <= MAX_LAYERS and all(
-            1 <= size <= MAX_WIDTH for size in hidden_sizes
-        )
-        allowed = f"at most {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
-        require(fits, "hidden_sizes", hidden_sizes, allowed)
+        widths_fit = all(1 <= size <= MAX_WIDTH for size in hidden_sizes)
+        if len(hidden_sizes) > MAX_LAYERS or not widths_fit:
+            problem = f"must be at most {MAX_LAYERS} whole numbers from 1 to {MAX_WIDTH}"
+            raise ConfigError("hidden_sizes", hidden_sizes, problem)
+
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise([inputs, *hidden_sizes]):
             layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]

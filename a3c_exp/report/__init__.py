@@ -1,1 +1,1 @@
-"""The report on many runs: reading, comparing, drawing. Imports neither torch nor gymnasium."""
+"""The report on many runs: reading, comparing, plotting. Imports neither torch nor gymnasium."""

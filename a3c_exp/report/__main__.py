@@ -32,12 +32,14 @@ FOLDER = "report"
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = dict(
-        argument.split("=", 1) for argument in arguments if argument.startswith(("to=", "rank="))
-    )
-    folders = [
-        Path(argument) for argument in arguments if not argument.startswith(("to=", "rank="))
-    ]
+    options = {}
+    folders = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if equals and name in ("to", "rank"):
+            options[name] = value
+        else:
+            folders.append(Path(argument))
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     if not folders or wants_help:
         print((__doc__ or "").strip())
@@ -46,13 +48,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
-    """to: the folder to write; without it, in the first one of `folders`. curve: to rank by; None:
-    by final returns."""
+    """Print and write the report.
+
+    to: the folder to write; None: in the first one of `folders`.
+    curve: to rank by; None: by final returns.
+    """
     target = expanded(to) if to else expanded(folders[0]) / FOLDER
     with named("to"):
         if not to:
             check_places(folders[0], FOLDER)
         check_own(target)
+
     runs, left_out = find_runs(folders)
     report = Report(runs, left_out, None if curve is None else find_curve(runs, curve))
     print(printable(report.text()))

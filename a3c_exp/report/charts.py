@@ -1,4 +1,4 @@
-"""Learning curves of several runs as one, and the pictures of a report.
+"""Learning curves of several runs as one, and the charts of a report.
 
 matplotlib draws them, which the extra `report` installs.
 
@@ -18,14 +18,14 @@ import numpy as np
 
 from a3c_exp.common.estimates import bootstrap_band, interquartile_mean
 from a3c_exp.report.ranking import Runs, scores
-from a3c_exp.report.runs import Array, Axis, group
+from a3c_exp.report.runs import Axis, Doubles, group
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_CURVES = 6
-"""Configurations in one picture: more could not be told apart."""
+"""Configurations in one chart: more could not be told apart."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = "os^Dvx"
@@ -35,7 +35,7 @@ STEP_UNITS = (
     (1.0, "environment steps"),
 )
 TIME_UNITS = ((3600.0, "time [h]"), (60.0, "time [min]"), (1.0, "time [s]"))
-LONGEST_NAME = 108
+LONGEST_LABEL = 108
 
 LOOK: Any = {
     "axes.grid": True,
@@ -51,25 +51,28 @@ LOOK: Any = {
 mathematics."""
 
 
-POINTS = 200
+BAND_POINTS = 200
 """Points of a curve at which runs are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The interquartile mean over runs, and its 95 % interval, float64 [points] each. runs: how
-    many they are of."""
+    """The interquartile mean over runs, and its 95 % interval, float64 [points] each.
 
-    x: Array
-    middle: Array
-    low: Array
-    high: Array
+    x: environment steps, or seconds.
+    runs: how many runs the mean is of.
+    """
+
+    x: Doubles
+    middle: Doubles
+    low: Doubles
+    high: Doubles
     runs: int
 
 
 def band(runs: Runs, axis: Axis) -> Band | None:
-    """The band of the runs that have ended, as far as the longest of them goes: the others keep
-    their last return.
+    """Return the band of the runs that have ended, as far as the longest of them goes: the others
+    keep their last return.
 
     While none has ended: of all of them, as far as the shortest goes. None if there is nothing to
     draw yet.
@@ -78,29 +81,31 @@ def band(runs: Runs, axis: Axis) -> Band | None:
     curves = ended or [run.curve for run in runs if len(run.curve.steps)]
     if not curves:
         return None
-    places = [curve.along(axis) for curve in curves]
-    start = max(place[0] for place in places)
-    ends = [place[-1] for place in places]
-    x = np.linspace(start, max(start, max(ends) if ended else min(ends)), POINTS)
-    values = np.stack(
-        [np.interp(x, place, curve.returns) for place, curve in zip(places, curves, strict=True)]
-    )
+
+    start = max(curve.along(axis)[0] for curve in curves)
+    ends = [curve.along(axis)[-1] for curve in curves]
+    end = max(ends) if ended else min(ends)
+    x = np.linspace(start, max(start, end), BAND_POINTS)
+    values = np.stack([np.interp(x, curve.along(axis), curve.returns) for curve in curves])
     low, high = bootstrap_band(values) if len(curves) > 1 else (values[0], values[0])
     return Band(x, interquartile_mean(values.T), low, high, len(curves))
 
 
 def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
-    """A PNG: returns of the first configurations over steps and over seconds. Raises ImportError
-    without matplotlib."""
+    """Plot the returns of the first configurations over steps and over seconds. Returns a PNG.
+
+    Raises ImportError without matplotlib.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    shown = [(name, runs) for name, runs in ranked.items() if scores(runs, None)][:MOST_CURVES]
+    scored = [(name, runs) for name, runs in ranked.items() if scores(runs, None)]
+    plotted = scored[:MOST_CURVES]
     with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(shown)), layout="constrained")
+        figure = Figure(figsize=(11.0, 4.4 + 0.28 * len(plotted)), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        draw_bands(left, shown, "steps")
-        draw_bands(right, shown, "seconds")
+        draw_bands(left, plotted, "steps")
+        draw_bands(right, plotted, "seconds")
         left.set_ylabel("mean return of 100 episodes")
         if left.lines:
             figure.legend(*left.get_legend_handles_labels(), loc="outside lower center")
@@ -108,28 +113,29 @@ def learning_curves(ranked: Mapping[str, Runs]) -> bytes:
 
 
 def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | None) -> bytes:
-    """A PNG: the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et
-    al. 2016.
+    """Plot the score of each run over a setting on a logarithmic axis, as in figure 2 of Mnih et
+    al. 2016. Returns a PNG.
 
-    values: of the setting `key`, by folder of the run. curve: see `RecordedRun.score`. Runs that
-    differ otherwise have other colours, as long as there are enough. Raises ImportError without
-    matplotlib.
+    Runs that differ otherwise have other colours, as long as there are enough.
+
+    values: of the setting `key`, by folder of the run.
+    curve: see `RecordedRun.score`.
+    Raises ImportError without matplotlib.
     """
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 
-    rest = [
+    plotted = [
         replace(run, settings={name: x for name, x in run.settings.items() if name != key})
         for run in runs
+        if run.folder in values
     ]
-    shown = [run for run in rest if run.folder in values]
-    (groups,) = group(shown).values()
-    groups = groups if len(groups) <= MOST_CURVES else {"": shown}
+    (groups,) = group(plotted).values()
+    if len(groups) > MOST_CURVES:
+        groups = {"": plotted}
     with matplotlib.rc_context(LOOK):
-        figure = Figure(
-            figsize=(7.0, 4.4 + 0.28 * min(len(groups), MOST_CURVES)), layout="constrained"
-        )
+        figure = Figure(figsize=(7.0, 4.4 + 0.28 * len(groups)), layout="constrained")
         axes = figure.subplots()
         for (name, alike), colour, marker in zip(groups.items(), COLOURS, MARKERS, strict=False):
             settings = [values[run.folder] for run in alike]
@@ -148,7 +154,7 @@ def scatter(runs: Runs, key: str, values: Mapping[Path, float], curve: str | Non
 
 
 def _label(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 4]} ..."
+    return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 4]} ..."
 
 
 def _png(figure: Figure) -> bytes:
@@ -157,31 +163,26 @@ def _png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def draw_bands(axes: Axes, shown: Sequence[tuple[str, Runs]], axis: Axis) -> None:
+def draw_bands(axes: Axes, plotted: Sequence[tuple[str, Runs]], axis: Axis) -> None:
     """Draw the learning curves of each configuration as a line with a band, and the threshold."""
     units = STEP_UNITS if axis == "steps" else TIME_UNITS
-    every = [run for _, runs in shown for run in runs]
-    longest = max((run.curve.along(axis)[-1] for run in every if len(run.curve.steps)), default=1.0)
+    all_runs = [run for _, runs in plotted for run in runs]
+    ends = [run.curve.along(axis)[-1] for run in all_runs if len(run.curve.steps)]
+    longest = max(ends, default=1.0)
     scale, label = next((unit for unit in units if longest >= 2 * unit[0]), units[-1])
-    for (name, runs), colour, style in zip(shown, COLOURS, STYLES, strict=False):
-        mean = band(runs, axis)
+
+    for (name, runs), colour, style in zip(plotted, COLOURS, STYLES, strict=False):
         for run in runs:
             if not run.ended:
-                axes.plot(
-                    run.curve.along(axis) / scale,
-                    run.curve.returns,
-                    color=colour,
-                    linewidth=0.7,
-                    alpha=0.7,
-                )
+                x = run.curve.along(axis) / scale
+                axes.plot(x, run.curve.returns, color=colour, linewidth=0.7, alpha=0.7)
+        mean = band(runs, axis)
         if mean is not None:
-            axes.plot(
-                mean.x / scale, mean.middle, color=colour, linestyle=style, label=_label(name)
-            )
-            axes.fill_between(
-                mean.x / scale, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0
-            )
-    for threshold in {run.threshold for run in every if run.threshold is not None}:
+            x = mean.x / scale
+            axes.plot(x, mean.middle, color=colour, linestyle=style, label=_label(name))
+            axes.fill_between(x, mean.low, mean.high, color=colour, alpha=0.2, linewidth=0)
+
+    for threshold in {run.threshold for run in all_runs if run.threshold is not None}:
         axes.axhline(threshold, color="black", linewidth=1.0, linestyle=":", alpha=0.7)
     axes.set_xlabel(label)
     axes.set_xlim(left=0)

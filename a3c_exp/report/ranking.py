@@ -15,7 +15,7 @@ from a3c_exp.common.estimates import (
     median_reached,
     spread,
 )
-from a3c_exp.report.runs import NUMBERS, RecordedRun
+from a3c_exp.report.runs import RUN_NUMBERS, RecordedRun
 
 EXPLANATION = """\
 In the order of the {score}, among equals of the steps until solved. Returns: interquartile \
@@ -34,31 +34,31 @@ configuration with itself, three runs each, it finds one ahead."""
 
 
 def rank(configurations: Mapping[str, Runs], curve: str | None = None) -> dict[str, Runs]:
-    """The configurations of an environment, the highest score first, among equals the one solved
-    soonest.
+    """Return the configurations of an environment, the highest score first, among equals the one
+    solved soonest.
 
     curve: whose last value is the score; None: the final return is.
     """
 
-    def place(name: str) -> tuple[float, float]:
+    def sort_key(name: str) -> tuple[float, float]:
         runs = configurations[name]
-        found = scores(runs, curve)
-        score = float(interquartile_mean(np.array(found))) if found else -inf
+        run_scores = scores(runs, curve)
+        score = float(interquartile_mean(np.array(run_scores))) if run_scores else -inf
         return -score, median_reached([run.numbers["solved_steps"] for run in runs])
 
-    return {name: configurations[name] for name in sorted(configurations, key=place)}
+    return {name: configurations[name] for name in sorted(configurations, key=sort_key)}
 
 
 def scores(runs: Runs, curve: str | None) -> list[float]:
-    """The scores of those runs that have one: see `rank`."""
+    """Return the scores of those runs that have one: see `rank`."""
     return _there(run.score(curve) for run in runs)
 
 
 def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str, str]]:
-    """A row for each configuration, by column. curve: that by which they are ranked."""
+    """Return a row for each configuration, by column. curve: that by which they are ranked."""
     rows = []
     for name, runs in ranked.items():
-        numbers = {key: [run.numbers[key] for run in runs] for key in NUMBERS}
+        numbers = {key: [run.numbers[key] for run in runs] for key in RUN_NUMBERS}
         row = {
             "configuration": name,
             "runs": _count(runs),
@@ -77,7 +77,8 @@ def table(ranked: Mapping[str, Runs], curve: str | None = None) -> list[dict[str
 
 
 def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str]:
-    """A sentence on whether the runs tell the first two configurations apart; none of a single one.
+    """Return a sentence on whether the runs tell the first two configurations apart; none of a
+    single one.
 
     They do if the interval of the probability that a run of the first ends higher lies above 0.5;
     where all end alike, that it is solved sooner. It may lie below: a few runs that end high raise
@@ -85,6 +86,7 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
     """
     if len(ranked) < 2:
         return []
+
     first, second = list(ranked)[:2]
     x = scores(ranked[first], curve)
     y = scores(ranked[second], curve)
@@ -92,12 +94,11 @@ def comparison(ranked: Mapping[str, Runs], curve: str | None = None) -> list[str
     if min(len(x), len(y)) < FEW_RUNS:
         counts = f"runs of {first}: {len(x)}, of {second}: {len(y)}"
         return [f"{undecided}: {counts}; {FEW_RUNS} or more of each may tell."]
+
     ends = "ends higher" if curve is None else f"ends with a higher {curve}"
     if len({*x, *y}) == 1:
-        x, y = (
-            [-(run.numbers["solved_steps"] or inf) for run in ranked[name]]
-            for name in (first, second)
-        )
+        x = [-(run.numbers["solved_steps"] or inf) for run in ranked[first]]
+        y = [-(run.numbers["solved_steps"] or inf) for run in ranked[second]]
         ends = "is solved after fewer steps"
     share, low, high = improvement(x, y)
     verdict = f"{first} is ahead of {second}" if low > 0.5 else undecided
@@ -112,11 +113,9 @@ def _there(values: Iterable[float | None]) -> list[float]:
 def _count(runs: Sequence[RecordedRun]) -> str:
     seeds = len({str(run.settings.get("seed")) for run in runs})
     unfinished = sum(not run.ended for run in runs)
-    text = (
-        str(len(runs))
-        if seeds == len(runs)
-        else f"{len(runs)} of {seeds} seed{'s' if seeds > 1 else ''}"
-    )
+    text = str(len(runs))
+    if seeds != len(runs):
+        text += f" of {seeds} seed{'s' if seeds > 1 else ''}"
     return f"{text}, {unfinished} unfinished" if unfinished else text
 
 
@@ -127,5 +126,5 @@ def _solved(runs: Sequence[RecordedRun]) -> str:
 
 
 def _folders(names: Sequence[str]) -> str:
-    """The names of folders in one, as a shell has it: "returns-gae_seed-*"."""
+    """Return the names of folders in one, as a shell has it: "returns-gae_seed-*"."""
     return names[0] if len(set(names)) == 1 else f"{os.path.commonprefix(names)}*"  # noqa: RUF071

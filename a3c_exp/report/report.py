@@ -1,4 +1,4 @@
-"""The report on runs: its tables, its pictures and its page, put together."""
+"""The report on runs: its tables, its charts and its page, put together."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from a3c_exp.errors import FolderError, printable
 from a3c_exp.report.charts import MOST_CURVES, band, learning_curves, scatter
 from a3c_exp.report.ranking import EXPLANATION, Runs, comparison, rank, table
-from a3c_exp.report.runs import NUMBERS, Axis, RecordedRun, group, swept
+from a3c_exp.report.runs import RUN_NUMBERS, Axis, RecordedRun, group, swept
 from a3c_exp.run import markdown
 from a3c_exp.run.files import write_bytes, write_text
 from a3c_exp.run.run_folder import begins_with
@@ -26,7 +27,7 @@ from a3c_exp.run.run_folder import begins_with
 PAGE = "index.html"
 RUNS_TABLE = "runs.csv"
 CURVES_TABLE = "curves.csv"
-RUN_COLUMNS = ("folder", "environment", "configuration", "seed", "stop_reason", *NUMBERS)
+RUN_COLUMNS = ("folder", "environment", "configuration", "seed", "stop_reason", *RUN_NUMBERS)
 CURVE_COLUMNS = ("environment", "configuration", "axis", "x", "runs", "iqm", "low", "high")
 
 CAPTION = """\
@@ -61,9 +62,21 @@ img { max-width: 100%; }
 """
 
 
+class Chart(NamedTuple):
+    """A chart of a report, a PNG. name: for its file."""
+
+    name: str
+    png: bytes
+    caption: str
+
+
 @dataclass(frozen=True)
 class Report:
-    """What is reported. left_out: folders of runs, with the reason. curve: see `rank`."""
+    """The report on some runs.
+
+    left_out: folders of other runs, with the reason.
+    curve: see `rank`.
+    """
 
     runs: list[RecordedRun]
     left_out: dict[Path, str]
@@ -71,27 +84,22 @@ class Report:
 
     @cached_property
     def ranked(self) -> dict[str, dict[str, Runs]]:
-        """The configurations of each environment, in the order of their rank."""
+        """Return the configurations of each environment, in the order of their rank."""
         return {
             env: rank(configurations, self.curve)
             for env, configurations in group(self.runs).items()
         }
 
     def text(self) -> str:
-        """The tables as Markdown, with what else there is to say."""
+        """Return the tables as Markdown, with what else there is to say."""
         parts = []
         for env, ranked in self.ranked.items():
             rows = table(ranked, self.curve)
-            lines = markdown.table(
-                list(rows[0]), ([_cell(text) for text in row.values()] for row in rows)
-            )
-            parts += [
-                f"{env}:\n\n{lines}\n",
-                *(f"{line}\n" for line in comparison(ranked, self.curve)),
-            ]
-        return "\n".join(
-            [*parts, EXPLANATION.format(score=self._score), "", *self._origin(), *self._missing()]
-        )
+            cells = ([_markdown_cell(text) for text in row.values()] for row in rows)
+            parts.append(f"{env}:\n\n{markdown.table(list(rows[0]), cells)}\n")
+            parts += [f"{line}\n" for line in comparison(ranked, self.curve)]
+        parts += [EXPLANATION.format(score=self._score), ""]
+        return "\n".join([*parts, *self._origin(), *self._missing()])
 
     @property
     def _score(self) -> str:
@@ -99,28 +107,28 @@ class Report:
 
     def _origin(self) -> list[str]:
         summaries = [run.summary for run in self.runs if run.summary]
-        commits = sorted({str(summary.get("commit") or "unknown") for summary in summaries}) or [
-            "unknown"
-        ]
+        commits = {str(summary.get("commit") or "unknown") for summary in summaries} or {"unknown"}
         machines = [
             summary["machine"] for summary in summaries if isinstance(summary.get("machine"), dict)
         ]
-        processors = sorted(
-            {f"{each.get('processor')}, {each.get('usable_cores')} cores" for each in machines}
-        )
-        unfinished = ", ".join(run.folder.name for run in self.runs if not run.ended)
+        processors = {
+            f"{machine.get('processor')}, {machine.get('usable_cores')} cores"
+            for machine in machines
+        }
+        origin = "; ".join(sorted(processors)) or "unknown machine"
+
         lines = [f"Runs: {len(self.runs)}."]
-        lines += [f"Unfinished, and counted: {unfinished}."] if unfinished else []
-        return [
-            *lines,
-            f"Commit {', '.join(commits)}; {'; '.join(processors) or 'unknown machine'}.",
-        ]
+        unfinished = ", ".join(run.folder.name for run in self.runs if not run.ended)
+        if unfinished:
+            lines.append(f"Unfinished, and counted: {unfinished}.")
+        lines.append(f"Commit {', '.join(sorted(commits))}; {origin}.")
+        return lines
 
     def _missing(self) -> list[str]:
         return [f"Left out: {folder}: {reason}" for folder, reason in self.left_out.items()]
 
     def write(self, folder: Path) -> None:
-        """Write the report into `folder`: the tables, then the pictures, and the page last.
+        """Write the report into `folder`: the tables, then the charts, and the page last.
 
         Raises OSError, and ImportError without matplotlib.
         """
@@ -130,24 +138,28 @@ class Report:
         for number, (env, configurations) in enumerate(self.ranked.items(), 1):
             parts += [element("h2", env), html_table(table(configurations, self.curve))]
             parts.append(element("p", *comparison(configurations, self.curve)))
-            pictures = {}
-            runs = [run for alike in configurations.values() for run in alike]
-            if any(len(run.curve.steps) for run in runs):
-                most = MOST_CURVES
-                count = len(configurations)
-                others = f" {CHOICE.format(most=most, count=count)}" if count > most else ""
-                pictures["curves"] = learning_curves(configurations), f"{CAPTION}{others}"
-            scored = [run for run in runs if run.score(self.curve) is not None]
-            for key, values in swept(scored, MOST_CURVES).items():
-                pictures[key] = (
-                    scatter(scored, key, values, self.curve),
-                    SCATTER.format(score=self._score, key=key),
-                )
-            for name, (png, caption) in pictures.items():
-                write_bytes(folder / f"{number}_{_file_name(env)}_{_file_name(name)}.png", png)
-                parts.append(picture(png, caption))
+            for chart in self._charts(configurations):
+                name = f"{number}_{_file_name(env)}_{_file_name(chart.name)}.png"
+                write_bytes(folder / name, chart.png)
+                parts.append(html_image(chart.png, chart.caption))
         parts.append(element("p", EXPLANATION.format(score=self._score), *self._missing()))
         write_text(folder / PAGE, "".join(parts))
+
+    def _charts(self, configurations: Mapping[str, Runs]) -> Iterator[Chart]:
+        """Yield the charts of an environment: learning curves, and a scatter plot of each setting
+        that was swept. Raises ImportError without matplotlib."""
+        runs = [run for alike in configurations.values() for run in alike]
+        if any(len(run.curve.steps) for run in runs):
+            caption = CAPTION
+            count = len(configurations)
+            if count > MOST_CURVES:
+                caption += f" {CHOICE.format(most=MOST_CURVES, count=count)}"
+            yield Chart("curves", learning_curves(configurations), caption)
+
+        scored = [run for run in runs if run.score(self.curve) is not None]
+        for key, values in swept(scored, MOST_CURVES).items():
+            caption = SCATTER.format(score=self._score, key=key)
+            yield Chart(key, scatter(scored, key, values, self.curve), caption)
 
     def _write_tables(self, folder: Path) -> None:
         runs: list[list[object]] = []
@@ -155,9 +167,10 @@ class Report:
         for env, configurations in self.ranked.items():
             for name, alike in configurations.items():
                 for run in alike:
-                    known = run.settings.get("seed"), run.stop_reason, *run.numbers.values()
-                    runs.append([run.folder, env, name, *known])
-                points += ([env, name, *row] for row in _points(alike))
+                    seed = run.settings.get("seed")
+                    numbers = run.numbers.values()
+                    runs.append([run.folder, env, name, seed, run.stop_reason, *numbers])
+                points += ([env, name, *row] for row in _band_rows(alike))
         write_table(folder / RUNS_TABLE, RUN_COLUMNS, runs)
         write_table(folder / CURVES_TABLE, CURVE_COLUMNS, points)
 
@@ -169,25 +182,27 @@ def check_own(folder: Path) -> None:
     """
     table = folder / RUNS_TABLE
     page = folder / PAGE
-    is_own = (
-        begins_with(page, MARK)
-        if os.path.lexists(page)
-        else begins_with(table, ",".join(RUN_COLUMNS))
-    )
+    if os.path.lexists(page):
+        is_report = begins_with(page, MARK)
+    else:
+        is_report = begins_with(table, ",".join(RUN_COLUMNS))
+    if is_report:
+        return
     for path in (page, table, folder / CURVES_TABLE, *folder.glob("[1-9]*_*_*.png")):
-        if not is_own and os.path.lexists(path):
+        if os.path.lexists(path):
             raise FolderError(folder, f"has a file that is not of a report: {path.name}")
 
 
-def _points(runs: Runs) -> Iterator[list[object]]:
-    """The last columns of curves.csv, for a configuration."""
+def _band_rows(runs: Runs) -> Iterator[list[object]]:
+    """Yield the last columns of curves.csv, for a configuration."""
     axes: tuple[Axis, ...] = ("steps", "seconds")
     for axis in axes:
         mean = band(runs, axis)
-        if mean is not None:
-            for row in np.stack([mean.x, mean.middle, mean.low, mean.high], axis=1):
-                x, *values = (float(f"{value:.6g}") for value in row)
-                yield [axis, x, mean.runs, *values]
+        if mean is None:
+            continue
+        for row in np.stack([mean.x, mean.middle, mean.low, mean.high], axis=1):
+            x, *values = (float(f"{value:.6g}") for value in row)
+            yield [axis, x, mean.runs, *values]
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -198,16 +213,15 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def _without_formula(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula. Texts may come from a stranger's folder."""
-    return (
-        cell
-        if isinstance(cell, int | float | None) or str(cell)[:1] not in ("=", "+", "-", "@")
-        else f"'{cell}"
-    )
+    """Return a cell that no spreadsheet takes for a formula. Texts may come from a stranger's
+    folder."""
+    if isinstance(cell, int | float | None) or str(cell)[:1] not in ("=", "+", "-", "@"):
+        return cell
+    return f"'{cell}"
 
 
-def _cell(text: str) -> str:
-    """A text in a Markdown table."""
+def _markdown_cell(text: str) -> str:
+    """Return a text in a Markdown table."""
     return printable(text).replace("\n", "\\n").replace("|", "\\|")
 
 
@@ -220,17 +234,17 @@ def _file_name(name: str) -> str:
 
 
 def element(tag: str, *texts: str) -> str:
-    """Each text as an element: a heading (h1, h2) or a paragraph (p)."""
-    return "".join(f"<{tag}>{escape(each)}</{tag}>\n" for each in texts)
+    """Return each text as an element: a heading (h1, h2) or a paragraph (p)."""
+    return "".join(f"<{tag}>{escape(text)}</{tag}>\n" for text in texts)
 
 
 def html_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """rows: cells by column, at least one."""
+    """Return a table. rows: cells by column, at least one."""
     lines = [element("th", *rows[0]), *(element("td", *row.values()) for row in rows)]
     return "<table>\n" + "".join(f"<tr>\n{line}</tr>\n" for line in lines) + "</table>\n"
 
 
-def picture(png: bytes, caption: str) -> str:
-    """A picture with its caption, which also stands for it where it cannot be seen."""
+def html_image(png: bytes, caption: str) -> str:
+    """Return an image with its caption, which also stands for it where it cannot be seen."""
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     return f'<p><img alt="{escape(caption)}" src="{source}"></p>\n{element("p", caption)}'
