@@ -30,7 +30,7 @@ import yaml
 import a3c_exp
 from a3c_exp import evaluate
 from a3c_exp.__main__ import main as train_command
-from a3c_exp.cli.hydra_compose import compose_node, hydra_session, to_container
+from a3c_exp.cli.hydra_compose import composed, hydra_session, to_container
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
@@ -144,7 +144,7 @@ class Overrides:
     def __call__(self, rng: random.Random, folder: Path) -> str:
         overrides = [self._one(rng) for _ in range(rng.randint(1, 4))]
         folder.joinpath("case").write_text(repr(overrides))
-        load_experiment(to_container(compose_node(self._hydra, overrides)))
+        load_experiment(to_container(composed(self._hydra, overrides).node))
         return "accepted"
 
 

@@ -17,7 +17,7 @@ import a3c_exp.__main__ as program
 from a3c_exp import compose
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import make_new
-from a3c_exp.cli.hydra_compose import compose_node, hydra_session, parse, sweep
+from a3c_exp.cli.hydra_compose import composed, hydra_session, parse, sweep
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
@@ -222,9 +222,9 @@ def test_an_optional_choice_may_be_null() -> None:
 
 
 def test_a_setting_of_a_free_mapping_needs_no_plus() -> None:
-    composed = compose(["env.kwargs.size=3", "optimizer.param_groups={actor:{learning_rate:1.0}}"])
-    assert composed["env"]["kwargs"] == {"size": 3}
-    assert composed["optimizer"]["param_groups"] == {"actor": {"learning_rate": 1.0}}
+    chosen = compose(["env.kwargs.size=3", "optimizer.param_groups={actor:{learning_rate:1.0}}"])
+    assert chosen["env"]["kwargs"] == {"size": 3}
+    assert chosen["optimizer"]["param_groups"] == {"actor": {"learning_rate": 1.0}}
 
 
 def test_what_hydra_records_is_what_was_typed() -> None:
@@ -235,7 +235,7 @@ def test_what_hydra_records_is_what_was_typed() -> None:
         "+env.kwargs.gravity=-5.0",
     ]
     with hydra_session() as hydra:
-        node = compose_node(hydra, [*typed, "hydra.run.dir=run"])
+        node = composed(hydra, [*typed, "hydra.run.dir=run"]).node
         jobs = sweep(parse(["returns=n_step,n_step_zero", "optimizer.learning_rate=1e-3,1e-2"]))
     assert node.hydra.job.override_dirname == ",".join(sorted(typed))
     assert jobs[1] == ["returns=n_step", "optimizer.learning_rate=0.01"]

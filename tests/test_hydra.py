@@ -23,7 +23,7 @@ import a3c_exp.__main__ as program
 from a3c_exp import compose
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.hydra_compose import (
-    compose_node,
+    composed,
     hydra_session,
     isolated,
     parse,
@@ -116,7 +116,7 @@ def test_a_command_composes_what_it_does_for_any_program(
     flags = read_arguments(typed).flags
     places = flags.config_dir, flags.config_path, flags.config_name, search_path(flags.overrides)
     with hydra_session(*places) as session:
-        assert select(to_container(compose_node(session, flags.overrides)), key) == value
+        assert select(to_container(composed(session, flags.overrides).node), key) == value
     if "--config-path" in words:  # no file there has the choice that is noted
         return
     plain(*typed, "hydra.run.dir=plain")
@@ -140,7 +140,7 @@ def test_a_sweep_has_the_jobs_that_it_has_for_any_program(
 ) -> None:
     with hydra_session() as session:
         jobs = sweep(parse(words.split(), session))
-        configs = [to_container(compose_node(session, job)) for job in jobs]
+        configs = [to_container(composed(session, job).node) for job in jobs]
     plain(
         "-m", *BASIC, "hydra.sweep.dir=plain", "hydra.sweep.subdir=${hydra.job.num}", *words.split()
     )

@@ -26,7 +26,7 @@ from a3c_exp.cli.existing import find_action
 from a3c_exp.cli.hydra_compose import (
     Session,
     compose_jobs,
-    compose_node,
+    composed,
     hydra_session,
     parse,
     sweep,
@@ -111,7 +111,7 @@ def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
         jobs = sweep(parse(words))
         shared = [OmegaConf.to_container(each.node) for each in compose_jobs(hydra, jobs)]
         for number in (1, 6):
-            single: Any = OmegaConf.to_container(compose_node(hydra, jobs[number]))
+            single: Any = OmegaConf.to_container(composed(hydra, jobs[number]).node)
             single["hydra"]["job"] |= {"num": number, "id": str(number)}
             assert shared[number] == single
 
@@ -125,7 +125,7 @@ def drawn(text: str) -> list[float]:
         jobs = sweep(parse([f"optimizer.learning_rate={text}", "seed=0"]))
         rates = [rate.partition("=")[2] for rate, _ in jobs]
         [override] = parse([f"optimizer.learning_rate={text}"])
-        sent = sweep_word(hydra, compose_node(hydra, []), override)
+        sent = sweep_word(hydra, composed(hydra, []).node, override)
         assert sent == f"optimizer.learning_rate={','.join(rates)}"
     return list(map(float, rates))
 

@@ -125,8 +125,6 @@ def _check_sweep(line: CommandLine) -> None:
     for word, number in (("jobs", line.jobs), ("search", line.search)):
         if number and launcher not in (None, "processes"):
             raise ConfigError(word, number, "goes with hydra/launcher=processes alone")
-    if line.search and given(line.overrides, "hydra/sweeper") not in (None, "grid"):
-        raise ConfigError("search", line.search, "goes with hydra/sweeper=grid alone")
     if line.flags.cfg == "job" and line.search:
         raise ConfigError("--cfg", "job", "must be without search, whose runs are unknown")
     has_sweeper = line.search is not None or given(line.overrides, "hydra/sweeper") is not None

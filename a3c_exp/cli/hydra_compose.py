@@ -42,22 +42,20 @@ from a3c_exp.config.elsewhere import unknown
 from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
 CONFIG_NAME = "config"
-INSTEAD = {("algorithm", "a2c"): "it is algorithm=a3c update=sync"} | {
-    ("hydra/launcher", name): "it needs the extra sweep: pip install 'a3c-exp[sweep]'"
-    for name in ("joblib", "submitit_local", "submitit_slurm")
+_EXTRA = "it needs the extra sweep: pip install 'a3c-exp[sweep]'"
+INSTEAD = {
+    "a2c": "it is algorithm=a3c update=sync",
+    "joblib": _EXTRA,
+    "submitit_local": _EXTRA,
+    "submitit_slurm": _EXTRA,
+    # The words of the notebooks that compare missing terms as zero with the maximum of terms.
+    "n_step_missing": "it is {group}=n_step_zero",
+    "n_step_max": "it is {group}=n_step",
+    "max_terms": "it is {group}=n_step",
 }
-# The words of the notebooks that compare the two: missing terms as zero, or the maximum of terms.
-for _name, _option in {
-    "n_step_missing": "n_step_zero",
-    "n_step_max": "n_step",
-    "max_terms": "n_step",
-}.items():
-    INSTEAD |= {
-        (_group, _name): f"it is {_group}={_option}" for _group in ("returns", "critic_returns")
-    }
 """What is meant by options that are not there."""
-RECORDS = {"stop": "Stop", "eval": "Eval", "checkpoint": "Checkpoint", "log": "Log"}
-"""Mappings of settings in conf/config.yaml that are no components, and their classes."""
+RECORDS = ("stop", "eval", "checkpoint", "log")
+"""Mappings of settings in conf/config.yaml that are no components. Each has a class of its name."""
 SEARCH_PATH = "hydra.searchpath"
 MOST_JOBS = 10_000
 """Runs of a sweep."""
@@ -157,7 +155,7 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     config_dir: see `hydra_session`.
     """
     with _composing, hydra_session(config_dir) as session:
-        return to_container(compose_node(session, overrides))
+        return to_container(composed(session, overrides).node)
 
 
 class Composed(NamedTuple):
@@ -171,7 +169,7 @@ class Composed(NamedTuple):
 class Session:
     """The configuration files: which groups and options there are, and what Hydra composes."""
 
-    def __init__(self, hydra: Any, config_name: str = CONFIG_NAME) -> None:
+    def __init__(self, hydra: Any, config_name: str) -> None:
         self._hydra = hydra
         self._repository = hydra.config_loader.repository
         self._composed: dict[tuple[str | None, ...], DictConfig] = {}
@@ -252,8 +250,8 @@ class Session:
 
     def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
         """What is probably meant by an option that does not exist."""
-        if (group, value) in INSTEAD:
-            return INSTEAD[group, value]
+        if value in INSTEAD:
+            return INSTEAD[value].format(group=group)
         if group != "env" or not re.search(r"[:/]|-v\d+$", value):
             return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
         files = {option: self.load(f"env/{option}").config for option in options}
@@ -340,11 +338,6 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
     return Composed(node, words)
 
 
-def compose_node(session: Session, overrides: Sequence[str]) -> DictConfig:
-    """The node of `composed`."""
-    return composed(session, overrides).node
-
-
 def compose_jobs(session: Session, jobs: Iterable[Sequence[str]]) -> Iterator[Composed]:
     """What each job of a sweep composes, with its number. Raises ConfigError."""
     first: DictConfig | None = None
@@ -391,12 +384,10 @@ def _check_key(session: Session, node: DictConfig, override: Override) -> None:
     target = str(component.get(TARGET, ""))
     option = node.hydra.runtime.choices.get(group)
     is_shipped = (conf_folder() / group / f"{option}.yaml").exists()
-    if group in RECORDS:
-        owner = RECORDS[group]
-    elif is_shipped and target.startswith(f"{PACKAGE}.") and group != "network":
-        owner = target.rpartition(".")[2]
-    else:
+    is_known = is_shipped and target.startswith(f"{PACKAGE}.") and group != "network"
+    if not is_known and group not in RECORDS:
         return
+    owner = target.rpartition(".")[2] or group.title()
     known = [str(each) for each in component if each != TARGET]
     raise ConfigError(key, override.value(), unknown(name, owner, known, group))
 

@@ -30,8 +30,8 @@ def places(flags: Namespace) -> list[str]:
     """The flags of a command that say where configuration files are."""
     words = []
     for name in PLACES:
-        if getattr(flags, name) is not None:
-            value = getattr(flags, name)
+        value = getattr(flags, name)
+        if value is not None:
             is_name = name == "config_name"
             words += [_flag(name), value if is_name else str(Path(value).absolute())]
     return words

@@ -47,19 +47,10 @@ class Space:
             key: value for key, value in values.items() if isinstance(value, IntervalSweep)
         }
         for key, each in ranges.items():
-            require(
-                each.start <= each.end,
-                key,
-                f"{each.start:g} to {each.end:g}",
-                "a range whose end is the larger",
-            )
+            shown = f"{each.start:g} to {each.end:g}"
+            require(each.start <= each.end, key, shown, "a range whose end is the larger")
             above = each.start > 0 or "log" not in each.tags
-            require(
-                above,
-                key,
-                f"{each.start:g} to {each.end:g}",
-                "a range above 0, as it is logarithmic",
-            )
+            require(above, key, shown, "a range above 0, as it is logarithmic")
         texts = {
             key: [text for (text,) in sweep([each])]
             for key, each in searched.items()

@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli import hydra_compose
-from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, is_of_hydra
+from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, given, is_of_hydra, quoted
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import begins, find_action, how_ended, identity, saved_runs
 from a3c_exp.cli.hydra_compose import Composed, Session
@@ -94,8 +94,8 @@ def _for_sweepers(session: Session, node: DictConfig) -> list[str]:
     words = []
     if not written["sweep"]["subdir"]:
         words.append("hydra.sweep.subdir=${hydra.job.num}")
-    typed = [each.key_or_group for each in hydra_compose.parse(list(node.hydra.overrides.hydra))]
-    if "direction" in written["sweeper"] and "hydra.sweeper.direction" not in typed:
+    is_typed = given(node.hydra.overrides.hydra, "hydra.sweeper.direction") is not None
+    if "direction" in written["sweeper"] and not is_typed:
         words.append("hydra.sweeper.direction=maximize")
         say("hydra.sweeper.direction=maximize: a run's value is its return")
     return words
@@ -128,7 +128,8 @@ class Sweep:
         self._launches = node.hydra.launcher._target_ == OWN_LAUNCHER
         is_grid = node.hydra.sweeper._target_ == OWN_SWEEPER
         if line.search and not (self._launches and is_grid):
-            raise ConfigError("search", line.search, "goes with the launcher processes alone")
+            problem = "goes with hydra/launcher=processes and hydra/sweeper=grid alone"
+            raise ConfigError("search", line.search, problem)
         self._common = None if is_grid else _common_texts(node)
         combinations = hydra_compose.sweep(overrides) if is_grid and not line.search else []
         if self._launches:

@@ -15,6 +15,7 @@ from a3c_exp.core.normalization import are_images, has_byte_vectors, require_ima
 from a3c_exp.envs.batch import EnvBatch, Normalization, opened
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.networks.cnn import ImageEncoder
 
 DEVIATION = 1 / 4
 """Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are
@@ -61,7 +62,10 @@ def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
 
 
 def _scales_pixels(experiment: Experiment, env: EnvBatch) -> bool:
-    """Return whether the network of an experiment scales pixels."""
+    """Return whether the network of an experiment scales pixels. One of the user's own is built to
+    find out."""
+    if issubclass(experiment.network.module_class, ImageEncoder):
+        return True
     unscaled = replace(
         experiment, env=replace(cast(Any, experiment.env), normalize_observations=False)
     )
