@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from backend_runs import kill_fork_server, nobody_works, running, worker_processes
 from runs import LINUX, SCRIPTED, config, drain, wait_until
 
-from a3c_exp.backends import forkserver
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.seeding import Role
@@ -154,34 +152,6 @@ def test_a_fork_server_that_is_killed_is_started_again_and_the_run_goes_on() -> 
     assert error is None
     assert sum(event.counts.get("restarts", 0) for event in events) == 2
     assert len(lost) == 2 and not any(_is_worker(pid) for pid in lost)
-    wait_until(nobody_works)
-
-
-def test_a_fork_server_that_dies_as_a_worker_is_started_costs_no_restart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The worker would come from the next server, and would take itself for an orphan of the
-    first."""
-    look_up = forkserver.server
-    killed = list[int]()
-
-    def server() -> int:
-        pid = look_up()
-        if not killed:
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-            wait_until(
-                lambda: (
-                    not Path(f"/proc/{pid}").exists()
-                    or ") Z " in Path(f"/proc/{pid}/stat").read_text()
-                )
-            )
-        return pid
-
-    monkeypatch.setattr(forkserver, "server", server)
-    events, _, error = drain(config(backend="processes", workers=2, total_steps=2_000))
-    assert error is None and killed
-    assert not any(event.counts.get("restarts", 0) for event in events)
     wait_until(nobody_works)
 
 

@@ -93,30 +93,6 @@ def test_a_stopped_worker(
     assert updates == 19 if "optimizer" in settings else updates > 0
 
 
-def test_a_stopped_fork_server(tmp_path: Path) -> None:
-    """It neither tells that a worker was killed nor forks another one. It is killed, and started
-    again."""
-
-    def stop() -> None:
-        wait_until((tmp_path / "checkpoints" / "latest.ckpt").exists)
-        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)  # type: ignore[attr-defined]
-        victim = worker_processes()[0].pid
-        assert victim is not None
-        os.kill(victim, signal.SIGKILL)
-
-    settings: dict[str, Any] = {
-        "workers": 2,
-        "total_steps": 10**9,
-        "checkpoint__every": 400,
-        "stop__max_seconds": 2.0,
-    }
-    with meanwhile(stop):
-        done = train(tmp_path, backend="processes", **settings, backend__max_restarts=3)
-    assert done.summary["stop_reason"] == "max_seconds"
-    assert done.summary["training_seconds"] < 2 + LATE
-    wait_until(lambda: not worker_processes())
-
-
 def test_a_worker_that_is_slow_to_die_takes_no_other_with_it(tmp_path: Path) -> None:
     """Its death is heard of late, as that of a process with much memory. Only it is replaced."""
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
 import tempfile
 import threading
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, util
 
 from a3c_exp.common import signals
@@ -63,12 +62,6 @@ def ensure_running() -> None:
 def server() -> int:
     """The server's process id."""
     return int(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
-
-
-def kill() -> None:
-    """Kill the server, which stands still. It is started again with the next worker."""
-    with suppress(ProcessLookupError, TypeError):
-        os.kill(server(), signal.SIGKILL)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-import math
 import sys
 import types
 import typing
@@ -130,9 +129,8 @@ def _scalar(value: object, hint: Any, path: str) -> object:
             type(choice) is type(value) and choice == value for choice in typing.get_args(hint)
         )
     elif hint in (int, float):
-        fits = (
-            isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        )
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = is_number and abs(cast(Any, value)) <= sys.float_info.max
         fits = fits and (
             hint is float or (value == int(cast(Any, value)) and abs(cast(Any, value)) <= LARGEST)
         )

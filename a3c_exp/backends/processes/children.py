@@ -29,13 +29,10 @@ from a3c_exp.backends.supervision import PipeSource, Run, end_all
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.envs import close_within
-from a3c_exp.errors import RunError, one_line
+from a3c_exp.errors import one_line
 
 # How often a worker looks whether the fork server is there.
 _SERVER_SECONDS = 1.0
-# The longest wait for the fork server, which may have to import everything first. Then it is killed
-# and started again.
-SERVER_SECONDS = 120.0
 # From the end of its parents to the end of a worker, which closes its environments meanwhile.
 ORPHAN_SECONDS = 2.0
 # How often, and how many seconds apart, a worker is started: the fork server may be dying, and is
@@ -51,7 +48,8 @@ _EXIT_CODE_LOST = 255
 class Child(PipeSource):
     """A worker process. run: is called there.
 
-    process: None until it has been started, which a thread does: the fork server may stand still.
+    process: None until it has been started, which a thread does: the fork server may have to import
+        everything first.
     """
 
     process: BaseProcess | None = field(default=None, init=False)
@@ -94,21 +92,11 @@ class Child(PipeSource):
         writer.close()
 
     def _fork(self, run: Run, writer: connection.Connection) -> None:
-        server = forkserver.server()
-        arguments = self.name, run, writer, server
+        arguments = self.name, run, writer, forkserver.server()
         process = forkserver.CONTEXT.Process(
             target=_main, args=arguments, name=self.name, daemon=True
         )
-        impatient = threading.Timer(SERVER_SECONDS, forkserver.kill)
-        impatient.start()
-        try:
-            process.start()
-        finally:
-            impatient.cancel()
-        # it was dying: the process comes from the next one, and would end itself
-        if forkserver.server() != server:
-            _kill(process)
-            raise RunError("the fork server has died")
+        process.start()
         self.process, self.sentinel = process, process.sentinel
 
     def join(self, deadline: float) -> bool:
@@ -133,7 +121,7 @@ class Child(PipeSource):
         live. At the end of a run that is done for all together."""
         super().on_exit(replaced=replaced)
         if replaced or not self.store.is_over:
-            end([self], last=False)
+            end([self])
 
 
 def _kill(process: BaseProcess) -> None:
@@ -163,12 +151,11 @@ def _exit_text(exitcode: int | None) -> str:
     return f"was killed by signal {-exitcode}"
 
 
-def end(sources: Sequence[PipeSource], *, last: bool = True) -> None:
+def end(sources: Sequence[PipeSource]) -> None:
     """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then
     kill the others.
 
-    One that a dead disk keeps from dying is left behind. last: no other worker runs. Then the fork
-    server, with which all end, is killed too if it does not say that these have ended.
+    One that a dead disk keeps from dying is left behind.
     """
     children = [source for source in sources if isinstance(source, Child) and source.wanted]
     for child in children:
@@ -177,9 +164,7 @@ def end(sources: Sequence[PipeSource], *, last: bool = True) -> None:
     for child in children:
         if child.process is not None:
             _kill(child.process)
-    if not end_all(children) and last:
-        forkserver.kill()
-        end_all(children)
+    end_all(children)
     for child in children:
         if child.process is not None and child.process.exitcode is not None:
             child.process.close()
