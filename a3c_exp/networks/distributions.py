@@ -313,8 +313,8 @@ class SquashedGaussian(Gaussian):
     1801.01290, appendix C).
 
     Actions are kept as u. Log-probabilities are those of tanh u, which lies between -1 and 1, as is
-    the entropy: it has no closed form, and is a sum over `NODES`. The greedy action is tanh
-    of the mean, the median.
+    the entropy: it has no closed form, and is a sum over `NODES`. The greedy action is tanh of the
+    mean, the median.
     """
 
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:

@@ -202,7 +202,13 @@ class ObservationInput:
             vectors = Box(low, high, dtype=np.float32)
             inputs = shape[0] if shape else 0
             return cls({"inputs": inputs, "observation_space": vectors}, len(shape))
+        return cls._of_images(module, space, layout)
 
+    @classmethod
+    def _of_images(
+        cls, module: type[nn.Module], space: Box, layout: ImageLayout
+    ) -> ObservationInput:
+        """Return the form for images, whose pixels the module may scale itself."""
         raw = bool(getattr(module, "raw_images", False))
         largest = max(float(np.abs(bound).max()) for bound in (space.low, space.high))
         # Images without a bound are taken as they are, and so are those of small numbers.
@@ -211,7 +217,8 @@ class ObservationInput:
         lowest = 0.0 if float(space.low.min()) >= 0 else -bound
         images = Box(lowest, bound, layout.shape, space.dtype.type if raw else np.float32)
         arguments = dict(zip(IMAGE, (*layout.shape, pixels.max_pixel), strict=True))
-        return cls(arguments | {"observation_space": images}, len(shape), layout, pixels, raw)
+        axes = len(space.shape)
+        return cls(arguments | {"observation_space": images}, axes, layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
         """Let a module that takes raw images, and has an attribute `pixels` to scale them, use the
