@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from a3c_exp.cli import hydra_compose
-from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, given, is_of_hydra, quoted
+from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, given, is_of_hydra
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import begins, find_action, how_ended, identity, saved_runs
 from a3c_exp.cli.hydra_compose import Composed, Session
