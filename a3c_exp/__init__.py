@@ -28,8 +28,7 @@ __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
 
 # The functions import what they need when they are called: importing torch takes seconds, which
-# `--help` and a child
-# process that only steps environments need not wait for.
+# `--help` and a child process that only steps environments need not wait for.
 
 
 def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dict[str, Any]:

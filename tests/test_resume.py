@@ -31,9 +31,8 @@ NORMALIZED = {
 EVERYTHING: dict[str, Any] = NORMALIZED | {"workers": 2, "schedule": LINEAR, "eval__every": 100}
 
 # Whole episodes in an environment without randomness: a resumed run equals a run that never
-# stopped, since it stops
-# between two episodes. (Observations are ones and zeros, so that their sums are exact in any
-# order.)
+# stopped, since it stops between two episodes. (Observations are ones and zeros, so that their sums
+# are exact in any order.)
 ALONE = {"env": CORRIDOR, "envs_per_worker": 1, "rollout_length": "episode", "total_steps": 800}
 BETWEEN_EPISODES: dict[str, Any] = ALONE | {
     "env__normalize_observations": True,

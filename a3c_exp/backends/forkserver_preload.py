@@ -31,8 +31,7 @@ if _temporary is not None:
     atexit.register(shutil.rmtree, _temporary, ignore_errors=True)
 
 # The server itself must outlive a signal to its whole group, since it reports how workers ended. It
-# was therefore
-# started with these signals blocked. Processes that it forks must not inherit that: other parts of
-# the program may have the server fork processes too, such as those of a pool, which is ended by
-# SIGTERM.
+# was therefore started with these signals blocked. Processes that it forks must not inherit that:
+# other parts of the program may have the server fork processes too, such as those of a pool, which
+# is ended by SIGTERM.
 os.register_at_fork(after_in_child=signals.unblock)

@@ -107,9 +107,8 @@ def _check_reuse(
     their keys."""
     name = type(algorithm).__name__
     # Before the first update pi / mu would differ from 1 by the share of uniform actions. Good
-    # actions would be
-    # beyond the clip range, where they teach nothing, and the divergence would be beyond any
-    # target.
+    # actions would be beyond the clip range, where they teach nothing, and the divergence would be
+    # beyond any target.
     allowed = (
         f"0 with {name}, which stays close to the policy that acted: "
         "algorithm.entropy_coefficient explores"

@@ -47,8 +47,7 @@ CROSSING = (
 )
 SMALL_FACTOR = 0.01
 # Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation.
-# A larger number is
-# taken for a typing error: it would fill the memory, or have no end.
+# A larger number is taken for a typing error: it would fill the memory, or have no end.
 Multiple = Annotated[int, whole(1, 2**16)]
 MAX_LENGTH = 2**20
 MAX_EPISODES = 1_000_000

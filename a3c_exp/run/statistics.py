@@ -124,8 +124,7 @@ class RunStatistics:
         if len(event.episodes.returns):
             self.episodes += len(event.episodes)
             # Events of several workers cover the same span of steps. Without sorting, the last 100
-            # would be those of
-            # the worker whose event came last.
+            # would be those of the worker whose event came last.
             self._recent = self._recent.merge(event.episodes).last(self._kept)
             if self.episodes >= self._next_peak:
                 self._next_peak = self.episodes + RECENT
