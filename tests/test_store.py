@@ -44,7 +44,7 @@ GROUPS_OF_SGD = SGD(
     ("settings", "rate"),
     [
         ({}, 1 / 4),
-        ({"synchronous": True}, 1 / 4),
+        ({"update": "sync"}, 1 / 4),
         ({"optimizer": GROUPS_OF_SGD}, (4 * 0.5 + 2 * 0.2) / 6 / 4),
     ],
     ids=["one rate", "a round", "the critic has its own"],

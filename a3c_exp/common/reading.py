@@ -130,6 +130,10 @@ def _yaml_loader() -> Any:
     return loader
 
 
+MOST_LEVELS = 50
+"""Levels of mappings and lists in one another."""
+
+
 def check_plain(value: object, key: str = "") -> None:
     """Raise ConfigError for the first value that is not plain, and for data that contain
     themselves.
@@ -143,15 +147,17 @@ def check_plain(value: object, key: str = "") -> None:
         raise ConfigError(key, value, "contains itself, or is nested too deeply") from None
 
 
-def _check_plain(value: object, key: str) -> None:
+def _check_plain(value: object, key: str, level: int = 0) -> None:
+    if level > MOST_LEVELS:  # more of them are too many for OmegaConf
+        raise RecursionError
     if isinstance(value, Mapping):
         for name, item in value.items():
             if isinstance(name, bool) or not isinstance(name, (str, int)):
                 raise ConfigError(key, value, f"has the key {name!r}: keys must be text")
-            _check_plain(item, f"{key}.{name}" if key else str(name))
+            _check_plain(item, f"{key}.{name}" if key else str(name), level + 1)
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            _check_plain(item, f"{key}[{number}]")
+            _check_plain(item, f"{key}[{number}]", level + 1)
     # np.float64 is a float
     elif value is not None and type(value) not in (bool, int, float, str):
         plain = "text, a number, true, false, null, a list or a mapping"
