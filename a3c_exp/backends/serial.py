@@ -29,6 +29,7 @@ class Serial(MaxRestarts, Backend):
     """
 
     deterministic: ClassVar[bool] = True
+    has_order: ClassVar[bool] = True
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         rng = seeding.generator(

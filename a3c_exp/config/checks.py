@@ -40,6 +40,8 @@ def check_combination(experiment: Experiment) -> None:
     fits = experiment.update != "sync" or experiment.optimizer_state == "shared"
     allowed = "'shared' where update=sync: a round is one step for all"
     require(fits, "optimizer_state", experiment.optimizer_state, allowed)
+    if experiment.record is not None:
+        _check_record(experiment)
     if quorum != "all":
         require(
             experiment.update == "sync",
@@ -67,6 +69,24 @@ def check_combination(experiment: Experiment) -> None:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
         fits = experiment.returns.off_policy or not critic_returns.off_policy
         require(fits, "critic_returns", type(critic_returns).__name__, allowed)
+
+
+def _check_record(experiment: Experiment) -> None:
+    """Raise ConfigError for a run whose order would not be all that it depends on."""
+    backend = experiment.backend
+    reasons = {
+        f"backend={type(backend).__name__.lower()}": (
+            not backend.has_order,
+            "its workers do not pull and push one after the other",
+        ),
+        "update=sync": (experiment.update == "sync", "a round is of several workers"),
+        "lock=false": (
+            not experiment.lock,
+            "an update that others see half done is not repeatable",
+        ),
+    }
+    for setting, (applies, reason) in reasons.items():
+        require(not applies, "record", experiment.record, f"null with {setting}: {reason}")
 
 
 def check_returns(key: str, returns: Returns) -> None:

@@ -13,6 +13,7 @@ Two ways to update:
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from a3c_exp.common.fields import Fields, StateField, is_array, is_count, read_s
 from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count
 from a3c_exp.core.counters import ROW_WIDTH, WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, stats_width
+from a3c_exp.core.order import Order
 from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.envs.batch import RewardNormalization
 from a3c_exp.optimizers import Optimizer, functions_of, rates
@@ -53,6 +55,8 @@ class UpdateSettings(Checked):
         rounds always lock.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for
         each ('per_worker').
+    record: 'order' writes the order of the workers' pulls and pushes into the run's folder, and
+        `replay=` repeats the run by it. Needs `lock`.
     """
 
     optimizer: Optimizer
@@ -62,6 +66,7 @@ class UpdateSettings(Checked):
     quorum: Count | Literal["all"] = "all"
     lock: bool = False
     optimizer_state: Literal["shared", "per_worker"] = "shared"
+    record: Literal["order"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +120,7 @@ class StoreSpec(UpdateSettings):
             "store_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             **WorkerCounters.specs(self.workers, width, self.workers - self.services),
             **(SynchronousRounds.specs(self.workers, self.size) if self.synchronous else {}),
+            **(Order.specs(self.workers) if self.record else {}),
             "parameter_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             "parameters": ((self.copies, self.size), np.dtype(np.float32)),
             "optimizer_state": (
@@ -195,22 +201,21 @@ class SharedParameters:
     def step(
         self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0
     ) -> Update:
-        """Step with a worker's gradient [P].
+        """Step with a worker's gradient [P]. The caller holds `update_lock`.
 
         base_version: of the parameters that the gradient is based on.
         steps: of the run at the pull, for the schedule.
         multiplier: of the learning rate.
         """
         per_worker = self._per_worker
-        with self.update_lock:
-            version = self.version
-            staleness = version - base_version
-            t = (int(self.counters.gradients[worker]) if per_worker else version) + 1
-            state_index = worker if per_worker else 0
-            rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
-            self.counters.gradients[worker] += 1
-            if self._two_copies:
-                self._flags[UPDATES] = version + 1
+        version = self.version
+        staleness = version - base_version
+        t = (int(self.counters.gradients[worker]) if per_worker else version) + 1
+        state_index = worker if per_worker else 0
+        rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
+        self.counters.gradients[worker] += 1
+        if self._two_copies:
+            self._flags[UPDATES] = version + 1
         return Update(staleness, _mean_rate(rate))
 
     def step_round(self, gradient: Floats, steps: int, multiplier: float) -> float:
@@ -263,6 +268,10 @@ class SharedParameters:
         elif self._two_copies:
             self._flags[REFRESHES + target] = self._flags[REFRESHES + active]
         return rate
+
+    def checksum(self) -> int:
+        """Return the CRC-32 of the parameters. The caller holds `update_lock`."""
+        return zlib.crc32(self._vectors[self._active])
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P] and the optimizer's initial state, in both copies."""

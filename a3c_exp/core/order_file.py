@@ -1,0 +1,150 @@
+"""The order of a run in its folder: written in whole pieces, and read back with all checks.
+
+The file is a line with its version, and then frames: their kind, their length in bytes, and the
+CRC-32 of all frames up to there. A session of the run begins with a frame that describes it, as
+JSON, and goes on with frames of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from a3c_exp.common.arrays import Array
+from a3c_exp.common.reading import UnreadableError, open_regular
+from a3c_exp.core.order import Kind, Row, rows_of
+from a3c_exp.errors import FolderError, one_line
+
+ORDER_FILE = "order.bin"
+VERSION = 1
+
+_NAME = b"a3c_exp order "
+FIRST_LINE = b"%s%d\n" % (_NAME, VERSION)
+_FRAME = struct.Struct("<III")
+_SESSION, _ROWS = range(1, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSession:
+    """A session of a recorded run.
+
+    config: the run's configuration in it.
+    versions: of the libraries: see `run.provenance`.
+    start: what a resumed session began with: the version, and the state of the counters; None for
+        a new run.
+    rows: in order.
+    """
+
+    config: dict[str, Any]
+    versions: dict[str, str | None]
+    start: dict[str, Any] | None
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def first_version(self) -> int:
+        return 0 if self.start is None else int(self.start["version"])
+
+    @property
+    def last_version(self) -> int:
+        """The version after the last row."""
+        return self.first_version + sum(row.kind is Kind.PUSH for row in self.rows)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the session has ended in order. Otherwise it was killed."""
+        return bool(self.rows) and self.rows[-1].kind is Kind.END
+
+
+class Framer:
+    """Makes the frames of a file, each of which has a checksum of those before it.
+
+    checksum: of the frames that the file has already.
+    """
+
+    def __init__(self, checksum: int = 0) -> None:
+        self._checksum = checksum
+
+    def session(self, description: Mapping[str, Any]) -> bytes:
+        """Return the frame that begins a session."""
+        return self._frame(_SESSION, json.dumps(description).encode())
+
+    def rows(self, words: Array) -> bytes:
+        """Return the frame of rows, uint32 [N]."""
+        return self._frame(_ROWS, words.astype("<u4").tobytes())
+
+    def _frame(self, kind: int, content: bytes) -> bytes:
+        self._checksum = _checksum(kind, content, self._checksum)
+        return _FRAME.pack(kind, len(content), self._checksum) + content
+
+
+def _checksum(kind: int, content: bytes, before: int) -> int:
+    return zlib.crc32(content, zlib.crc32(_FRAME.pack(kind, len(content), 0), before))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOrder:
+    """The order of a run, as far as its file is whole.
+
+    sessions: of the run, the first one first.
+    whole: the file's content without a last frame that was being written when the run was killed.
+    checksum: see `Framer`.
+    """
+
+    sessions: list[RecordedSession]
+    whole: bytes
+    checksum: int
+
+
+def read_order(folder: Path) -> RecordedOrder:
+    """Read the order of the run in a folder.
+
+    Raises FolderError for a file that is missing, damaged or edited, or of another version.
+    """
+    try:
+        with open_regular(folder / ORDER_FILE) as file:
+            data = file.read()
+    except FileNotFoundError:
+        problem = f"must be a run with record=order: it has no {ORDER_FILE}"
+        raise FolderError(folder, problem) from None
+    except (OSError, UnreadableError) as error:
+        raise FolderError(folder, f"{ORDER_FILE} cannot be read: {one_line(error)}") from error
+
+    if not data.startswith(FIRST_LINE):
+        first_line = data[:32].partition(b"\n")[0]
+        version = first_line.removeprefix(_NAME).decode(errors="replace")
+        is_other = first_line.startswith(_NAME) and version.isdecimal()
+        problem = f"is of version {version}, not {VERSION}" if is_other else "is no order of a run"
+        raise FolderError(folder, f"{ORDER_FILE} {problem}")
+
+    sessions: list[RecordedSession] = []
+    checksum = 0
+    place = len(FIRST_LINE)
+    while place + _FRAME.size <= len(data):
+        kind, length, expected = _FRAME.unpack_from(data, place)
+        end = place + _FRAME.size + length
+        if end > len(data):
+            break
+        content = data[place + _FRAME.size : end]
+        checksum = _checksum(kind, content, checksum)
+        try:
+            if checksum != expected:
+                raise ValueError("another checksum")
+            if kind == _SESSION:
+                sessions.append(RecordedSession(**json.loads(content)))
+            else:
+                sessions[-1].rows.extend(rows_of(np.frombuffer(content, "<u4")))
+        except (ValueError, TypeError, LookupError) as error:
+            problem = f"{ORDER_FILE} is damaged or was edited at byte {place:,}"
+            raise FolderError(folder, f"{problem}: {one_line(error)}") from error
+        place = end
+
+    if not sessions:
+        raise FolderError(folder, f"{ORDER_FILE} is cut: it has no session")
+    return RecordedOrder(sessions, data[:place], checksum)
