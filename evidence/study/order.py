@@ -1,5 +1,5 @@
-"""`python -m evidence.study.order RUN PICTURE [--updates FIRST LAST]`: the order of a recorded run as a
-picture. Needs matplotlib.
+"""`python -m evidence.study.order RUN PICTURE [--updates FIRST LAST]`: the order of a recorded run
+as a picture. Needs matplotlib.
 
 Below: a lane for each worker, with a bar from each pull to the update that it led to, coloured by
 the staleness. Above: the mean return over the updates of the whole run, where the bars' part of it
