@@ -9,8 +9,8 @@ from typing import Any
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET
 from a3c_exp.config.saved import LOG_EVERY, as_typed, read_config
-from a3c_exp.core.order_file import read_order
-from a3c_exp.errors import ConfigError, FolderError
+from a3c_exp.core.order_file import RecordedSession, read_order
+from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.run_folder import SUMMARY_FILE, latest_checkpoints
 
 REPLAY = "a3c_exp.run.replay.Replay"
@@ -50,7 +50,7 @@ def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
         if there.get(key) != recorded.get(key):
             problem = f"the order is of a run with {key}={recorded.get(key)}, not {there.get(key)}"
             raise FolderError(folder, problem)
-    _check_whole(place, last.last_version, last.has_ended)
+    _check_whole(place, order.sessions)
 
     watching = (*WATCHING, "backend")
     exact = all(key.partition(".")[0] in watching for key in changed)
@@ -84,12 +84,16 @@ def check_replayable(key: str, value: object) -> None:
         raise ConfigError(key, value, problem)
 
 
-def _check_whole(folder: Path, last_version: int, has_ended: bool) -> None:
+def _check_whole(folder: Path, sessions: Sequence[RecordedSession]) -> None:
     """Raise FolderError for an order that has less than the run's latest checkpoint, or that lacks
     the end of a run that has ended."""
     from a3c_exp.run.checkpoint import load_state
 
-    if not has_ended and (folder / SUMMARY_FILE).exists():
+    try:
+        last_version = [session.last_version for session in sessions][-1]
+    except ValueError as error:
+        raise FolderError(folder, f"its order is damaged: {one_line(error)}") from error
+    if not sessions[-1].has_ended and (folder / SUMMARY_FILE).exists():
         raise FolderError(folder, "its order is cut: the run has ended, and its order has not")
     checkpoints = latest_checkpoints(folder)
     saved = load_state(checkpoints[0])["store"]["version"] if checkpoints else 0

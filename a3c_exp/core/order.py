@@ -10,7 +10,7 @@ A row is a word of 32 bits, the kind above the worker's index, and for rare kind
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -73,17 +73,29 @@ def row_words(kind: Kind, worker: int = 0, extra: Iterable[int] = ()) -> tuple[i
     return kind << _KIND_SHIFT | worker, *extra
 
 
-def rows_of(words: Array) -> Iterator[Row]:
-    """Yield the rows of words, uint32 [N]. Raises ValueError for what is none."""
+def rows_of(words: Array) -> list[Row]:
+    """Return the rows of words, uint32 [N]. Raises ValueError for what is none."""
     values: list[int] = words.tolist()
+    # millions of rows are equal to others: they are one object
+    by_word: dict[int, Row] = {}
+    rows = []
     place = 0
     while place < len(values):
-        kind = Kind(values[place] >> _KIND_SHIFT)
-        end = place + 1 + _EXTRA_WORDS.get(kind, 0)
-        if end > len(values):
-            raise ValueError("the last row is cut")
-        yield Row(kind, values[place] & _WORKER_MASK, tuple(values[place + 1 : end]))
-        place = end
+        word = values[place]
+        place += 1
+        row = by_word.get(word)
+        if row is None:
+            row = Row(Kind(word >> _KIND_SHIFT), word & _WORKER_MASK, ())
+            by_word[word] = row
+
+        extra_words = _EXTRA_WORDS.get(row.kind)
+        if extra_words is not None:
+            row = row._replace(extra=tuple(values[place : place + extra_words]))
+            place += extra_words
+        rows.append(row)
+    if place > len(values):
+        raise ValueError("the last row is cut")
+    return rows
 
 
 def to_words(numbers: Array) -> list[int]:

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ _FRAME = struct.Struct("<III")
 _SESSION, _ROWS = range(1, 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordedSession:
     """A session of a recorded run.
 
@@ -39,13 +40,22 @@ class RecordedSession:
     versions: of the libraries: see `run.provenance`.
     start: what a resumed session began with: the version, and the state of the counters; None for
         a new run.
-    rows: in order.
+    words: of its rows, in pieces.
     """
 
     config: dict[str, Any]
     versions: dict[str, str | None]
     start: dict[str, Any] | None
-    rows: list[Row] = field(default_factory=list)
+    words: list[Array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.config, dict) and isinstance(self.versions, dict)):
+            raise TypeError("no configuration")
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows, in order. Raises ValueError for words that are no rows."""
+        return rows_of(np.concatenate([np.zeros(0, np.uint32), *self.words]))
 
     @property
     def first_version(self) -> int:
@@ -139,8 +149,8 @@ def read_order(folder: Path) -> RecordedOrder:
             if kind == _SESSION:
                 sessions.append(RecordedSession(**json.loads(content)))
             else:
-                sessions[-1].rows.extend(rows_of(np.frombuffer(content, "<u4")))
-        except (ValueError, TypeError, LookupError) as error:
+                sessions[-1].words.append(np.frombuffer(content, "<u4"))
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             problem = f"{ORDER_FILE} is damaged or was edited at byte {place:,}"
             raise FolderError(folder, f"{problem}: {one_line(error)}") from error
         place = end
