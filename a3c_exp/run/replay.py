@@ -226,7 +226,7 @@ class _Follower:
             if self._store.stopped:
                 return
             if number == to_break_at:
-                breakpoint()
+                self._players[row.worker].pauses = True
             if row.kind is Kind.BEGIN:
                 if not self._begin(row, shares_generators):
                     return
@@ -341,6 +341,9 @@ class _Player:
     process of its own.
 
     is_checked: whether it may not draw from these.
+
+    is_about_to_push: whether its next step is a push.
+    pauses: whether it calls `breakpoint()` before its next step.
     """
 
     def __init__(
@@ -350,6 +353,7 @@ class _Player:
         self._is_checked = is_checked
         self._states = seeding.global_states()
         self.is_about_to_push = False
+        self.pauses = False
         with self._own_generators():
             self._worker = Worker(context, index, store)
         self._outputs = iter(self._worker.run())
@@ -359,6 +363,9 @@ class _Player:
         None if it has ended."""
         before = self._states
         with self._own_generators():
+            if self.pauses:
+                self.pauses = False
+                breakpoint()  # `step` leads into the worker
             output = next(self._outputs, None)
         if self._is_checked and not seeding.are_same_states(before, self._states):
             raise RunError(
