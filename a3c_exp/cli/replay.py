@@ -9,9 +9,9 @@ from typing import Any
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET
 from a3c_exp.config.saved import LOG_EVERY, as_typed, read_config
-from a3c_exp.core.order_file import RecordedSession, read_order
+from a3c_exp.core.order_file import ORDER_FILE, RecordedSession, read_order
 from a3c_exp.errors import ConfigError, FolderError, one_line
-from a3c_exp.run.run_folder import SUMMARY_FILE, latest_checkpoints
+from a3c_exp.run.run_folder import latest_checkpoints, read_summary
 
 REPLAY = "a3c_exp.run.replay.Replay"
 OF_THE_ORDER = (
@@ -50,7 +50,9 @@ def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
         if there.get(key) != recorded.get(key):
             problem = f"the order is of a run with {key}={recorded.get(key)}, not {there.get(key)}"
             raise FolderError(folder, problem)
-    _check_whole(place, order.sessions)
+    if first.start is not None:
+        raise FolderError(folder, f"its first session has no {ORDER_FILE}")
+    _check_whole(place, last)
 
     watching = (*WATCHING, "backend")
     exact = all(key.partition(".")[0] in watching for key in changed)
@@ -59,15 +61,10 @@ def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
         "backend": {TARGET: REPLAY, "folder": str(place), "exact": exact},
         "callbacks": [],
         "record": None,
-        "stop": _NO_RULES,
+        "stop": {},
         # those of a resumed run may have changed
         **{key: first.config.get(key) for key in ("total_steps", "workers")},
     }
-
-
-_NO_RULES: Mapping[str, Any] = dict.fromkeys(
-    ("max_episodes", "max_seconds", "mean_return", "worker_episodes", "worker_return")
-)
 
 
 def check_resumable(folder: str, config: Mapping[str, Any]) -> None:
@@ -84,19 +81,20 @@ def check_replayable(key: str, value: object) -> None:
         raise ConfigError(key, value, problem)
 
 
-def _check_whole(folder: Path, sessions: Sequence[RecordedSession]) -> None:
-    """Raise FolderError for an order that has less than the run's latest checkpoint, or that lacks
-    the end of a run that has ended."""
+def _check_whole(folder: Path, last: RecordedSession) -> None:
+    """Raise FolderError for an order that lacks the run's latest checkpoint, or its end if it has
+    left none."""
     from a3c_exp.run.checkpoint import load_state
 
-    try:
-        last_version = [session.last_version for session in sessions][-1]
-    except ValueError as error:
-        raise FolderError(folder, f"its order is damaged: {one_line(error)}") from error
-    if not sessions[-1].has_ended and (folder / SUMMARY_FILE).exists():
-        raise FolderError(folder, "its order is cut: the run has ended, and its order has not")
     checkpoints = latest_checkpoints(folder)
-    saved = load_state(checkpoints[0])["store"]["version"] if checkpoints else 0
-    if saved > last_version:
-        problem = f"its order is cut: it has {last_version:,} updates, and a checkpoint {saved:,}"
-        raise FolderError(folder, problem)
+    if checkpoints:
+        version = load_state(checkpoints[0])["store"]["version"]
+    else:
+        version = (read_summary(folder) or {}).get("updates")
+    try:
+        is_cut = version is not None and version not in last.saved
+    except ValueError as error:
+        raise FolderError(folder, f"{ORDER_FILE} is damaged: {one_line(error)}") from error
+    if is_cut:
+        problem = f"has {last.last_version:,} updates, and not the checkpoint of update {version:,}"
+        raise FolderError(folder, f"{ORDER_FILE} is cut: it {problem}")

@@ -40,9 +40,8 @@ class Kind(IntEnum):
         gradients that were counted for its predecessors.
     MULTIPLIERS: the next pull is the first one with these: two numbers of 64 bits.
     CHECKSUM: the CRC-32 of the parameters after the last update.
-    SAVED: a checkpoint was written. Then come its version, and the CRC-32 of its parameters and of
+    SAVED: a checkpoint is written. Then come its version, and the CRC-32 of its parameters and of
         its optimizer state.
-    END: the session has ended in order.
     """
 
     PULL = 1
@@ -53,7 +52,6 @@ class Kind(IntEnum):
     MULTIPLIERS = 6
     CHECKSUM = 7
     SAVED = 8
-    END = 9
 
 
 PUSHES = (Kind.PUSH, Kind.REFUSED, Kind.EMPTY)
@@ -68,7 +66,7 @@ class Row(NamedTuple):
     extra: tuple[int, ...]
 
 
-def row_words(kind: Kind, worker: int = 0, extra: Iterable[int] = ()) -> tuple[int, ...]:
+def row_words(kind: Kind, worker: int, extra: Iterable[int] = ()) -> tuple[int, ...]:
     """Return the words of a row."""
     return kind << _KIND_SHIFT | worker, *extra
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.common.reading import UnreadableError, open_regular
-from a3c_exp.core.order import Kind, Row, rows_of
+from a3c_exp.core.order import Kind, Row, from_words, rows_of
 from a3c_exp.errors import FolderError, one_line
 
 ORDER_FILE = "order.bin"
@@ -66,20 +66,21 @@ class RecordedSession:
         """The version after the last row."""
         return self.first_version + sum(row.kind is Kind.PUSH for row in self.rows)
 
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the session has ended in order. Otherwise it was killed."""
-        return bool(self.rows) and self.rows[-1].kind is Kind.END
+    @cached_property
+    def saved(self) -> dict[int, tuple[int, ...]]:
+        """The checksums of parameters and optimizer state in checkpoints, by their versions."""
+        rows = (row.extra for row in self.rows if row.kind is Kind.SAVED)
+        return {int(from_words(extra[:2], np.int64)[0]): extra[2:] for extra in rows}
 
 
+@dataclass
 class Framer:
-    """Makes the frames of a file, each of which has a checksum of those before it.
+    """Makes the frames of a file.
 
     checksum: of the frames that the file has already.
     """
 
-    def __init__(self, checksum: int = 0) -> None:
-        self._checksum = checksum
+    checksum: int
 
     def session(self, description: Mapping[str, Any]) -> bytes:
         """Return the frame that begins a session."""
@@ -90,8 +91,8 @@ class Framer:
         return self._frame(_ROWS, words.astype("<u4").tobytes())
 
     def _frame(self, kind: int, content: bytes) -> bytes:
-        self._checksum = _checksum(kind, content, self._checksum)
-        return _FRAME.pack(kind, len(content), self._checksum) + content
+        self.checksum = _checksum(kind, content, self.checksum)
+        return _FRAME.pack(kind, len(content), self.checksum) + content
 
 
 def _checksum(kind: int, content: bytes, before: int) -> int:

@@ -73,7 +73,7 @@ def seed_globals(seed: int, worker: int, resumed: int = 0) -> None:
 
 def global_states() -> tuple[Any, ...]:
     """Return the states of the global generators of Python, numpy and torch."""
-    return random.getstate(), np.random.get_state(), torch.random.get_rng_state()  # noqa: NPY002
+    return random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()  # noqa: NPY002
 
 
 def set_global_states(states: tuple[Any, ...]) -> None:
@@ -81,16 +81,7 @@ def set_global_states(states: tuple[Any, ...]) -> None:
     python_state, numpy_state, torch_state = states
     random.setstate(python_state)
     np.random.set_state(numpy_state)  # noqa: NPY002
-    torch.random.set_rng_state(torch_state)
-
-
-def are_same_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Return whether two results of `global_states` are equal."""
-    return bool(
-        one[0] == other[0]
-        and all(map(np.array_equal, one[1], other[1]))
-        and torch.equal(one[2], other[2])
-    )
+    torch.set_rng_state(torch.from_numpy(torch_state))
 
 
 @contextmanager

@@ -66,21 +66,18 @@ class OrderFile(RunRecorder):
         store = state["store"]
         contents = [zlib.crc32(store[name]) for name in ("parameters", "optimizer_state")]
         self._take()
-        self._add(Kind.SAVED, [*to_words(np.array([store["version"]])), *contents])
+        words = row_words(Kind.SAVED, 0, [*to_words(np.array([store["version"]])), *contents])
+        self._file.add(self._framer.rows(np.array(words, np.uint32)))
         self._flush()
 
     def close(self, finished: bool) -> None:
         self._take()
-        self._add(Kind.END)
         self._run.output.write(ORDER_FILE, self._file.close)
 
     def _take(self) -> None:
         words = self._order.take()
         if len(words):
             self._file.add(self._framer.rows(words))
-
-    def _add(self, kind: Kind, extra: list[int] | tuple[()] = ()) -> None:
-        self._file.add(self._framer.rows(np.array(row_words(kind, extra=extra), np.uint32)))
 
     def _flush(self) -> None:
         self._run.output.write(ORDER_FILE, self._file.flush)
