@@ -40,7 +40,7 @@ PPO = (
 Q = "env=cartpole experiment=n_step_q_cartpole total_steps=14000 update=async"
 PROCESSES = "backend=processes"
 THREADS = "backend=threads"
-ENDLESS = "total_steps=1e7"
+ENDLESS = "total_steps=1e7 checkpoint.every=14000"
 
 ROWS = {
     "cartpole, 2 processes": f"{CARTPOLE} {PROCESSES} workers=2",
