@@ -149,9 +149,9 @@ def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
     if key != RUN_DIR and is_of_hydra(key):
         problem = f"has no effect with {word}, which composes nothing; {RUN_DIR} has"
         raise ConfigError(key, change.value(), problem)
-    if word == "replay":
-        check_replayable(key, change.value())
     is_named_again = key in beyond and _resolved(change) == beyond[key]
+    if word == "replay" and not is_named_again:
+        check_replayable(key, change.value())
     if word == "resume" and key.partition(".")[0] not in MAY_CHANGE and not is_named_again:
         problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
         raise ConfigError(key, change.value(), problem)
