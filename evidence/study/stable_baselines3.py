@@ -40,6 +40,7 @@ class Watch:
             if "episode" in info:
                 self.returns.append(float(info["episode"]["r"]))
                 self.ended.add(index)
+
         has_new = len(self.returns) > before  # a mean at every step would be the library's time
         enough = has_new and len(self.returns) >= 100 and len(self.ended) == self.environments
         if (
@@ -49,6 +50,7 @@ class Watch:
         ):
             self.solved_steps = local["self"].num_timesteps
             self.solved_seconds = round(time.perf_counter() - self.started, 3)
+
         return True
 
 
@@ -65,6 +67,7 @@ def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dic
     # each takes a seed of its own
     eval_envs = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)
     returns, _ = evaluate_policy(model, eval_envs, EPISODES, return_episode_rewards=True)
+
     return {
         "steps": model.num_timesteps,
         "seconds": round(seconds, 3),
