@@ -60,8 +60,8 @@ but data"""
 '''
 
 
-def test_lines_are_those_with_code() -> None:
-    assert len(size.code_lines(SOURCE)) == 1 + 3, "LIMIT, the three lines of TEXT"
+def test_tokens_are_those_of_code() -> None:
+    assert size.code_tokens(SOURCE) == 3 + 3, "LIMIT, TEXT"
 
 
 @pytest.mark.parametrize(
