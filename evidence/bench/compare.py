@@ -56,9 +56,9 @@ def compare(here: Entries, there: Entries) -> Comparison:
     lacking = [
         f"{name}: not on both sides" for name in REQUIRED if not (name in here and name in there)
     ]
-    found = ((name, difference(here[name], there[name])) for name in here if name in there)
+    texts = ((name, difference(here[name], there[name])) for name in here if name in there)
     return Comparison(
-        [*lacking, *(f"{name}: {text}" for name, text in found if text is not None)],
+        [*lacking, *(f"{name}: {text}" for name, text in texts if text is not None)],
         [name for name in here if name not in there],
         [name for name in there if name not in here],
     )
@@ -79,6 +79,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
         unequal = np.atleast_1d(
             np.ascontiguousarray(here).view(bits) != np.ascontiguousarray(there).view(bits)
         )
+
     if not unequal.any():
         return None
     first = int(unequal.argmax())
@@ -109,6 +110,7 @@ def read_run(folder: Path) -> Entries:
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     plain = {name: value for name, value in summary.items() if name not in ORIGIN}
     entries |= {f"summary.json/{name}": array for name, array in _flat(plain)}
+
     return {name: array for name, array in entries.items() if not _is_time(name.partition("/")[2])}
 
 
@@ -126,6 +128,7 @@ def read_checkpoint(path: Path) -> Entries:
                 )
             else:
                 entries[name] = value
+
     return entries
 
 

@@ -51,6 +51,7 @@ def stable_baselines3(
         json.dumps(dict(settings or {})),
         way,
     ]
+
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "evidence.bench.stable_baselines3", *arguments],
@@ -60,4 +61,5 @@ def stable_baselines3(
             capture_output=True,
             text=True,
         )
+
     return float(done.stdout)

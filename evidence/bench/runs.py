@@ -71,6 +71,7 @@ def peak_memory(*overrides: str, seconds: float) -> float:
         while time.perf_counter() < deadline:
             peak = max(peak, sum(memory(pid, "Pss:") for pid in tree(process.pid)))
             time.sleep(0.5)
+
     return float(peak)
 
 
@@ -135,4 +136,5 @@ def _has_updates(folder: str) -> bool:
         ):
             rows = map(json.loads, file) if path.suffix == ".jsonl" else csv.DictReader(file)
             return any(int(row["train/n_updates"]) > 0 for row in rows)
+
     return False

@@ -41,13 +41,15 @@ def read(path: Path) -> tuple[str, list[Setting]]:
     text = path.read_text(encoding="utf-8").partition("\nhydra:")[0]
     of_group = path.parent != CONF and "# @package _global_" not in text
     parents = [(-1, path.parent.name)] if of_group else []
+
     head: list[str] = []
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for line in text.replace("# @package _global_\n", "").splitlines():
         comment = line.strip().removeprefix("#").strip()
         match = LINE.fullmatch(line.rstrip())
-        if line.lstrip().startswith("#") and found:
-            found[-1] = found[-1]._replace(meaning=f"{found[-1].meaning} {comment}")
+
+        if line.lstrip().startswith("#") and settings:
+            settings[-1] = settings[-1]._replace(meaning=f"{settings[-1].meaning} {comment}")
         elif line.lstrip().startswith("#"):
             head.append(comment)
         elif match is not None:
@@ -59,8 +61,9 @@ def read(path: Path) -> tuple[str, list[Setting]]:
             if name == TARGET:
                 head.append(comment)
             elif name != "defaults" and (value or comment):
-                found.append(Setting(key, value, comment))
-    return " ".join(head).strip(), found
+                settings.append(Setting(key, value, comment))
+
+    return " ".join(head).strip(), settings
 
 
 def allowed_values(paths: Sequence[Path] = ()) -> dict[str, str]:
@@ -72,6 +75,7 @@ def allowed_values(paths: Sequence[Path] = ()) -> dict[str, str]:
         component = node.get(path.parent.name, node)
         if TARGET in component:
             targets.append((f"{path.parent.name}.", component[TARGET]))
+
     return {
         prefix + name: describe(setting.hint)
         for prefix, target in targets
@@ -106,6 +110,7 @@ def document() -> str:
         values = allowed_values(paths)
         parts.append(f"## Options of `{folder.name}`")
         parts.extend(section(f"### `{folder.name}={path.stem}`", path, values) for path in paths)
+
     return "\n\n".join(parts) + "\n"
 
 

@@ -32,6 +32,7 @@ def small_disk(place: Path, size: int) -> Iterator[int]:
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         raise UnavailableError("unshare or nsenter is missing")
     command = [*PRIVATE, "sh", "-c", MOUNT, str(place), str(size)]
+
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as keeper:
@@ -60,21 +61,24 @@ class FullDisk:
             code = program.wait()
             output, summary, saved = program.output, program.summary(), 0
             faults = ["a traceback"] if "Traceback" in output else []
+
             try:
                 saved = program.saved_steps() or 0
             except ConfigError as error:
                 faults.append(str(error))
+
             happened = _happened(code, output, list(summary.get("unwritten", ())))
             if not happened:
                 faults.append(f"exit code {code}, {size} bytes: {output[-1000:]}")
-            known = max(program.steps, summary.get("steps", 0))
+            reached = max(program.steps, summary.get("steps", 0))
             subprocess.run(
                 [*inside(keeper), "mount", "-o", "remount,size=64m", str(folder / "run")],
                 check=True,
             )
             faults.append(program.finish())
+
         again = "" if code == 0 else ", then resumed" if saved else ", then begun anew"
-        lost = {"most steps": float(max(0, known - saved)) if code else 0.0}
+        lost = {"most steps": float(max(0, reached - saved)) if code else 0.0}
         return Outcome(happened=happened + again, lost=lost, fault="; ".join(filter(None, faults)))
 
 

@@ -72,6 +72,7 @@ class Program:
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
         )
+
         with open(self._output, "ab") as output:
             self.process = subprocess.Popen(
                 self._command, env=environment, stdout=output, stderr=subprocess.STDOUT
@@ -99,6 +100,7 @@ class Program:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
+
         self.process.wait()
 
     def seconds_to_end(self, most: float) -> float:
@@ -151,17 +153,20 @@ class Program:
             faults.append(
                 f"exit code {code}, ended by {summary.get('stop_reason')}: {self.output[-1000:]}"
             )
+
         try:
             steps = self.saved_steps()
         except ConfigError as error:
             steps = None
             faults.append(str(error))
+
         if steps is None or steps != summary.get("steps"):
             faults.append(f"{summary.get('steps')} steps in {SUMMARY_FILE}, {steps} in {LATEST}")
         if not self._is_in_order():
             faults.append(f"{METRICS_FILE} is not in order")
         faults += [f"half a file is left: {path.name}" for path in self.folder.rglob("*.partial")]
         faults += [f"a traceback: {self.output[-1000:]}"] if "Traceback" in self.output else []
+
         return "; ".join(faults)
 
     def _is_in_order(self) -> bool:
@@ -185,5 +190,6 @@ class Program:
             with suppress(OSError):
                 text = maps.read_text(encoding="utf-8", errors="replace")
                 new = {name for name in new if f"{SHARED_MEMORY}/{name}" not in text}
+
         stays = [f"left behind: {SHARED_MEMORY}/{name}" for name in new]
         return stays + [f"left behind: {path}" for path in self.temporary.iterdir() if files]
