@@ -11,7 +11,7 @@ import argparse
 import importlib.util
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
@@ -31,49 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0; 1 if a run failed; 2 for bad arguments or records; 130 after
     Ctrl-C."""
     entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
-    environments = sorted({entry.env for entry in entries.values()})
-    parser = argparse.ArgumentParser(
-        prog="python -m evidence.study", description="Learning over seeds; writes RESULTS.md."
-    )
-    parser.add_argument("--env", choices=environments, help="only the entries of this environment")
-    parser.add_argument(
-        "--presets", action="store_true", help="the presets, instead of the environments"
-    )
-    parser.add_argument(
-        "--only",
-        choices=entries,
-        action="append",
-        metavar="NAME",
-        help="only this entry; any number",
-    )
-
-    for name, figure in figures.FIGURES.items():
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(
-            option,
-            action="append_const",
-            dest="figures",
-            const=figure,
-            help=f"the figure on {name}",
-        )
-
-    parser.add_argument(
-        "--table", action="store_true", help="train nothing: write RESULTS.md from the records"
-    )
-    flags = parser.parse_args(arguments)
-    # Presets are a study of their own.
-    names = flags.only or [
-        name for name, entry in entries.items() if flags.presets == (entry.source is not None)
-    ]
-    chosen = [entries[name] for name in names if flags.env in (None, entries[name].env)]
-
-    if flags.figures:
-        chosen = [
-            entry
-            for figure in flags.figures
-            for entry in figures.entries(figure, RECORDS, flags.env)
-        ]
-
+    flags = _flags(entries, arguments)
+    chosen = _chosen(entries, flags)
     if not chosen:
         print(
             "study: no entry fits these arguments; presets are run with --presets", file=sys.stderr
@@ -86,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
-
     try:
         if not flags.table:
             for entry in chosen:  # before hours of training
@@ -108,6 +66,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for failure in failures:
         print(failure, file=sys.stderr)
     return int(bool(failures))
+
+
+def _flags(entries: Mapping[str, Entry], arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m evidence.study", description="Learning over seeds; writes RESULTS.md."
+    )
+    environments = sorted({entry.env for entry in entries.values()})
+    parser.add_argument("--env", choices=environments, help="only the entries of this environment")
+    parser.add_argument(
+        "--presets", action="store_true", help="the presets, instead of the environments"
+    )
+    parser.add_argument(
+        "--only",
+        choices=entries,
+        action="append",
+        metavar="NAME",
+        help="only this entry; any number",
+    )
+    for name, figure in figures.FIGURES.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            action="append_const",
+            dest="figures",
+            const=figure,
+            help=f"the figure on {name}",
+        )
+    parser.add_argument(
+        "--table", action="store_true", help="train nothing: write RESULTS.md from the records"
+    )
+    return parser.parse_args(arguments)
+
+
+def _chosen(entries: Mapping[str, Entry], flags: argparse.Namespace) -> list[Entry]:
+    """Return the entries that the flags ask for. Presets are a study of their own."""
+    if flags.figures:
+        return [
+            entry
+            for figure in flags.figures
+            for entry in figures.entries(figure, RECORDS, flags.env)
+        ]
+
+    names = flags.only or [
+        name for name, entry in entries.items() if flags.presets == (entry.source is not None)
+    ]
+    return [entries[name] for name in names if flags.env in (None, entries[name].env)]
 
 
 def train(entry: Entry, seed: int) -> list[str]:

@@ -37,13 +37,13 @@ UNRESOLVED = ("auto", "background")
 class Record:
     """A finished run.
 
-    seconds: of training. solved_*: when the mean of 100 training episodes first reached the
+    seconds: of training.
+    solved_*: when the mean of 100 training episodes first reached the
         threshold; None if never.
     last_100: mean return of the last 100 training episodes.
     greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole
-        episodes; None without
-        an evaluation. best_return: mean return of as many episodes with the best checkpoint; None
-        if there is none.
+        episodes; None without an evaluation.
+    best_return: mean return of as many episodes with the best checkpoint; None if there is none.
     drawn_*: mean and lowest return of the final policy with sampled actions, over `drawn_episodes`;
         None in records that are older, or of another framework.
     stop_reason: why training ended, as the run's summary has it; None as for drawn_*.
