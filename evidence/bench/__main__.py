@@ -168,7 +168,7 @@ def table_lines(row: Row, rounds: int, seconds: float) -> list[list[str]]:
 
 
 def _bar(value: float | None, at_least: float | None, at_most: float | None = None) -> list[str]:
-    """The bar, and whether `value` reaches it. None: it could not be measured."""
+    """Return the bar, and whether `value` reaches it. None: it could not be measured."""
     if at_least is not None:
         bar = f">= {at_least:g}"
         reached = value is not None and value >= at_least
@@ -182,7 +182,7 @@ def _bar(value: float | None, at_least: float | None, at_most: float | None = No
 
 
 def _figure(value: float) -> str:
-    """Three significant digits, thousands with commas."""
+    """Return three significant digits, thousands with commas."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -206,7 +206,7 @@ def _blas() -> str:
 
 
 def _versions() -> str:
-    """Versions of the installed libraries."""
+    """Return the versions of the installed libraries."""
     versions = provenance.versions()
     for name in ("ale-py", "stable-baselines3"):
         versions[name] = None

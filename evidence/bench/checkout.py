@@ -22,7 +22,7 @@ class ChildError(RuntimeError):
 
 
 def checked(folder: str | Path) -> Path:
-    """The absolute path of a checkout. Raises ValueError, in one line, for a folder that is
+    """Return the absolute path of a checkout. Raises ValueError, in one line, for a folder that is
     none."""
     path = Path(folder).expanduser().resolve()
     for part in ("a3c_exp/__init__.py", "conf/config.yaml"):

@@ -65,8 +65,8 @@ def compare(here: Entries, there: Entries) -> Comparison:
 
 
 def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
-    """The difference between two arrays, as text; None for the same bits. NaN equals NaN, and 0 is
-    not -0."""
+    """Return the difference between two arrays, as text; None for the same bits. NaN equals NaN,
+    and 0 is not -0."""
     if here.shape != there.shape:
         return f"shape {list(here.shape)} here, {list(there.shape)} there"
     if "U" in (here.dtype.kind, there.dtype.kind):
@@ -94,7 +94,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
 
 
 def read_run(folder: Path) -> Entries:
-    """The content of a run's folder by `file/name`, without times.
+    """Return the content of a run's folder by `file/name`, without times.
 
     A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError if
     it is no run.
@@ -115,7 +115,7 @@ def read_run(folder: Path) -> Entries:
 
 
 def read_checkpoint(path: Path) -> Entries:
-    """All arrays and plain values of a checkpoint by `section/name`."""
+    """Return all arrays and plain values of a checkpoint by `section/name`."""
     entries: Entries = {}
     with zipfile.ZipFile(path) as archive:
         arrays = set(archive.namelist()) - {"state.json"}
@@ -133,7 +133,8 @@ def read_checkpoint(path: Path) -> Entries:
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """The leaves of nested plain data by their place, with a slash between names; null is text."""
+    """Yield the leaves of nested plain data by their place, with a slash between names; null is
+    text."""
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _flat(inner, f"{place}/{name}" if place else str(name))

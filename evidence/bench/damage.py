@@ -102,7 +102,7 @@ def flip_bits(rng: random.Random, data: bytes, count: int = 1) -> bytes:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The places of all values in nested data: a list or a mapping, and the index or key."""
+    """Yield the places of all values in nested data: a list or a mapping, and the index or key."""
     items = (
         value.items()
         if isinstance(value, dict)
@@ -184,7 +184,7 @@ def checkpoint(rng: random.Random, data: bytes) -> bytes:
 
 
 def _npy(rng: random.Random, data: bytes) -> bytes:
-    """An array's file with an array of another type, shape or content in it, or with a wrong
+    """Return an array's file with an array of another type, shape or content in it, or with a wrong
     header."""
     if rng.random() < 0.3:
         header = rng.choice(HEADERS).encode()

@@ -107,7 +107,7 @@ def option_names(hydra: Any) -> dict[str, list[str]]:
 
 
 def setting_names() -> list[str]:
-    """Every setting that a file of conf/ has, by its dotted key."""
+    """Return every setting that a file of conf/ has, by its dotted key."""
     keys: set[str] = set()
     for path in [conf_folder() / "config.yaml", *conf_folder().glob("*/*.yaml")]:
         text = path.read_text(encoding="utf-8")
@@ -268,7 +268,7 @@ class DamagedFile:
 
 
 def finished_run(folder: Path) -> Path:
-    """A small run, with episodes and without a best checkpoint."""
+    """Make a small run, with episodes and without a best checkpoint."""
     settings = (
         "env=cartpole backend=serial workers=1 envs_per_worker=2 rollout_length=8 total_steps=256"
     )
@@ -277,7 +277,7 @@ def finished_run(folder: Path) -> Path:
 
 
 def _called(command: Callable[[Sequence[str]], int], arguments: list[str]) -> str:
-    """What became of a command."""
+    """Return what became of a command."""
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         code = command(arguments)
@@ -299,7 +299,7 @@ def ended(text: str) -> str:
 
 
 def try_case(case: Case, rng: random.Random, folder: Path) -> str:
-    """What became of a case: see FAULTS; anything else is good."""
+    """Return what became of a case: see FAULTS; anything else is good."""
     here = Path.cwd()
     os.chdir(folder)
     before = signal.signal(signal.SIGALRM, _raise_no_end)
@@ -346,7 +346,7 @@ def try_all(kind: str, case: Case, count: int, seed: int, keep: Path) -> Counter
 
 @contextlib.contextmanager
 def all_cases() -> Iterator[dict[str, Case]]:
-    """The cases of each kind, while Hydra is open."""
+    """Give the cases of each kind, while Hydra is open."""
     with hydra_session() as hydra, tempfile.TemporaryDirectory() as temporary:
         with contextlib.redirect_stderr(io.StringIO()):
             run = finished_run(Path(temporary) / "run")

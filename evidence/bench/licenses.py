@@ -54,7 +54,8 @@ def main() -> int:
 
 
 def dependencies(root: str, extras: Mapping[str, object]) -> set[str]:
-    """The installed packages that `root` needs with these extras, and that those need in turn."""
+    """Return the installed packages that `root` needs with these extras, and that those need in
+    turn."""
     waiting = [(root, extra) for extra in ("", *extras)]
 
     done = set[tuple[str, str]]()
@@ -68,8 +69,8 @@ def dependencies(root: str, extras: Mapping[str, object]) -> set[str]:
 
 
 def _requirements(name: str, extra: str) -> Iterator[tuple[str, str]]:
-    """The packages that a package needs with an extra, each with every extra of its own that is
-    asked for."""
+    """Yield the packages that a package needs with an extra, each with every extra of its own that
+    is asked for."""
     if not _is_installed(name):  # of another system, or of an extra that is not installed
         return
     for text in distribution(name).requires or ():
@@ -88,7 +89,8 @@ def _is_installed(name: str) -> bool:
 
 
 def license_of(name: str) -> str:
-    """The license of an installed package: an SPDX expression, or the words of its metadata."""
+    """Return the license of an installed package: an SPDX expression, or the words of its
+    metadata."""
     metadata = distribution(name).metadata
     if "License-Expression" in metadata:
         return metadata["License-Expression"]

@@ -152,7 +152,8 @@ def outcome_of(name: str, other: Path) -> Comparison:
 
 
 def trained(name: str, checkout: Path, folder: Path) -> Entries:
-    """The result of a row's run in a checkout. Raises ChildError if it fails, and as `read_run`."""
+    """Return the result of a row's run in a checkout. Raises ChildError if it fails, and as
+    `read_run`."""
     overrides = f"{ALWAYS} {ROWS[name]}".split()
     if "\nlog:" in (checkout / "conf" / "config.yaml").read_text(encoding="utf-8"):
         # older versions have no other points than those by time

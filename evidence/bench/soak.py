@@ -85,7 +85,7 @@ class Sample(NamedTuple):
 
 
 def take_sample(pid: int) -> Sample:
-    """A sample of a process and all its descendants.
+    """Return a sample of a process and all its descendants.
 
     Pages of files are left out: the system takes them away and gives them back as it likes.
     """
@@ -106,7 +106,7 @@ def take_sample(pid: int) -> Sample:
 def steady(
     flags: argparse.Namespace, *, label: str, overrides: str, most_minutes: float = 600.0
 ) -> Iterator[Line]:
-    """A run at full speed that goes on until it is interrupted."""
+    """Measure a run at full speed that goes on until it is interrupted."""
     minutes = min(flags.minutes, most_minutes)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -129,7 +129,8 @@ def steady(
 
 
 def many_runs(flags: argparse.Namespace) -> Iterator[Line]:
-    """Runs by `a3c_exp.train`, one after another in this process, on each backend in turn."""
+    """Measure runs by `a3c_exp.train`, one after another in this process, on each backend in
+    turn."""
     names = set(os.listdir("/dev/shm"))
     samples = list[Sample]()
     started = time.monotonic()
@@ -179,7 +180,7 @@ ROWS: dict[str, Row] = {
 
 
 def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterator[Line]:
-    """The lines on memory, descriptors and threads."""
+    """Yield the lines on memory, descriptors and threads."""
     before, after = first_and_last([sample.memory for sample in samples])
     grown = (
         f"memory grew by {after / before - 1:.1%}" if after > before * (1 + MEMORY_GROWTH) else ""
@@ -201,8 +202,8 @@ def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterato
 
 
 def first_and_last(values: Sequence[int]) -> tuple[float, float]:
-    """The medians of the first and of the last tenth of the last two thirds of the values: a run
-    settles at first."""
+    """Return the medians of the first and of the last tenth of the last two thirds of the values: a
+    run settles at first."""
     settled = values[len(values) // 3 :]
     count = max(1, len(settled) // 10)
     return median(settled[:count]), median(settled[-count:])
@@ -211,8 +212,8 @@ def first_and_last(values: Sequence[int]) -> tuple[float, float]:
 def speed_line(
     label: str, minutes: float, earlier: NDArray[np.float64], later: NDArray[np.float64]
 ) -> Line:
-    """The line on the speeds of the two halves of the time, with the 95 % bootstrap interval of
-    their ratio."""
+    """Return the line on the speeds of the two halves of the time, with the 95 % bootstrap interval
+    of their ratio."""
     rng = np.random.default_rng(0)
     means = [rng.choice(half, (RESAMPLES, len(half))).mean(axis=1) for half in (later, earlier)]
     low, high = np.quantile(means[0] / means[1], [0.025, 0.975])
@@ -226,8 +227,8 @@ def speed_line(
 
 
 def speeds(file: Path, count: int, skip: float = 1 / 3) -> NDArray[np.float64]:
-    """Steps a second in each of `count` equal parts of the time in a metrics.csv. skip: share of
-    the time before."""
+    """Return the steps a second in each of `count` equal parts of the time in a metrics.csv. skip:
+    share of the time before."""
     seconds, steps = np.array([(point[SECONDS], point[STEP]) for point in read_points(file)]).T
     edges = np.linspace(seconds[0] + skip * (seconds[-1] - seconds[0]), seconds[-1], count + 1)
     return np.asarray(np.diff(np.interp(edges, seconds, steps)) / np.diff(edges))

@@ -11,8 +11,8 @@ PROCESSES = 2  # one a core
 
 
 def random_stepping(env_id: str, seconds: float) -> float:
-    """Steps a second of two processes together, each stepping one environment made by gymnasium in
-    a plain loop.
+    """Return the steps a second of two processes together, each stepping one environment made by
+    gymnasium in a plain loop.
 
     Actions are drawn before, so that drawing costs nothing. Episodes restart when they end.
     """
@@ -33,8 +33,8 @@ def random_stepping(env_id: str, seconds: float) -> float:
 
 
 def atari_random_stepping(game: str, environments: int, seconds: float) -> float:
-    """Steps a second of the Arcade Learning Environment's vector environment, with a thread for
-    each core."""
+    """Return the steps a second of the Arcade Learning Environment's vector environment, with a
+    thread for each core."""
     from ale_py.vector_env import AtariVectorEnv
 
     env = AtariVectorEnv(game, environments, num_threads=PROCESSES)

@@ -119,7 +119,7 @@ def _line(name: str, measured: Sequence[tuple[float, float]]) -> str:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The bootstrap 95 % interval of the median."""
+    """Return the bootstrap 95 % interval of the median."""
     rng = np.random.default_rng(0)
     samples = rng.choice(np.array(ratios), (RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(samples, axis=1), [2.5, 97.5])

@@ -168,7 +168,7 @@ def write() -> None:
 
 
 def recorded(entry: Entry) -> Recorded:
-    """An entry with its records."""
+    """Return an entry with its records."""
     return Recorded(entry, entry.records(RECORDS), entry.results(RECORDS).settings())
 
 

@@ -37,7 +37,7 @@ def document(
     picture: Path | None = None,
     others: Sequence[str] = (),
 ) -> str:
-    """The whole text.
+    """Return the whole text.
 
     picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the
     tables.
@@ -130,14 +130,14 @@ def _greedy(records: Sequence[Record]) -> list[float]:
 
 
 def _drawn(records: Sequence[Record]) -> str:
-    """The mean return of episodes with drawn actions, and the lowest one of each seed."""
+    """Return the mean return of episodes with sampled actions, and the lowest one of each seed."""
     means = [record.drawn_return for record in records if record.drawn_return is not None]
     lowest = [record.drawn_lowest for record in records if record.drawn_lowest is not None]
     return f"{mean(means):.1f} ({', '.join(f'{value:.0f}' for value in lowest)})" if means else "-"
 
 
 def _ends(records: Sequence[Record]) -> str:
-    """The reasons that ended the runs, with their number where there are several."""
+    """Return the reasons that ended the runs, with their number where there are several."""
     reasons = Counter(
         f"`{record.stop_reason}`" if record.stop_reason else "-" for record in records
     )
@@ -164,7 +164,7 @@ def _staleness(records: Sequence[Record]) -> str:
 
 
 def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) -> tuple[str, str]:
-    """What an entry is to reach, and which of it is reached."""
+    """Return what an entry is to reach, and which of it is reached."""
     goals_reached = [("mean", f">= {goals.greedy_return:g}", mean(greedy) >= goals.greedy_return)]
     if goals.worst_seed is not None:
         goals_reached.append(("worst", f">= {goals.worst_seed:g}", min(greedy) >= goals.worst_seed))

@@ -96,7 +96,7 @@ class Point:
     records: Sequence[Record]
 
     def place(self, figure: Figure) -> float:
-        """Where it is on the horizontal axis."""
+        """Return where it is on the horizontal axis."""
         return float(
             self.value
             if figure.x is None
@@ -104,7 +104,7 @@ class Point:
         )
 
     def label(self, figure: Figure) -> str:
-        """The line of its learning curves."""
+        """Return the label of its learning curves."""
         parts = [self.series] * (len(figure.series) > 1) + [f"{figure.axis}={self.value}"] * (
             figure.axis is not None
         )
@@ -126,7 +126,7 @@ FIGURES = _figures()
 
 
 def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> list[Point]:
-    """All points of a panel. machine: of a figure that is timed."""
+    """Return all points of a panel. machine: of a figure that is timed."""
     table = "_".join(part for part in (figure.name, machine, panel.name) if part)
     common = tuple(panel.command.split())
 
@@ -154,8 +154,8 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
 
 
 def entries(figure: Figure, folder: Path, env: str | None) -> list[Entry]:
-    """What this machine has to train. env: of its panels; None: all but those that are to be asked
-    for."""
+    """Return what this machine has to train. env: of its panels; None: all but those that are to be
+    asked for."""
     machine = _file_name(describe(provenance.machine())) if figure.timed else ""
     return [
         point.entry
@@ -191,7 +191,7 @@ def sections(folder: Path) -> list[str]:
 
 
 def _machines(figure: Figure, folder: Path) -> list[str]:
-    """The machines of which there are records, <figure>_<machine>_<panel>."""
+    """Return the machines of which there are records, <figure>_<machine>_<panel>."""
     if not figure.timed:
         return [""]
     rows = tables.read(folder / f"{figure.name}.csv")
@@ -216,7 +216,7 @@ def _section(figure: Figure, rows: Rows, picture: str) -> str:
 
 
 def _lines(row: Sequence[Point]) -> dict[str, list[Point]]:
-    """The points of a panel by series."""
+    """Return the points of a panel by series."""
     return {series: list(line) for series, line in groupby(row, key=lambda point: point.series)}
 
 
@@ -228,7 +228,7 @@ RANGE_COLUMNS = " | line | runs solved | every seed solved at | soonest at | ste
 
 
 def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
-    """Speeds of each point against the first of its line, or of the panel where a line is one
+    """Yield speeds of each point against the first of its line, or of the panel where a line is one
     point."""
     for line in _lines(row).values():
         first = line[0] if figure.axis else row[0]
@@ -246,8 +246,8 @@ def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
 
 
 def _ratios(point: Point, first: Point) -> Iterator[str]:
-    """Ratios of medians with their bootstrap intervals, above 1 if better; "-" where too few runs
-    were solved."""
+    """Yield ratios of medians with their bootstrap intervals, above 1 if better; "-" where too few
+    runs were solved."""
     rng = np.random.default_rng(0)
     for name in ("steps_per_second", "solved_steps", "solved_seconds"):
         columns = [
@@ -271,7 +271,7 @@ def _solved(records: Sequence[Record]) -> str:
 
 
 def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
-    """Where each line is solved."""
+    """Yield where each line is solved."""
     for series, line in _lines(row).items():
         works = [
             point
@@ -377,6 +377,6 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
 
 
 def _score(record: Record, measure: str) -> float:
-    """What is plotted of a run: of one that was not solved, where it ended."""
+    """Return what is plotted of a run: of one that was not solved, where it ended."""
     value = getattr(record, measure)
     return float(getattr(record, UNSOLVED[measure]) if value is None else value)

@@ -97,7 +97,7 @@ def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> No
 def _on_one_grid(
     runs: Sequence[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps [GRID] and returns [runs, GRID], as far as the shortest run goes."""
+    """Return steps [GRID] and returns [runs, GRID], as far as the shortest run goes."""
     steps = np.linspace(max(run[0, 0] for run in runs), min(run[-1, 0] for run in runs), GRID)
     return steps, np.stack([np.interp(steps, run[:, 0], run[:, -1]) for run in runs])
 
@@ -132,8 +132,8 @@ def _draw_times(axes: Axes) -> None:
 
 
 def _seconds_to_threshold(name: str) -> list[float]:
-    """Of every seed of an entry. Raises ValueError for a record of another machine, or of a seed
-    that never got there: the figure would mislead."""
+    """Return the seconds of every seed of an entry. Raises ValueError for a record of another
+    machine, or of a seed that never got there: the figure would mislead."""
     records = ENTRIES[name].records(RESULTS)
     seconds = [
         record.solved_seconds

@@ -129,7 +129,7 @@ class Results:
 
 
 def average(scores: Array) -> Array:
-    """The mean over the last axis [..., n]."""
+    """Return the mean over the last axis [..., n]."""
     return np.asarray(scores.mean(axis=-1))
 
 
@@ -170,8 +170,8 @@ def _value(cell: str | None, hint: Any) -> Any:
 
 
 def _is_default(settings: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a setting has the default of the component that it belongs to; True if there is no
-    such component."""
+    """Return whether a setting has the default of the component that it belongs to; True if there
+    is no such component."""
     *path, name = key.split(".")
     component = reduce(lambda parent, part: parent[part], path, settings)
     target = locate(component.get("_target_", ""))

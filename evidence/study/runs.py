@@ -81,7 +81,7 @@ class Training:
     def _returns(
         self, folder: Path, seed: int, checkpoint: Literal["best", "latest"], *, greedy: bool = True
     ) -> Floats:
-        """Returns of fresh episodes with the policy of a checkpoint."""
+        """Return the returns of fresh episodes with the policy of a checkpoint."""
         from a3c_exp.core.cpu import one_thread
         from a3c_exp.evaluate import Options, evaluate_run, load_run
 

@@ -55,7 +55,7 @@ class Watch:
 
 
 def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dict[str, Any]:
-    """The run's record, by its columns."""
+    """Return the run's record, by its columns."""
     settings = dict(ZOO[f"{algorithm} {env_id}"])
     steps = settings.pop("steps")
     count = settings.pop("envs")
@@ -86,7 +86,8 @@ def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dic
 
 
 def _schedule(value: Any) -> float | Callable[[float], float]:
-    """The library's form of the zoo's schedule: a function of the remaining share of training."""
+    """Return the library's form of the zoo's schedule: a function of the remaining share of
+    training."""
     if isinstance(value, str):
         start = float(value.removeprefix("lin_"))
         return lambda remaining: start * remaining

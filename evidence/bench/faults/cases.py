@@ -75,7 +75,7 @@ def try_row(name: str, row: Row, times: int, seed: int, keep: Path) -> list[Outc
 
 
 def cells(row: Row, outcomes: list[Outcome]) -> list[str]:
-    """The cells of a row: fault, times tried, what happened, what was lost."""
+    """Return the cells of a row: fault, times tried, what happened, what was lost."""
     happened = ", ".join(
         f"{words} {count:,}"
         for words, count in Counter(outcome.happened for outcome in outcomes).items()

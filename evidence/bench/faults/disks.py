@@ -43,7 +43,7 @@ def small_disk(place: Path, size: int) -> Iterator[int]:
 
 
 def inside(keeper: int) -> list[str]:
-    """The beginning of a command that is to see what process `keeper` sees."""
+    """Return the beginning of a command that is to see what process `keeper` sees."""
     return ["nsenter", f"--target={keeper}", "--user", "--mount", "--preserve-credentials", "--"]
 
 
@@ -83,7 +83,7 @@ class FullDisk:
 
 
 def _happened(code: int | None, output: str, unwritten: list[str]) -> str:
-    """What the run has said; empty if it should have said something else."""
+    """Return what the run has said; empty if it should have said something else."""
     if code == 2 and "cannot be written" in output:
         return "refused in one line, exit code 2"
     if code == 1 and "cannot be written" in output:

@@ -121,7 +121,7 @@ class KillParent:
 
 
 def workers(backend: str, program: Program) -> list[int]:
-    """Processes of the workers of a run."""
+    """Return the worker processes of a run."""
     if backend == "ray":
         return [
             pid
