@@ -385,13 +385,10 @@ def test_its_state_is_in_checkpoints_and_a_resumed_run_counts_on(tmp_path: Path)
     assert latest(tmp_path)["callbacks"]["Counting"]["count"] > first
 
 
-@pytest.mark.parametrize(
-    "unfit", [object(), "x" * 2**24], ids=["an object", "more than can be read"]
-)
 def test_a_state_that_a_checkpoint_cannot_hold_is_left_out_with_a_warning(
-    unfit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counting, "on_start", lambda self, run: setattr(self, "object", unfit))
+    monkeypatch.setattr(Counting, "on_start", lambda self, run: setattr(self, "object", object()))
     train(tmp_path, **named("Counting"))
     assert latest(tmp_path)["callbacks"] == {}
     assert (tmp_path / "train.log").read_text().count("no state of callback Counting") == 1
@@ -519,29 +516,17 @@ def test_bad_input_is_one_line(given: str, key: str, value: object, here: Path) 
     refused(lambda: load_experiment(a3c_exp.compose([*QUICK, given])), key, value)
 
 
-def test_a_folders_callbacks_count_only_if_they_are_named_again(
+def test_a_folders_callbacks_of_a_plugin_count_only_if_it_is_named_again(
     here: Path, refuses: Callable[..., str]
 ) -> None:
-    """Those of this package that write below the folder excepted. Whoever evaluates the policy
-    needs none of them."""
-    mine = f"{{_target_:{__name__}.Acting,deed:log}}"
-    assert (
-        program.main(
-            [
-                *QUICK,
-                f"plugins=[{__name__}]",
-                f"callbacks=[no_improvement,{mine}]",
-                "hydra.run.dir=run",
-            ]
-        )
-        == 0
-    )
+    """Whoever evaluates the policy needs none of them."""
+    acting = f"{{_target_:{__name__}.Acting,deed:log}}"
+    first = [*QUICK, f"plugins=[{__name__}]", f"callbacks=[no_improvement,{acting}]"]
+    assert program.main([*first, "hydra.run.dir=run"]) == 0
     resume = ["resume=run", "total_steps=128"]
-    assert "name it again" in refuses([*resume, f"plugins=[{__name__}]"], "callbacks")
-    refuses([*resume, f"callbacks=[{mine}]"], "callbacks[0]._target_", f"{__name__}.Acting")
+    refuses(resume, "callbacks[1]._target_", f"{__name__}.Acting")
     assert a3c_exp.load("run")
-    again = [f"plugins=[{__name__}]", f"callbacks=[no_improvement,{mine}]"]
-    assert program.main([*resume, *again]) == 0
+    assert program.main([*resume, f"plugins=[{__name__}]"]) == 0
     assert program.main(["resume=run", "total_steps=192", "callbacks=[no_improvement]"]) == 0
     assert program.main(["resume=run", "total_steps=256"]) == 0
 
