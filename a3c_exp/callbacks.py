@@ -17,7 +17,6 @@ import numpy as np
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.ranges import Checked, Count
-from a3c_exp.common.reading import regular_only
 from a3c_exp.common.settings import flatten
 from a3c_exp.core.callback import Callback as Callback
 from a3c_exp.core.callback import EvalResult as EvalResult
@@ -184,7 +183,7 @@ class Profile(Callback):
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
         # else the disk is full, or another run's folder may be there
         if "summary.json" not in summary["unwritten"]:
-            with open(run.folder / "trace.json", "w", opener=regular_only) as file:
+            with open(run.folder / "trace.json", "w") as file:
                 json.dump({"traceEvents": self.spans}, file)
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from a3c_exp.errors import ConfigError, require
 
@@ -32,39 +31,15 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def regular_only(path: str | Path, flags: int) -> int:
-    """Open a regular file, or a link to one, as an `opener` of `open`. Does not wait for the other
-    end of a FIFO.
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8 that has at most MOST_BYTES.
 
-    Raises UnreadableError for anything else, and OSError.
+    Raises UnreadableError, and OSError.
     """
-    if "\0" in str(path):
-        raise UnreadableError("is no name of a file")
-    number = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise UnreadableError("is not a regular file")
-    return number
-
-
-def open_regular(path: Path, most: int | None = None) -> IO[bytes]:
-    """Open a regular file, or a link to one, for reading.
-
-    most: bytes that it may have; None: any number. Raises UnreadableError for anything else, and
-    OSError.
-    """
-    number = regular_only(path, os.O_RDONLY | os.O_CLOEXEC)
-    size = os.fstat(number).st_size
-    if most is not None and size > most:
-        os.close(number)
-        raise UnreadableError(f"has {size:,} bytes, and may have {most:,}")
-    return os.fdopen(number, "rb")
-
-
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The text of a regular file in UTF-8. Raises UnreadableError, and OSError."""
-    with open_regular(path, most) as file:
-        data = file.read(most + 1)
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise UnreadableError(f"has more than {MOST_BYTES:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:

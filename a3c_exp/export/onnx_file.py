@@ -25,7 +25,6 @@ from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.common.reading import open_regular
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.rollout import episode_boundaries
@@ -54,8 +53,8 @@ TOLERANCE = 1e-5
 def check_own(path: Path) -> None:
     """Raise ConfigError for a file that is there, and that no export has written."""
     names: set[str] = set()
-    with suppress(Exception), open_regular(path) as file:  # which may hold anything
-        model = onnx.load_model_from_string(file.read())
+    with suppress(Exception):  # the file may hold anything
+        model = onnx.load(path)
         names = {entry.key for entry in model.metadata_props}
     is_export = {"run", "checkpoint", "observation_space"} <= names
     if os.path.lexists(path) and not is_export:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from a3c_exp.common.reading import UnreadableError, regular_only
+from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.signals import Interruption
 from a3c_exp.errors import FolderError
 
@@ -156,9 +156,7 @@ class Appender:
         self._open()
 
     def _open(self) -> None:
-        self._file = open(  # noqa: SIM115 (closed by close)
-            self._path, "ab", buffering=0, opener=regular_only
-        )
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
         self._end = os.fstat(self._file.fileno()).st_size
         self._pending: list[bytes] = []
 

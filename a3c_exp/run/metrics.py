@@ -12,14 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from a3c_exp.common.reading import UnreadableError, open_regular
+from a3c_exp.common.reading import UnreadableError
 from a3c_exp.run.files import Appender, set_aside
 
 STEP = "step"
 SECONDS = "wall_seconds"
-
-MOST_BYTES = 2**30
-"""Of a table that is read. That of a run of a day has 1 MB."""
 
 Point = dict[str, float]
 """A point of the curves: STEP, SECONDS of training (from the first step), and values by their names
@@ -99,7 +96,7 @@ class PointsTable(Appender):
 
     def _rows(self) -> Iterator[bytes]:
         """The rows on disk, and those that wait for it."""
-        with open_regular(self._path) as file:
+        with open(self._path, "rb") as file:
             file.readline()
             yield from file
         yield from self._pending
@@ -134,7 +131,7 @@ def iterate_points(path: Path) -> Iterator[Point]:
     An incomplete last line is skipped: the run may be writing it, or was killed while it did.
     Raises UnreadableError for any other line that is damaged, and OSError.
     """
-    with suppress(FileNotFoundError), open_regular(path, MOST_BYTES) as file:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
         yield from _points(file)
 
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.reading import (
-    UnreadableError,
-    check_plain,
-    expanded,
-    open_regular,
-    read_text,
-)
+from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
 from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
@@ -81,32 +74,30 @@ def own_files(folder: Path) -> list[Path]:
 
 def check_places(folder: Path, *names: str) -> None:
     """Raise FolderError if what is to be written in a folder is there as something else than a
-    regular file, or a folder if its name has no suffix, or is a link that leads out of it.
+    file, or than a folder if its name has no suffix.
 
-    An archive from anyone may hold links and FIFOs. names: those of a run, if none is given.
+    names: of what is to be written; those of a run, if none is given.
     """
-    name = "."
+    root = expanded(folder)
     try:
-        root = expanded(folder).resolve()
         if root.exists() and not root.is_dir():
             raise FolderError(folder, "is there, and is no folder")
-        places = [root / each for each in names or (CHECKPOINTS, VIDEOS)]
-        for path in places if names else [*places, *own_files(root)]:
-            name = str(path.relative_to(root))
-            if not path.resolve().is_relative_to(root):
-                raise FolderError(folder, f"has a link that leads out of it: {name}")
-            is_right = stat.S_ISREG if path.suffix else stat.S_ISDIR
-            with suppress(FileNotFoundError):
-                if not is_right(path.stat().st_mode):
-                    kind = "regular file" if path.suffix else "folder"
-                    raise FolderError(folder, f"{name} is there, and is no {kind}")
-    except (OSError, RuntimeError) as error:  # a link that leads to itself
-        raise FolderError(folder, f"{name} cannot be used: {one_line(error)}") from error
+
+        paths = [root / name for name in names or (CHECKPOINTS, VIDEOS)]
+        if not names:
+            paths += own_files(root)
+        for path in paths:
+            is_right = path.is_file() if path.suffix else path.is_dir()
+            if path.exists() and not is_right:
+                kind = "file" if path.suffix else "folder"
+                raise FolderError(folder, f"{path.relative_to(root)} is there, and is no {kind}")
+    except OSError as error:
+        raise FolderError(folder, f"cannot be used: {one_line(error)}") from error
 
 
 def begins_with(path: Path, mark: str) -> bool:
-    """Whether a file is a regular one that begins with a text, by which its writer is known."""
-    with suppress(OSError, UnreadableError), open_regular(path) as file:
+    """Return whether a file begins with a text, by which its writer is known."""
+    with suppress(OSError), open(path, "rb") as file:
         return file.read(len(mark)) == mark.encode()
     return False
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from a3c_exp.common.reading import open_regular
 from a3c_exp.core.callback import RunView
 from a3c_exp.core.events import Episodes
 from a3c_exp.envs.info import EPISODE_COLUMNS
@@ -96,8 +95,7 @@ def _earlier_lines(path: Path, episodes: int) -> list[str]:
     """
     if not (episodes and path.exists()):
         return []
-    with open_regular(path) as file:
-        lines = file.read().decode(errors="replace").split("\n")[:-1]
+    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]
     if lines and lines[0].split(",")[: len(EPISODE_COLUMNS)] == EPISODE_COLUMNS:
         return lines[: 1 + episodes] if len(lines) > 1 else []
     set_aside(path, "is of another program")
