@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,14 +112,14 @@ def _write_half(pipe: int, data: Any) -> int:
 
 @dataclass(kw_only=True)
 class AtTheLimit(Callback):
-    """Once a worker has learned, no thread or process is to be had any more, and the workers are
-    killed."""
+    """Once a worker has learned, no thread or process is to be had any more, and the fork server
+    dies."""
 
     def on_event(self, run: RunView, event: Event) -> None:
         if event.contributions:
             resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-            for child in multiprocessing.active_children():
-                child.kill()
+            server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+            os.kill(server, signal.SIGKILL)
 
 
 class Simulator(Bandit):

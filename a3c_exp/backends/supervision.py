@@ -232,13 +232,15 @@ class PipeSource(Source):
         self.inbox = Inbox(reader)
         try:
             self.begin(partial(self.run, attempt), writer)
-        except RuntimeError as error:  # no thread is to be had
+        except (RuntimeError, OSError) as error:  # no thread or no process is to be had
             raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
 
     @abstractmethod
     def begin(self, run: Run, writer: connection.Connection) -> None:
-        """Start it. It calls `run`, and sends what that yields. Raises RuntimeError if no thread is
-        to be had."""
+        """Start it. It calls `run`, and sends what that yields.
+
+        Raises RuntimeError if no thread, and OSError if no process is to be had.
+        """
 
     def exit(self) -> WorkerExit:
         """Return the end of a worker that sent no last message."""
