@@ -1,5 +1,5 @@
 """Callbacks that a configuration may name: stop rules, histograms, videos, a profile, trackers. See
-`core.callback`."""
+`core.run_view`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import numpy as np
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.settings import flatten
-from a3c_exp.core.callback import Callback as Callback
-from a3c_exp.core.callback import EvalResult as EvalResult
-from a3c_exp.core.callback import Media
-from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import RECENT, Event
+from a3c_exp.core.run_view import Callback as Callback
+from a3c_exp.core.run_view import EvalResult as EvalResult
+from a3c_exp.core.run_view import Media
+from a3c_exp.core.run_view import RunView as RunView
 from a3c_exp.errors import one_line, require_package
 
 log = logging.getLogger("a3c_exp")

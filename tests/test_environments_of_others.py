@@ -67,7 +67,7 @@ def test_copies_have_ports_and_names_of_their_own(register: Register, tmp_path: 
 def test_a_wrapper_gets_arrays_where_it_asks_for_them_and_tuples_elsewhere(
     env: str, wrapper: dict[str, Any]
 ) -> None:
-    pytest.importorskip("cv2", reason="pictures: pip install 'a3c-exp[images]'")
+    pytest.importorskip("cv2", reason="images: pip install 'a3c-exp[images]'")
     batch = Gym(id=env, wrappers=(wrapper,)).make(1, [0])
     assert batch.observation_space.shape == (42, 42, 3) or float(batch.action_space.high[0]) == 0.5  # type: ignore[attr-defined]
     batch.close()

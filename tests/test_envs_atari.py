@@ -23,7 +23,7 @@ from a3c_exp.envs import Atari, VectorEnvBatch
 START = Snapshot(version=0, steps=0, normalizer=None)
 ALE = pytest.importorskip("ale_py.vector_env", reason="Atari games: pip install 'a3c-exp[atari]'")
 SEEDS = [4, 5]  # gymnasium gives a native vector environment one seed, and it counts on from there
-# Quick: small pictures, no stack, always the same start, and whole games of few steps.
+# Quick: small images, no stack, always the same start, and whole games of few steps.
 QUICK = Atari(game="breakout", height=12, width=12, frame_stack=1, noop_max=0)
 
 
@@ -73,7 +73,7 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
 
 
 class TestACrop:
-    def test_of_the_whole_picture_changes_nothing(self) -> None:
+    def test_of_the_whole_image_changes_nothing(self) -> None:
         """Not a point of any observation, with games that end in between and frames from before and
         after that."""
         small: dict[str, Any] = {"height": 42, "width": 36, "frame_stack": 3}
@@ -88,8 +88,8 @@ class TestACrop:
         plain = whole.make(2, SEEDS)
         assert cropped.observation_space == plain.observation_space
         assert cropped.action_space == plain.action_space
-        picture = cropped.observation_space.sample()
-        assert np.array_equal(cropped.encode([picture]), [picture]), "as a policy is given it"
+        image = cropped.observation_space.sample()
+        assert np.array_equal(cropped.encode([image]), [image]), "as a policy is given it"
         found = collected_transitions(cropped, 60, fire)
         expected = collected_transitions(plain, 60, fire)
         assert found == expected
@@ -113,7 +113,7 @@ class TestACrop:
         half.close()
 
 
-def first_pictures(seeds: list[int]) -> Array:
+def first_images(seeds: list[int]) -> Array:
     batch = Atari(game="pong", height=20, width=20, repeat_action_probability=0.25).make(
         len(seeds), seeds
     )
@@ -125,8 +125,8 @@ def first_pictures(seeds: list[int]) -> Array:
 
 
 def test_each_game_has_its_own_seed() -> None:
-    together = first_pictures([3, 8])
-    again = first_pictures([8, 3])
+    together = first_images([3, 8])
+    again = first_images([8, 3])
     np.testing.assert_array_equal(together, again[::-1])
     assert (together[0] != together[1]).any()
 

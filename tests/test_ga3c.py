@@ -63,7 +63,7 @@ NAMES = [
     "rmsprop, locked",
     "v-trace",
     "lstm",
-    "pictures",
+    "images",
     "ppo, whole rollouts",
     "sarsa",
     "a loss with a module",

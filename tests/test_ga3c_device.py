@@ -172,7 +172,7 @@ def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(
 # Small denominators would make steps of rounding errors.
 LEARNERS: dict[str, dict[str, Any]] = {
     "gaussian": {"env": TARGET},
-    "pictures": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
+    "images": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
     "lstm": {"env": SCRIPTED, "network": LSTM},
     "ppo": {
         "env": SCRIPTED,

@@ -133,7 +133,7 @@ class Flat(nn.Sequential):
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (2, 3)), Box(0, 255, (4, 5, 3), np.uint8)], ids=str)
 def test_arrays_of_several_axes_are_flattened_first(space: Box) -> None:
-    """Pictures become what a module of torch would be given: scaled, and with channels first."""
+    """Images become what a module of torch would be given: scaled, and with channels first."""
     network = make_network(Flat, space)
     assert network.runtime.description == "kernels: numpy"
     compare_gradients(

@@ -50,8 +50,8 @@ def test_settings_become_the_record_of_the_network() -> None:
 VECTORS = ("Residual", "Lazy", "Normed", "Constants", "Tied", "Gru", "Plain")
 
 
-@pytest.mark.parametrize("name", [*VECTORS, "Pictures", "Seen", "SeenRaw"])
-def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
+@pytest.mark.parametrize("name", [*VECTORS, "Images", "Seen", "SeenRaw"])
+def test_modules_for_vectors_and_images_are_accepted(name: str) -> None:
     load(name, SCRIPTED if name in VECTORS else CORNERS)
 
 
@@ -90,9 +90,9 @@ def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
         ),
         (
             LSTM,
-            {"encoder": {"_target_": "user_modules.Pictures"}},
+            {"encoder": {"_target_": "user_modules.Images"}},
             "encoder",
-            "Pictures takes images",
+            "Images takes images",
         ),
     ],
     ids=str,

@@ -163,7 +163,7 @@ def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any
 
 
 def test_pixels_of_a_rollout_are_scaled_as_they_were_acted_on() -> None:
-    """The first push brings the first statistics of pixels: the next minibatch is of pictures seen
+    """The first push brings the first statistics of pixels: the next minibatch is of images seen
     before that."""
     settings: dict[str, Any] = {
         "network": SMALL_CNN,

@@ -247,11 +247,11 @@ def test_the_target_network_begins_as_a_copy() -> None:
     assert isinstance(network, QNetwork) and online.any()
 
 
-def test_the_target_network_scales_pictures_as_the_other_does() -> None:
-    pictures = Box(0, 255, (8, 8, 3), np.uint8)
+def test_the_target_network_scales_images_as_the_other_does() -> None:
+    images = Box(0, 255, (8, 8, 3), np.uint8)
     network = network_of(Cnn, {"layers": ((4, 3, 1),), "features_dim": 8})
     rng = np.random.default_rng(1)
-    built = with_runtime(network.build(pictures, Discrete(3), rng, action_values=True))
+    built = with_runtime(network.build(images, Discrete(3), rng, action_values=True))
     built.normalize_pixels(np.array(100, np.float32), np.array(0.1, np.float32))
     parameters, _, _ = built.act_forward(
         np.random.default_rng(2).integers(0, 256, (4, 8, 8, 3), np.uint8)

@@ -26,7 +26,7 @@ from a3c_exp import evaluate
 from a3c_exp.backends.serial import Serial
 from a3c_exp.config.builder import load_final
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import EvalResult
+from a3c_exp.core.run_view import EvalResult
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint

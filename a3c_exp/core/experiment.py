@@ -14,10 +14,10 @@ from gymnasium.spaces import Box
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.common.ranges import Checked, Count, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations, has_large_numbers
 from a3c_exp.core.parameters import StoreSpec, UpdateSettings
+from a3c_exp.core.run_view import Callback, Measure
 from a3c_exp.core.store import SharedStore
 from a3c_exp.engine.check_loss import loss_builder
 from a3c_exp.engine.runtime import make_runtime

@@ -53,13 +53,13 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
-    from a3c_exp.export.onnx_file import check_own, write_policy
+    from a3c_exp.export.onnx_file import check_replaceable, write_policy
     from a3c_exp.run.run_folder import check_places
 
     if options.file is None:
         with named("run"):
             check_places(folder, path.name)
-    check_own(path)
+    check_replaceable(path)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins)
         result = write_policy(path, folder, loaded, options.steps)

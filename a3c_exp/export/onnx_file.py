@@ -46,11 +46,11 @@ OUTPUTS = ("action", "value", "parameters", "next_state")
 CHECKED_ENVS = 8
 """Environments of the check, stepped together."""
 
-TOLERANCE = 1e-5
+MOST_DIFFERENCE = 1e-5
 """Allowed difference of an output, relative to its largest number, and to 1 if that is smaller."""
 
 
-def check_own(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
     """Raise ConfigError for a file that is there, and that no export has written."""
     names: set[str] = set()
     with suppress(Exception):  # the file may hold anything
@@ -210,7 +210,7 @@ def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) 
 
     The file's actions are compared with those that the policy would choose by the file's own
     distribution parameters, so that a near tie of two choices is no difference.
-    Returns what was found, as text. Raises RunError if a difference exceeds TOLERANCE.
+    Returns what was found, as text. Raises RunError if a difference exceeds MOST_DIFFERENCE.
     """
     onnxruntime.set_default_logger_severity(4)  # it would tell which devices this machine lacks
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -236,7 +236,7 @@ def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) 
         state = None if after is None else reset_state(after, episode_boundaries(step))
     return (
         f"equal to the policy on {count:,} observations, "
-        f"largest difference {largest:.1g} (allowed: {TOLERANCE:g})"
+        f"largest difference {largest:.1g} (allowed: {MOST_DIFFERENCE:g})"
     )
 
 
@@ -251,9 +251,9 @@ def difference(name: str, output: Array, expected: Array) -> float:
     # what stands for a forbidden action has none
     scale = np.abs(expected[expected != FORBIDDEN]).max(initial=1)
     largest = float(np.abs(output - expected).max() / scale)
-    if not largest <= TOLERANCE:  # NaN is wrong too
+    if not largest <= MOST_DIFFERENCE:  # NaN is wrong too
         raise RunError(
             f"not written, since the file's {name} differs by {largest:.2g} (allowed: "
-            f"{TOLERANCE:g})"
+            f"{MOST_DIFFERENCE:g})"
         )
     return largest

@@ -70,7 +70,7 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
             os.close(place)
 
 
-def identity(folder: Path) -> tuple[int, int] | None:
+def folder_identity(folder: Path) -> tuple[int, int] | None:
     """What tells a folder from another one of the same name; None if there is none. Raises other
     OSErrors."""
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -91,7 +91,7 @@ class RunOutput:
 
     def __init__(self, folder: Path, interruption: Interruption | None = None) -> None:
         self.folder = folder
-        self._identity = identity(folder)
+        self._identity = folder_identity(folder)
         self._interruption = interruption or Interruption()
         self.lost = False
         self.unwritten: set[str] = set()
@@ -101,7 +101,7 @@ class RunOutput:
         for `unwritten`."""
         self._interruption.writing = True
         try:
-            self.lost = self.lost or identity(self.folder) != self._identity
+            self.lost = self.lost or folder_identity(self.folder) != self._identity
             if self.lost:
                 self.unwritten.add(what)
                 return

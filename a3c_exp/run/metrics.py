@@ -80,9 +80,9 @@ class PointsTable(Appender):
         """Write what has been added, put the rows in order, and close the file."""
         try:
             self.flush()
-            if late := sorted((row for is_late, row in self._marked() if is_late), key=_step):
+            if late := sorted((row for is_late, row in self._marked() if is_late), key=_step_of):
                 in_time = (row for is_late, row in self._marked() if not is_late)
-                self._rewrite(heapq.merge(in_time, late, key=_step))
+                self._rewrite(heapq.merge(in_time, late, key=_step_of))
         finally:
             super().close()
 
@@ -105,7 +105,7 @@ class PointsTable(Appender):
         """The rows, and whether each has an earlier step than one before it."""
         latest = -math.inf
         for row in self._rows():
-            step = _step(row)
+            step = _step_of(row)
             yield step < latest, row
             latest = max(latest, step)
 
@@ -115,7 +115,7 @@ class PointsTable(Appender):
         self.replace(chain(self._header(), wide))
 
 
-def _step(row: bytes) -> float:
+def _step_of(row: bytes) -> float:
     return float(row.partition(b",")[0])
 
 
@@ -140,7 +140,7 @@ def _points(file: IO[bytes]) -> Iterator[Point]:
     rows = csv.DictReader(line for line in text if line.endswith("\n"))
     try:
         for row in rows:
-            point = {name: _number(cell) for name, cell in row.items() if cell}
+            point = {name: _cell_value(cell) for name, cell in row.items() if cell}
             yield {STEP: point[STEP], SECONDS: point[SECONDS], **point}
     except (
         ValueError,
@@ -151,6 +151,6 @@ def _points(file: IO[bytes]) -> Iterator[Point]:
         raise UnreadableError(f"line {rows.line_num} is no point of a curve") from None
 
 
-def _number(cell: str) -> float:
+def _cell_value(cell: str) -> float:
     """The number in a cell; a whole number where it is one, so that it is written as it was."""
     return int(cell) if cell.isdecimal() and len(cell) < 19 else float(cell)

@@ -14,7 +14,7 @@ from a3c_exp.common.settings import typed
 from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.ending import FAILED, StopReason, describe
+from a3c_exp.ending import FAILED, StopReason, reason_text
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
@@ -80,7 +80,7 @@ def outcome(summary: Mapping[str, Any]) -> str:
         reason = "solved"
         after = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
     else:
-        reason = describe(reason)
+        reason = reason_text(reason)
     mean = "" if value is None else f"; mean return of the last 100 episodes: {return_text(value)}"
     return f"{reason} after {after}{mean}"
 

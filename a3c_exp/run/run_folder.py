@@ -26,14 +26,14 @@ CHECKPOINTS = "checkpoints"
 LATEST = "latest.ckpt"
 BEST = "best.ckpt"
 
-_STEPS = "(0|[1-9][0-9]{0,17})"
-_NUMBERED = re.compile(rf"step_{_STEPS}\.ckpt")
+_STEP_COUNT = "(0|[1-9][0-9]{0,17})"
+_NUMBERED = re.compile(rf"step_{_STEP_COUNT}\.ckpt")
 _REPLACED = "|".join(map(re.escape, (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE)))
 _OWN_FILES = re.compile(
     rf"({_REPLACED})(\.partial)?|{re.escape(LOG_FILE)}|{re.escape(TRACE_FILE)}"
     rf"|{re.escape(EVENTS)}[0-9]{{10}}\..+\.[0-9]+\.0"
     rf"|{CHECKPOINTS}/({re.escape(LATEST)}|{re.escape(BEST)}|{_NUMBERED.pattern})(\.partial)?"
-    rf"|{VIDEOS}/{_STEPS}(\.part)?\.mp4"
+    rf"|{VIDEOS}/{_STEP_COUNT}(\.part)?\.mp4"
 )
 """All that a run writes into its folder, and what is left of a file that was being written."""
 

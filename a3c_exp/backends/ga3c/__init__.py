@@ -16,9 +16,15 @@ from a3c_exp.backends.ga3c.agent import run_agent
 from a3c_exp.backends.ga3c.buffers import ENDED, BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
 from a3c_exp.backends.ga3c.services import PredictionBatch, Services
-from a3c_exp.backends.processes.children import Child, end
+from a3c_exp.backends.processes.children import Child, end_children
 from a3c_exp.backends.processes.resources import check_processes, shared_store
-from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, end_all
+from a3c_exp.backends.supervision import (
+    PipeSource,
+    PipeSupervisor,
+    RestartSettings,
+    WorkerRun,
+    end_all,
+)
 from a3c_exp.backends.threads import ThreadSource
 from a3c_exp.common.ranges import Count, whole
 from a3c_exp.core.events import Event
@@ -178,7 +184,7 @@ def _end(buffers: SharedBuffers, sources: Sequence[PipeSource]) -> None:
     buffers.closing = True
     if end_all([source for source in sources if isinstance(source, ThreadSource)]):
         buffers.close()
-    end(sources)
+    end_children(sources)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -187,7 +193,7 @@ class AgentProcess(Child):
 
     buffers: SharedBuffers
 
-    def begin(self, run: Run, writer: Connection) -> None:
+    def begin(self, run: WorkerRun, writer: Connection) -> None:
         super().begin(partial(run, self.buffers.agents[self.worker]), writer)
 
     def on_exit(self, *, replaced: bool) -> None:

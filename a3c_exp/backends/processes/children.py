@@ -23,7 +23,7 @@ from a3c_exp.backends.messages import (
     WorkerExit,
     send_events,
 )
-from a3c_exp.backends.supervision import PipeSource, Run, end_all
+from a3c_exp.backends.supervision import PipeSource, WorkerRun, end_all
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.envs import close_within
@@ -46,7 +46,7 @@ class Child(PipeSource):
 
     process: BaseProcess | None = field(default=None, init=False)
 
-    def begin(self, run: Run, writer: connection.Connection) -> None:
+    def begin(self, run: WorkerRun, writer: connection.Connection) -> None:
         self.store.counters.heartbeats[self.worker] = 0  # not what its predecessor did
         process = forkserver.start(_main, self.name, run, writer)
         self.process = process
@@ -83,7 +83,7 @@ class Child(PipeSource):
         live. At the end of a run that is done for all together."""
         super().on_exit(replaced=replaced)
         if replaced or not self.store.is_over:
-            end([self])
+            end_children([self])
 
 
 def _exit_text(exitcode: int | None) -> str:
@@ -101,7 +101,7 @@ def _exit_text(exitcode: int | None) -> str:
     return f"was killed by signal {-exitcode}"
 
 
-def end(sources: Sequence[PipeSource]) -> None:
+def end_children(sources: Sequence[PipeSource]) -> None:
     """Wait GRACE_SECONDS, for all together, until the processes among the sources have ended; then
     kill the others."""
     children = [
@@ -115,7 +115,7 @@ def end(sources: Sequence[PipeSource]) -> None:
         child.release()
 
 
-def _main(run: Run, writer: connection.Connection) -> None:
+def _main(run: WorkerRun, writer: connection.Connection) -> None:
     """Run the worker, in its process."""
     os.setpgid(0, 0)  # what its environments start ends with it: see `Child.kill`
     process = multiprocessing.current_process()
