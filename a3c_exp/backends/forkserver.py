@@ -41,6 +41,7 @@ def ensure_running() -> None:
         # joblib's own "loky": a child process is told the default method, and looks it up before it
         # imports joblib.
         multiprocessing.set_start_method("forkserver", force=True)
+
     CONTEXT.set_forkserver_preload(PRELOAD)
     # Only the server and its children inherit these variables: this process's libraries keep their
     # threads.
@@ -75,6 +76,7 @@ def start(function: Callable[..., object], name: str, *arguments: object) -> Bas
                 os.waitpid(forkserver._forkserver._forkserver_pid, 0)  # type: ignore[attr-defined]
                 ensure_running()  # in place of the server, which was ending
                 process.start()
+
     return process
 
 

@@ -123,6 +123,7 @@ def spread(values: Sequence[float | None], digits: int) -> str:
     reached = [value for value in values if value is not None]
     if not reached:
         return "-"
+
     middle = median_reached(values)
     shown = f"{middle:,.{digits}f}" if math.isfinite(middle) else "never"
     return (

@@ -70,10 +70,12 @@ def parse_yaml(text: str) -> Any:
         raise UnreadableError("has a number that is too long, or a key that is no text") from None
     except RecursionError:
         raise UnreadableError("is nested too deeply") from None
+
     try:
         check_plain(value)
     except ConfigError as error:
         raise UnreadableError(f"{error.key or 'it'} {error.problem}") from None
+
     return value
 
 
@@ -90,6 +92,7 @@ def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(
                 key, value, f"must be a plain value: it {str(error).removeprefix('it ')}"
             ) from None
+
     return found
 
 
@@ -125,6 +128,7 @@ def check_plain(value: object, key: str = "") -> None:
 def _check_plain(value: object, key: str, level: int = 0) -> None:
     if level > MOST_LEVELS:  # more of them are too many for OmegaConf
         raise RecursionError
+
     if isinstance(value, Mapping):
         for name, item in value.items():
             if isinstance(name, bool) or not isinstance(name, (str, int)):

@@ -68,12 +68,14 @@ def check_loss(
         by_outputs, metrics = differentiate(outputs, by_actor, _PROGRESS)
         metric_names.update(metrics)
         backward(by_outputs)
+
         return np.copy(network.gradient)
 
     with refused("algorithm", name, f"its loss fails for a batch of [T, B] = {[*_SHAPE]}"):
         first = gradient(kernels)
         second = gradient(kernels)
         by_torch = gradient(False)
+
     network.zero_grad()
 
     unusable = sorted(
@@ -96,6 +98,7 @@ def check_loss(
     if not np.array_equal(first, second):
         problem = "its loss has another gradient when it is computed again (dropout, noise)"
         raise ConfigError("algorithm", name, problem)
+
     largest = float(np.abs(by_torch).max())
     if not np.allclose(first, by_torch, rtol=1e-3, atol=1e-4 * largest):
         problem = "its closed form has another gradient than its loss"
@@ -116,6 +119,7 @@ def _small_batch(network: ActorCritic, observation_space: Box) -> BatchArrays:
     valid = np.ones(_SHAPE, np.bool_)
     valid[-1, -1] = False
     nothing = np.zeros(_SHAPE, np.float32)
+
     return BatchArrays(
         observations=observations,
         actions=actions,

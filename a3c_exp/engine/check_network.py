@@ -57,6 +57,7 @@ def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
         outputs.append(_output_rows(name, "a state", state, (count, network.state_size)))
     elif state is not None:
         raise _refusal(name, "returned a state: a state needs initial_state(count)")
+
     return torch.cat(outputs, dim=1)
 
 
@@ -70,6 +71,7 @@ def _verify_module(
         again = rows(inputs)
         with evaluation_mode(module):
             evaluated = rows(inputs)
+
     if not _equal(trained, again):
         text = f"returns other numbers in a second pass (dropout or noise do): {_WHY}"
         raise _refusal(name, text)
@@ -111,6 +113,7 @@ def _output_rows(name: str, kind: str, output: object, shape: tuple[int, ...]) -
         raise _refusal(name, f"must return float32, not {output.dtype}")
     if not torch.isfinite(output).all():
         raise _refusal(name, "returns numbers that are not finite for ordinary observations")
+
     return output.reshape(shape[0], -1)
 
 
@@ -122,6 +125,7 @@ def _leaves(outputs: Tensor) -> Iterator[Tensor]:
         node = pending.pop()
         if node is None or node in seen:
             continue
+
         seen.add(node)
         if hasattr(node, "variable"):
             yield node.variable

@@ -93,6 +93,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
         raise RunError(f"{path} cannot be written: {one_line(error)[:300]}") from error
     finally:
         close_within(env)
+
     return result
 
 
@@ -117,6 +118,7 @@ class PolicyModule(nn.Module):
                 part / 255 if part.dtype == torch.uint8 else part for part in observation.values()
             ]
             observation = torch.cat([part.flatten(1) for part in parts], dim=1)
+
         if self.scales is not None and not self.scales.by_network:
             mean = torch.from_numpy(self.scales.mean)
             inverse_std = torch.from_numpy(self.scales.inverse_std)
@@ -126,6 +128,7 @@ class PolicyModule(nn.Module):
         actions = self.network.distribution.mode_for_env(parameters)
         if after is None:
             return actions, values, parameters
+
         return actions, values, parameters, after
 
 
@@ -164,6 +167,7 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     if isinstance(space, PartsBox):
         arguments = {"observation": arguments}
         shapes = {"observation": shapes}
+
     arguments = arguments | states
     shapes |= dict.fromkeys(states, rows)
     try:
@@ -184,6 +188,7 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     for entry in [*model.graph.node, *model.graph.input, *model.graph.output]:
         entry.ClearField("metadata_props")  # paths and lines of the code that made it
     helper.set_model_props(model, about)
+
     return model
 
 
@@ -234,6 +239,7 @@ def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) 
         observations = step.obs
         count += env.count
         state = None if after is None else reset_state(after, episode_boundaries(step))
+
     return (
         f"equal to the policy on {count:,} observations, "
         f"largest difference {largest:.1g} (allowed: {MOST_DIFFERENCE:g})"
@@ -248,6 +254,7 @@ def difference(name: str, output: Array, expected: Array) -> float:
             f"the file's {name} is {output.dtype} {output.shape}, "
             f"which must be {expected.dtype} {expected.shape}"
         )
+
     # what stands for a forbidden action has none
     scale = np.abs(expected[expected != FORBIDDEN]).max(initial=1)
     largest = float(np.abs(output - expected).max() / scale)
@@ -256,4 +263,5 @@ def difference(name: str, output: Array, expected: Array) -> float:
             f"not written, since the file's {name} differs by {largest:.2g} (allowed: "
             f"{MOST_DIFFERENCE:g})"
         )
+
     return largest

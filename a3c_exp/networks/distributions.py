@@ -264,6 +264,7 @@ class Gaussian(Distribution):
         if self._clip_actions:
             actions = actions.clip(*self._bounds)
             noise = (actions - mean) / std
+
         constant = 0.5 * math.log(2 * math.pi) * self.spread
         return actions, -(0.5 * noise * noise + log_std).sum(-1) - constant
 
@@ -305,6 +306,7 @@ def _center_and_half_range(low: Array, high: Array) -> tuple[Array, Array]:
     beyond = np.where(below, 1, 0) - np.where(above, 1, 0)
     center = np.where(bounded_twice, lowest / 2 + highest / 2, lowest + highest + beyond)
     half_range = np.where(bounded_twice & (low < high), highest / 2 - lowest / 2, 1)
+
     return center.astype(np.float32), half_range.astype(np.float32)
 
 
@@ -372,6 +374,7 @@ class Beta(Distribution):
         norms = torch.lgamma(torch.from_numpy(concentrations)).numpy() @ self._signs
         logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
         log_probs = ((alpha_beta - 1) * logs).sum(-1) - norms
+
         return actions, log_probs.astype(np.float32)
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -388,6 +391,7 @@ class Beta(Distribution):
         logs = torch.cat([actions, 1 - actions], dim=-1).log()
         log_probs = ((alpha_beta - 1) * logs).sum(-1) - norms
         entropies = norms - ((concentrations - ones) * torch.digamma(concentrations)) @ signs
+
         return log_probs.to(parameters.dtype), entropies.to(parameters.dtype)
 
     def to_env(self, actions: Array) -> Array:
@@ -438,6 +442,7 @@ def make_distribution(
     if continuous != "gaussian" and not _has_bounds(space):
         problem = f"must be gaussian: actions {space} are no Box with bounds"
         raise ConfigError("network.distribution", continuous, problem)
+
     match space:
         case gym.spaces.Discrete():
             return Categorical(space)
@@ -496,6 +501,7 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
     """
     if len(logits) == 1:
         return _sample_one_choice(logits, rng)
+
     # Actions first: adding up over an axis of two or three numbers takes ten times as long where
     # they lie side by side.
     shifted = logits.T.copy()
@@ -505,6 +511,7 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
     uniform = rng.random(len(logits))
     choices: Array = np.add.reduce(sums[:-1] <= uniform * total, 0)
     chosen = shifted[choices, np.arange(len(choices))]
+
     return choices, chosen - np.log(total).astype(logits.dtype, copy=False)
 
 
@@ -521,6 +528,7 @@ def _sample_one_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, 
         if remaining < 0:
             break
         choice += 1
+
     return np.array([choice]), np.array([row[choice] - largest - math.log(total)], np.float32)
 
 

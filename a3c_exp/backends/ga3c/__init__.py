@@ -96,6 +96,7 @@ class Ga3c(RestartSettings, Backend):
         for key, (value, allowed) in refused.items():
             if getattr(experiment, key) == value:
                 raise ConfigError(key, value, f"must be {allowed} (backend=ga3c)")
+
         if self.prediction_batch.maximum < experiment.envs_per_worker:
             raise ConfigError(
                 "backend.prediction_batch.maximum",
@@ -126,6 +127,7 @@ class Ga3c(RestartSettings, Backend):
                 "policy collapse in a long run: returns=vtrace corrects (backend.lag=accept: no "
                 "warning)"
             )
+
         return "; ".join(warnings) or None
 
     def store(self, spec: StoreSpec) -> SharedStore:
@@ -174,6 +176,7 @@ class Ga3c(RestartSettings, Backend):
             yield ThreadSource(
                 store=store, worker=row, name=name, run=partial(serve, row), serves_others=True
             )
+
         for index in range(agents):
             agent = partial(run_agent, context, index, store, distribution)
             yield AgentProcess(store=store, worker=index, run=agent, buffers=buffers)

@@ -96,6 +96,7 @@ def restrict_to_loopback() -> None:
             "backend.address = 'local': Ray was imported before it was restricted to this machine: "
             f"import it later, or set {settings}"
         )
+
     os.environ.update(LOOPBACK)
     if not any(name in os.environ for name in TOKENS):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -115,6 +116,7 @@ def find_fault(address: str) -> str | None:
     """
     if is_joined():
         return None
+
     if address != "auto":
         host, _, port = address.rpartition(":")
         try:
@@ -137,6 +139,7 @@ def find_fault(address: str) -> str | None:
 
     if probe.returncode == 0:
         return None
+
     lines = probe.stderr.strip().splitlines()
     return lines[-1].strip() if lines else f"`ray status` ends with {probe.returncode}"
 
@@ -154,6 +157,7 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
     if is_joined():
         yield
         return
+
     if address == "local":
         restrict_to_loopback()
     # Otherwise Ray ends this process, without a word to it, when the head has been gone for a
@@ -186,12 +190,14 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
         while not joining.done():
             wait([joining], HANDLER_SECONDS)
             take_back()
+
         try:
             joining.result()
         except Exception as error:  # of many kinds, some without a base class of Ray's
             raise RunError(
                 f"backend.address = {address!r}: there is no Ray cluster: {error}"
             ) from error
+
         yield
 
 
