@@ -106,7 +106,8 @@ def unchanged() -> Iterator[None]:
     """
     main = sys.modules["__main__"]
     process = multiprocessing.current_process()
-    daemon, method = process.daemon, multiprocessing.get_start_method(allow_none=True)
+    daemon = process.daemon
+    method = multiprocessing.get_start_method(allow_none=True)
     sys.modules["__main__"] = types.ModuleType("__main__")
     process.daemon = False
     try:

@@ -125,12 +125,10 @@ def spread(values: Sequence[float | None], digits: int) -> str:
         return "-"
 
     middle = median_reached(values)
-    shown = f"{middle:,.{digits}f}" if math.isfinite(middle) else "never"
-    return (
-        shown
-        if len(values) == 1
-        else f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
-    )
+    text = f"{middle:,.{digits}f}" if math.isfinite(middle) else "never"
+    if len(values) > 1:
+        text += f" ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
+    return text
 
 
 def _drawn(rng: np.random.Generator, scores: Any, draws: int = DRAWS) -> Scores:

@@ -62,9 +62,9 @@ def parse_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None)
-        place = f"line {mark.line + 1}: " if mark else ""
+        line = f"line {mark.line + 1}: " if mark else ""
         raise UnreadableError(
-            f"is no YAML: {place}{problem or ' '.join(str(error).split())}"
+            f"is no YAML: {line}{problem or ' '.join(str(error).split())}"
         ) from None
     except (ValueError, TypeError):  # Python's limit on digits; a list as a key
         raise UnreadableError("has a number that is too long, or a key that is no text") from None
@@ -81,19 +81,19 @@ def parse_yaml(text: str) -> Any:
 
 def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
     """key=value arguments, the values read as YAML. Raises ConfigError."""
-    found = {}
+    values = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         require(bool(key and equals), "command line", argument, "key=value")
         try:
             # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
-            found[key] = parse_yaml(value)
+            values[key] = parse_yaml(value)
         except UnreadableError as error:
             raise ConfigError(
                 key, value, f"must be a plain value: it {str(error).removeprefix('it ')}"
             ) from None
 
-    return found
+    return values
 
 
 @functools.cache

@@ -40,10 +40,9 @@ def import_plugins(plugins: Sequence[str]) -> None:
                 _call_once(getattr(imported, function))
         except FAILURES as error:  # a user's module may raise anything
             absent = isinstance(error, ModuleNotFoundError) and error.name == module
-            place = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
-            raise ConfigError(
-                "plugins", plugin, f"cannot be imported: {one_line(error)}{place}"
-            ) from error
+            advice = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
+            problem = f"cannot be imported: {one_line(error)}{advice}"
+            raise ConfigError("plugins", plugin, problem) from error
 
 
 @cache

@@ -209,7 +209,8 @@ class PartRuntime(ArrayRuntime):
             by_time, core_backward = self._core.train_forward(by_time, recurrent_input)
             features = by_time.reshape(len(flat), -1)
 
-        critic_features, critic_backward = features, None
+        critic_features = features
+        critic_backward = None
         if not self._shared:
             critic_features, critic_backward = self._critic.train_forward(flat)
 

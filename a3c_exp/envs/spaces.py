@@ -71,7 +71,8 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, MultiBinary):
         return MultiBinary(int(np.prod(space.shape))), _rows_of(space.dtype, space.shape)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        low = space.low.reshape(-1)
+        high = space.high.reshape(-1)
         return Box(low, high, dtype=space.dtype.type), _within(space)
     if isinstance(space, Tuple) and set(map(type, space)) == {Discrete}:
         start = np.array([choice.start for choice in space])

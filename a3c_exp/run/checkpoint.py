@@ -162,8 +162,8 @@ def load_state(path: Path) -> dict[str, Any]:
     for prefix, fields in SECTIONS.items():
         for name, field in fields.items():
             _check_value(path, state, f"{prefix}{name}", field.fits)
-    for place, fits in OTHERS.items():
-        _check_value(path, state, place, fits, optional=True)
+    for name, fits in OTHERS.items():
+        _check_value(path, state, name, fits, optional=True)
     return state
 
 

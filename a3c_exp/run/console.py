@@ -159,7 +159,9 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     terminal = LiveLineHandler(stream or sys.stderr or io.StringIO(), label)
     file = _File(path, encoding="utf-8", errors="backslashreplace")
     file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
-    level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
+    level = log.level
+    propagate = log.propagate
+    showwarning = warnings.showwarning
 
     def show_warning(
         message: Warning | str,

@@ -129,7 +129,7 @@ def _next_stamp(folder: Path) -> int:
     """The time in seconds, or the second after the last one in the name of a file in `folder`,
     whichever is later."""
     names = [path.name.removeprefix(EVENTS) for path in folder.glob(f"{EVENTS}*")]
-    stamps = [int(found[0]) for name in names if (found := _STAMP.match(name))]
+    stamps = [int(stamp[0]) for name in names if (stamp := _STAMP.match(name))]
     return max([int(time.time()), *(stamp + 1 for stamp in stamps)])
 
 

@@ -49,25 +49,25 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
     FolderError if it is missing.
     """
     try:
-        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):
         raise FolderError(folder, "there is no such folder") from None
-    _held.add(place)
+    _held.add(descriptor)
     try:
         with suppress(OSError):
             try:
-                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise FolderLockedError(
                     folder, "must be without a run that is still going on"
                 ) from None
         yield
     finally:
-        if place in _held:  # not in a fork
-            _held.remove(place)
+        if descriptor in _held:  # not in a fork
+            _held.remove(descriptor)
             with suppress(OSError):
-                fcntl.flock(place, fcntl.LOCK_UN)
-            os.close(place)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
 
 
 def folder_identity(folder: Path) -> tuple[int, int] | None:
@@ -174,11 +174,11 @@ class Appender:
     def flush(self) -> None:
         """Write what has been added. Raises OSError if it does not fit."""
         pieces = list(self._pending)  # more may be added meanwhile
-        rest = memoryview(b"".join(pieces))
-        end = self._end + len(rest)
+        unwritten = memoryview(b"".join(pieces))
+        end = self._end + len(unwritten)
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            while unwritten:
+                unwritten = unwritten[self._file.write(unwritten) :]
         except OSError:
             self._file.truncate(self._end)
             raise

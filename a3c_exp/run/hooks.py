@@ -129,8 +129,8 @@ class Hook(Generic[Arguments]):
 
     def _take_error(self, callback: Callback, error: BaseException) -> None:
         if callback.on_error == "warn":
-            place = f"{type(callback).__name__}.{self._name}"
-            self._errors.warn_once(f"callback {place} failed", error)
+            hook = f"{type(callback).__name__}.{self._name}"
+            self._errors.warn_once(f"callback {hook} failed", error)
         elif self._error is None:
             self._error = error
 

@@ -68,8 +68,10 @@ def own_files(folder: Path) -> list[Path]:
     The summary is the first: whenever this is cut, the run there is an unfinished one.
     """
     paths = [*folder.glob("*"), *folder.glob(f"{CHECKPOINTS}/*"), *folder.glob(f"{VIDEOS}/*")]
-    own = [path for path in paths if _OWN_FILES.fullmatch(path.relative_to(folder).as_posix())]
-    return sorted(own, key=lambda path: path.name != SUMMARY_FILE)
+    run_files = [
+        path for path in paths if _OWN_FILES.fullmatch(path.relative_to(folder).as_posix())
+    ]
+    return sorted(run_files, key=lambda path: path.name != SUMMARY_FILE)
 
 
 def check_places(folder: Path, *names: str) -> None:
@@ -127,18 +129,18 @@ def best_checkpoint(folder: Path) -> Path:
 def numbered_checkpoints(folder: Path) -> dict[Path, int]:
     """A run's numbered checkpoints and their steps, the last one first."""
     paths = (expanded(folder) / CHECKPOINTS).glob("step_*.ckpt")
-    found = {path: int(number[1]) for path in paths if (number := _NUMBERED.fullmatch(path.name))}
-    return dict(sorted(found.items(), key=itemgetter(1), reverse=True))
+    numbers = {path: int(number[1]) for path in paths if (number := _NUMBERED.fullmatch(path.name))}
+    return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True))
 
 
 def latest_checkpoints(folder: Path) -> list[Path]:
     """What a run may go on from, the first one first: its latest checkpoint and the numbered ones;
     the best if it was killed before it saved another."""
     checkpoints = expanded(folder) / CHECKPOINTS
-    found = [
+    latest = [
         path for path in (checkpoints / LATEST, *numbered_checkpoints(folder)) if path.exists()
     ]
-    return found or [path for path in (checkpoints / BEST,) if path.exists()]
+    return latest or [path for path in (checkpoints / BEST,) if path.exists()]
 
 
 def make_latest(path: Path) -> None:

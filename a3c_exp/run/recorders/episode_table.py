@@ -79,10 +79,10 @@ class EpisodeTable(RunRecorder):
             keys = self._run.experiment.env.info_keys or ()
             self._names = list(dict.fromkeys([*keys, *episodes.numbers]))
             self._file.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
-        others = [name for name in episodes.numbers if name not in self._names]
-        if others and not self._warned:
+        new_names = [name for name in episodes.numbers if name not in self._names]
+        if new_names and not self._warned:
             self._warned = True
-            log.warning("episodes.csv has no column for %s, which came later", ", ".join(others))
+            log.warning("episodes.csv has no column for %s, which came later", ", ".join(new_names))
         return self._names
 
 
