@@ -47,7 +47,9 @@ MAX_CONCENTRATION = 1e4
 
 
 class Distribution(ABC):
-    """Actions of one action space.
+    """Actions of one action space, and their probabilities.
+
+    Every distribution derives from this class: see `make_distribution`.
 
     size: P, the number of parameters of one distribution.
     spread: how many of them, the last, set standard deviations.
@@ -57,28 +59,42 @@ class Distribution(ABC):
     spread: int = 0
 
     def initial_spread(self, std: float) -> Array:
-        """Return those parameters, float32 [spread], at a standard deviation, which is a share of
-        half the action range."""
+        """Return the parameters of standard deviations that a network begins with, float32
+        [spread].
+
+        std: the standard deviation, as a share of half the action range.
+        """
         return np.zeros(self.spread, np.float32)
 
     @abstractmethod
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Sample actions [N, ...] for parameters [N, P]. Also returns their log-probabilities,
-        float32 [N]: those of `evaluate`."""
+        """Sample actions [N, ...], and return them with their log-probabilities, float32 [N], which
+        are those of `evaluate`.
+
+        parameters: float32 [N, P].
+        rng: the worker's generator.
+        """
 
     @abstractmethod
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities [N] of actions [N, ...], and the entropies [N], of
-        parameters [N, P]."""
+        """Return log pi(a | s) and the entropy of pi(. | s), float32 [N] each, which torch
+        differentiates by the parameters.
+
+        parameters: float32 [N, P].
+        actions: [N, ...], as `sample` has returned them.
+        """
 
     def to_env(self, actions: Array) -> Array:
-        """Return the actions as the environment takes them, within its range."""
+        """Return sampled actions [N, ...] as the environment takes them, within its range."""
         return actions
 
     @abstractmethod
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        """Return the greedy actions [N, ...] as the environment takes them. In torch, for exported
-        policies too."""
+        """Return the greedy actions [N, ...] as the environment takes them. In torch, since an
+        exported policy computes them too.
+
+        parameters: float32 [N, P].
+        """
 
 
 class SingleChoice(Distribution):
