@@ -101,13 +101,15 @@ class Ours:
     def parameters(self) -> dict[str, Array]:
         """The shared parameters as they are now."""
         self._worker._learner.pull()
-        named = self._worker._network.named_parameters()
-        return {their_name(name): parameter.detach().numpy().copy() for name, parameter in named}
+        parameters = self._worker._network.named_parameters()
+        return {
+            their_name(name): parameter.detach().numpy().copy() for name, parameter in parameters
+        }
 
     def gradients(self) -> dict[str, Array]:
         """The gradient of the latest update, clipped."""
-        named: Any = self._worker._network.named_parameters()
-        return {their_name(name): parameter.grad.numpy() for name, parameter in named}
+        parameters: Any = self._worker._network.named_parameters()
+        return {their_name(name): parameter.grad.numpy() for name, parameter in parameters}
 
 
 class Theirs:
@@ -188,10 +190,10 @@ def assert_close(of_updates: list[dict[str, float]]) -> None:
     be within 1e-4 in some update only.
     """
     for name in of_updates[0]:
-        found = [each[name] for each in of_updates]
+        differences = [update[name] for update in of_updates]
         before_units = name.startswith("features_extractor")
-        assert max(found) < (1e-2 if before_units else 1e-4), (name, found)
-        assert min(found) < 1e-4, (name, found)
+        assert max(differences) < (1e-2 if before_units else 1e-4), (name, differences)
+        assert min(differences) < 1e-4, (name, differences)
 
 
 @pytest.fixture

@@ -52,16 +52,16 @@ def test_of_a_game_it_is_what_its_environments_begin_with() -> None:
 
 
 def test_a_run_and_its_policy_subtract_it(tmp_path: Path) -> None:
-    whole = config(CORNERS, "processes", total_steps=400, **IMAGES)
-    train_config(whole, tmp_path)
+    run_config = config(CORNERS, "processes", total_steps=400, **IMAGES)
+    train_config(run_config, tmp_path)
     saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert saved["env"]["normalize_observations"] == [255.0, QUARTER]
     assert saved["typed"]["env.normalize_observations"] == "background"
-    train_config(whole | {"total_steps": 600}, tmp_path, resume=True)
+    train_config(run_config | {"total_steps": 600}, tmp_path, resume=True)
     state = latest(tmp_path)["store"]
     assert state["steps"] >= 600
     assert not state["stats"].size, "workers measure nothing"
-    pixels = Policy(load_experiment(whole), state).network.observation_input.pixels
+    pixels = Policy(load_experiment(run_config), state).network.observation_input.pixels
     assert pixels is not None
     assert (pixels.center, pixels.scale) == (255.0, 1 / QUARTER)
 
@@ -124,10 +124,10 @@ def test_images_that_are_no_bytes_and_not_scaled_are_warned_of(high: int, dtype:
 
 
 def test_a_whole_network_that_asks_for_no_images_takes_them_as_they_are(tmp_path: Path) -> None:
-    own = {"_target_": "user_modules.OnlyOutputs"}
-    whole: dict[str, Any] = {"network": own, "plugins": ["scripted", "user_modules"]}
-    train(tmp_path, CORNERS, total_steps=40, **whole, **AUTO)
-    shared = config(CORNERS, env__normalize_observations="shared", **whole)
+    module = {"_target_": "user_modules.OnlyOutputs"}
+    settings: dict[str, Any] = {"network": module, "plugins": ["scripted", "user_modules"]}
+    train(tmp_path, CORNERS, total_steps=40, **settings, **AUTO)
+    shared = config(CORNERS, env__normalize_observations="shared", **settings)
     refused(lambda: load_experiment(shared), "env.normalize_observations", "shared")
 
 

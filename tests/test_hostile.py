@@ -72,10 +72,10 @@ def run(finished: Path, here: Path) -> Path:
 
 def configure(run: Path, changes: Mapping[str, Any]) -> None:
     """Write values into a run's config.yaml, by their dotted keys."""
-    whole = yaml.safe_load((run / "config.yaml").read_text())
+    run_config = yaml.safe_load((run / "config.yaml").read_text())
     for key, value in changes.items():
-        put(whole, key, value)
-    (run / "config.yaml").write_text(yaml.safe_dump(whole, allow_unicode=True))
+        put(run_config, key, value)
+    (run / "config.yaml").write_text(yaml.safe_dump(run_config, allow_unicode=True))
 
 
 def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -260,9 +260,9 @@ class TestAddresses:
             assert evaluate.main([str(run), OURS, "episodes=1"]) == 0
             with pytest.raises(BlockingIOError):
                 server.accept()
-        whole = f"backend={{_target_: a3c_exp.backends.ray.Ray, address: '{address}'}}"
-        for given in (f"backend.address={address}", whole):
-            assert "does not answer" in refuses([*resume, given], "backend.address"), (
+        backend = f"backend={{_target_: a3c_exp.backends.ray.Ray, address: '{address}'}}"
+        for word in (f"backend.address={address}", backend):
+            assert "does not answer" in refuses([*resume, word], "backend.address"), (
                 "it is asked now"
             )
 
@@ -304,6 +304,6 @@ def test_a_picture_of_a_report_has_a_name_in_its_folder(name: str) -> None:
 def test_html_in_settings_is_text_in_tensorboard() -> None:
     script = "<script>alert(1)</script>\n\n<img src=x onerror=alert(1)>"
     config = {"env": {"id": script, "kwargs": {script: script}}}
-    shown = markdown_to_safe_html(header(config).value[0].tensor.string_val[0])
-    assert "<script" not in shown and "<img" not in shown
-    assert "&lt;script&gt;" in shown
+    markdown = markdown_to_safe_html(header(config).value[0].tensor.string_val[0])
+    assert "<script" not in markdown and "<img" not in markdown
+    assert "&lt;script&gt;" in markdown

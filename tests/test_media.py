@@ -79,10 +79,10 @@ def test_tensorboard_reads_histograms_images_and_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None:
     histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
-    whole = config(backend=backend, callbacks=[histograms], eval__every=80)
-    train_config(whole, tmp_path)
+    run_config = config(backend=backend, callbacks=[histograms], eval__every=80)
+    train_config(run_config, tmp_path)
     found = tensors(tmp_path)
-    network, _ = build_network(load_experiment(whole))
+    network, _ = build_network(load_experiment(run_config))
     for name, parameters in network.parameter_groups().items():
         sizes = [histogram[:, 2].sum() for _, histogram in found[f"train/parameters/{name}"]]
         assert sizes and set(sizes) == {sum(each.numel() for each in parameters)}

@@ -49,8 +49,8 @@ ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
 
 
 def build(name: str, space: Box = SMALL, **settings: Any) -> ActorCritic:
-    encoder, own = ENCODERS[name]
-    return build_encoder(encoder, space, **EXACT | own | settings)
+    encoder, defaults = ENCODERS[name]
+    return build_encoder(encoder, space, **EXACT | defaults | settings)
 
 
 def build_encoder(encoder: type[nn.Module], space: Box = SMALL, **settings: Any) -> ActorCritic:
@@ -93,9 +93,9 @@ def test_the_published_networks_have_their_published_sizes(
 ) -> None:
     network = build_encoder(encoder, ATARI, init="default", **settings)
     layers = [*encoder_of(network).convolutions, encoder_of(network).last]
-    found = [sum(p.numel() for p in layer.parameters()) for layer in layers]
-    assert found == [*convolutions, (flat + 1) * features]
-    assert len(network.vector) == sum(found) + (features + 1) * (5 + 1)
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in layers]
+    assert sizes == [*convolutions, (flat + 1) * features]
+    assert len(network.vector) == sum(sizes) + (features + 1) * (5 + 1)
 
 
 def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
@@ -129,13 +129,13 @@ def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
     """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are
     zeros, scaled."""
     for height, width in ((6, 9), (7, 8), (3, 2)):
-        own: dict[str, Any] = {
+        fixed: dict[str, Any] = {
             "features_dim": None,
             "activation": "elu",
             "padding": "same",
             "precision": "float32",
         }
-        encoder = Cnn(2, height, width, 255.0, ((3, kernel, stride),), **own)
+        encoder = Cnn(2, height, width, 255.0, ((3, kernel, stride),), **fixed)
         image = random_images(1, Box(0, 255, (2, height, width), np.uint8))
         layer: Any = encoder.convolutions[0]
         margins = (
@@ -184,7 +184,7 @@ def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
     chunks."""
     images = random_images()
     network = build(name)
-    found = []
+    outputs = []
     for vectors, chunk in (("AVX512", 1), ("AVX512", 2**20), ("DEFAULT", 2**20)):
         monkeypatch.setattr(
             torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors
@@ -196,10 +196,10 @@ def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
         np.testing.assert_allclose(again.values[0], values, atol=1e-5)
         np.testing.assert_allclose(network.values(images), values, atol=1e-5)
         np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)
-        found.append((parameters, gradient(network, images)))
-    for parameters, by in found[1:]:
-        np.testing.assert_allclose(parameters, found[0][0], atol=1e-5)
-        np.testing.assert_allclose(by, found[0][1], atol=1e-4, rtol=1e-4)
+        outputs.append((parameters, gradient(network, images)))
+    for parameters, by in outputs[1:]:
+        np.testing.assert_allclose(parameters, outputs[0][0], atol=1e-5)
+        np.testing.assert_allclose(by, outputs[0][1], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["plain", "padded", "residual"])
@@ -297,11 +297,13 @@ def test_every_order_of_axes_is_understood(
 def test_the_largest_number_of_an_image_is_scaled_to_1(low: float, high: float, dtype: Any) -> None:
     """A board game of 0 and 1 is no darker than one of 0 and 255, in bytes or in floats."""
     board = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape))
-    shown = build("plain", Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
+    values_of_bytes = build("plain", Box(low, high, SMALL.shape, dtype)).values(
+        (board * high).astype(dtype)
+    )
     expected = build("plain", Box(0, 1, SMALL.shape)).values(
         (board * high / max(-low, high, 1)).astype(np.float32)
     )
-    np.testing.assert_allclose(shown, expected, atol=1e-5)
+    np.testing.assert_allclose(values_of_bytes, expected, atol=1e-5)
 
 
 def test_kernels_have_the_size_of_their_initialization() -> None:

@@ -163,12 +163,12 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     def allowed(reason: str, callback: Callback, **settings: Any) -> list[str]:
         """What the commands allow again: a folder cannot itself allow code, or what acts beyond
         it."""
-        whole = config(**settings)
-        experiment = replace(build_experiment(whole), callbacks=(callback,))
-        whole["callbacks"] = [recorded(callback)]
+        run_config = config(**settings)
+        experiment = replace(build_experiment(run_config), callbacks=(callback,))
+        run_config["callbacks"] = [recorded(callback)]
         return [
             line.partition("'a run'")[2]
-            for line in next_commands(reason, folder, whole, experiment)
+            for line in next_commands(reason, folder, run_config, experiment)
         ]
 
     own = {"plugins": ["scripted", "user_modules"]}

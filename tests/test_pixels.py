@@ -77,16 +77,16 @@ def test_pixels_less_their_mean_over_their_deviation_enter_the_network(
     plain.vector[:] = network.vector
     network.normalize_pixels(*statistics(each))
     actions = np.zeros((1, len(images)), np.int64)
-    found = []
+    results = []
     for one, observations in ((network, images), (plain, scaled(images, each))):
         outputs, add_gradient = one.runtime.evaluate(observations[None], actions)
         ones = np.ones_like(outputs.values)
         add_gradient(OutputGradients(log_probs=ones, entropy=0 * ones, values=ones))
-        found.append(
+        results.append(
             (outputs.values, outputs.log_probs, one.act_forward(observations)[0], one.gradient)
         )
-    for own, expected in zip(*found, strict=True):
-        np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+    for scaled_by_network, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(scaled_by_network, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_bfloat16_does_not_lose_what_differs_a_little_from_the_center() -> None:
@@ -149,11 +149,11 @@ def test_the_network_of_a_callback_scales_them_as_the_policy_does(tmp_path: Path
             self.outputs.append(run.module()(seen))
 
     seen = torch.from_numpy(random_images(2, Box(0, 255, (12, 12, 3), np.uint8)))
-    whole = config(CORNERS, network=SMALL_CNN, env__normalize_observations="shared")
-    a3c_exp.train(whole, tmp_path / "run", callbacks=[Looks()])
-    [found] = Looks.outputs
+    run_config = config(CORNERS, network=SMALL_CNN, env__normalize_observations="shared")
+    a3c_exp.train(run_config, tmp_path / "run", callbacks=[Looks()])
+    [looked_at] = Looks.outputs
     torch.testing.assert_close(
-        found[:2], a3c_exp.load(tmp_path / "run", ["scripted"]).network(seen)[:2]
+        looked_at[:2], a3c_exp.load(tmp_path / "run", ["scripted"]).network(seen)[:2]
     )
 
 

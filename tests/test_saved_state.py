@@ -256,12 +256,12 @@ def test_those_of_the_last_saves_are_kept(tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
     """Of a checkpoint that is damaged the one before it takes the place; numbers of the lost part
     go."""
-    whole = config(**SAVES)
-    train_config(whole, tmp_path)
+    run_config = config(**SAVES)
+    train_config(run_config, tmp_path)
     for name in ("latest", "step_160"):
         (tmp_path / "checkpoints" / f"{name}.ckpt").write_bytes(b"damaged")
-    whole |= {"checkpoint": {"every": 1000, "last": 3}, "total_steps": 144}
-    train_config(whole, tmp_path, resume=True)
+    run_config |= {"checkpoint": {"every": 1000, "last": 3}, "total_steps": 144}
+    train_config(run_config, tmp_path, resume=True)
     assert "the run goes on from step_128.ckpt" in (tmp_path / "train.log").read_text()
     assert latest(tmp_path)["store"]["steps"] == 144 and numbers(tmp_path) == [96, 128, 144]
 
