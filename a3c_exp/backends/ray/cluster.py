@@ -175,10 +175,13 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
     logging.getLogger("ray").setLevel("ERROR")
     with ExitStack() as stack:
         if address == "local":
-            arguments |= {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES + messages}
+            # Ray's helper processes may still write there while it is removed
+            folder = tempfile.TemporaryDirectory(prefix="a3c_exp_ray_", ignore_cleanup_errors=True)
             arguments |= {
+                "num_cpus": cpus,
+                "object_store_memory": OBJECT_STORE_BYTES + messages,
                 "include_dashboard": False,
-                "_temp_dir": stack.enter_context(_cluster_folder()),
+                "_temp_dir": stack.enter_context(folder),
             }
 
         # In the main thread Ray would replace the run's signal handlers. Its processes end with the
@@ -199,25 +202,3 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
             ) from error
 
         yield
-
-
-# Waits until its input is closed, then removes the folder repeatedly: Ray's helper processes need
-# most of a minute to end after a driver that was killed, and write files until then.
-CLEANUP_SCRIPT = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9; do sleep 10; rm -rf -- "$0"; done'
-
-
-@contextmanager
-def _cluster_folder() -> Iterator[str]:
-    """Make a folder for the logs and sockets of a cluster, removed on exit.
-
-    If this process is killed, a shell that survives it removes the folder.
-    """
-    with tempfile.TemporaryDirectory(prefix="a3c_exp_ray_", ignore_cleanup_errors=True) as folder:
-        command = ["sh", "-c", CLEANUP_SCRIPT, folder]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-        ) as cleaner:
-            try:
-                yield folder
-            finally:
-                cleaner.kill()
