@@ -58,12 +58,9 @@ def acts_outside(entry: object) -> bool:
 def beyond_folder(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run's folder, by dotted keys, that count only if the user names them
     again."""
-    settings = dict(flatten(config))
-    beyond = {
-        key: settings[key]
-        for key in ("callbacks", "env.wrappers", "eval.env.wrappers")
-        if acts_outside(settings.get(key))
+    lists = ("callbacks", "env.wrappers", "eval.env.wrappers")
+    return {
+        key: value
+        for key, value in flatten(config)
+        if (key in lists and acts_outside(value)) or (key == "backend.address" and value != "local")
     }
-    if (address := settings.get("backend.address", "local")) != "local":
-        beyond["backend.address"] = address
-    return beyond
