@@ -21,7 +21,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import numpy as np
 import yaml
 
-from a3c_exp.common.estimates import Array
+from a3c_exp.common.estimates import Scores
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.saved import RESOLVED
 from a3c_exp.errors import FolderError
@@ -124,7 +124,7 @@ class Results:
         write_rows(self._table, Record, records)
 
 
-def average(scores: Array) -> Array:
+def average(scores: Scores) -> Scores:
     """The mean over the last axis [..., n]."""
     return np.asarray(scores.mean(axis=-1))
 
