@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -77,11 +78,13 @@ def check_loss(
         by_torch = gradient(False)
 
     network.zero_grad()
+    _check_metric_names(name, metric_names)
+    _check_gradients(name, first, second, by_torch)
 
+
+def _check_metric_names(name: str, metrics: Iterable[str]) -> None:
     unusable = sorted(
-        metric
-        for metric in metric_names
-        if metric in RUN_METRICS or not CURVE_NAME.fullmatch(metric)
+        metric for metric in metrics if metric in RUN_METRICS or not CURVE_NAME.fullmatch(metric)
     )
     if unusable:
         problem = (
@@ -89,6 +92,10 @@ def check_loss(
             "spaces and _-./, that no run has"
         )
         raise ConfigError("algorithm", name, problem)
+
+
+def _check_gradients(name: str, first: Floats, second: Floats, by_torch: Floats) -> None:
+    """Raise ConfigError unless the gradient is finite, and is the same twice and by torch."""
     if not np.isfinite(first).all():
         problem = "its gradient is not finite for a small batch of ordinary numbers"
         raise ConfigError("algorithm", name, problem)
