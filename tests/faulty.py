@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -112,12 +112,18 @@ def _write_half(pipe: int, data: Any) -> int:
 
 @dataclass(kw_only=True)
 class AtTheLimit(Callback):
-    """Once a worker has learned, no thread or process is to be had any more, and the fork server
-    dies."""
+    """Once a worker has learned, no thread or process is to be had until the run has ended, and the
+    fork server dies."""
+
+    def on_start(self, run: RunView) -> None:
+        self.before = resource.getrlimit(resource.RLIMIT_NPROC)
+
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, self.before)
 
     def on_event(self, run: RunView, event: Event) -> None:
         if event.contributions:
-            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+            resource.setrlimit(resource.RLIMIT_NPROC, (1, self.before[1]))
             server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
             os.kill(server, signal.SIGKILL)
 
