@@ -122,7 +122,7 @@ class Order:
         # written in half the time of an array
         self._words = self._ring.data
         self._counts = arrays["order_counts"].data
-        self._multipliers = arrays["order_multipliers"].data
+        self._multipliers = arrays["order_multipliers"]
         workers = (self._size - _RING) // _LONGEST_ROWS
         self._most = self._size - workers * _LONGEST_ROWS // 2
 
@@ -151,9 +151,9 @@ class Order:
 
     def add_pull(self, worker: int, multipliers: tuple[float, float]) -> None:
         """Add a pull, and before it the multipliers if they have changed since the last one."""
-        if (self._multipliers[0], self._multipliers[1]) != multipliers:
-            self._multipliers[0], self._multipliers[1] = multipliers
-            self.add(Kind.MULTIPLIERS, worker, to_words(np.array(multipliers)))
+        if tuple(self._multipliers.tolist()) != multipliers:
+            self._multipliers[:] = multipliers
+            self.add(Kind.MULTIPLIERS, worker, to_words(self._multipliers))
         self.add(Kind.PULL, worker)
 
     def take(self) -> Array:

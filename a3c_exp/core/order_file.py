@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.common.reading import UnreadableError, open_regular
 from a3c_exp.core.order import Kind, Row, from_words, rows_of
 from a3c_exp.errors import FolderError, one_line
 
@@ -47,10 +46,6 @@ class RecordedSession:
     versions: dict[str, str | None]
     start: dict[str, Any] | None
     words: list[Array] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.config, dict) and isinstance(self.versions, dict)):
-            raise TypeError("no configuration")
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -119,12 +114,11 @@ def read_order(folder: Path) -> RecordedOrder:
     Raises FolderError for a file that is missing, damaged or edited, or of another version.
     """
     try:
-        with open_regular(folder / ORDER_FILE) as file:
-            data = file.read()
+        data = (folder / ORDER_FILE).read_bytes()
     except FileNotFoundError:
         problem = f"must be a run with record=order: it has no {ORDER_FILE}"
         raise FolderError(folder, problem) from None
-    except (OSError, UnreadableError) as error:
+    except OSError as error:
         raise FolderError(folder, f"{ORDER_FILE} cannot be read: {one_line(error)}") from error
 
     if not data.startswith(FIRST_LINE):

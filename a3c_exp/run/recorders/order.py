@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from a3c_exp.core.callback import RunView
 from a3c_exp.core.order import Kind, Order, row_words, to_words
 from a3c_exp.core.order_file import FIRST_LINE, ORDER_FILE, Framer, read_order
+from a3c_exp.core.run_view import RunView
 from a3c_exp.errors import FolderError
 from a3c_exp.run import provenance
 from a3c_exp.run.files import Appender, set_aside
