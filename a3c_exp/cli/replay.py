@@ -13,7 +13,7 @@ from a3c_exp.core.order_file import ORDER_FILE, RecordedSession, read_order
 from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.run_folder import latest_checkpoints, read_summary
 
-REPLAY = "a3c_exp.run.replay.Replay"
+REPLAY_CLASS = "a3c_exp.run.replay.Replay"
 OF_THE_ORDER = (
     "backend",
     "env",
@@ -34,14 +34,14 @@ OF_THE_ORDER = (
 def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
     """Return the configuration of a run that follows the order of the run in a folder.
 
-    changed: dotted keys of the settings that it has in place of the recorded ones.
+    changed: dotted keys of the settings that differ from the recorded ones.
     Raises FolderError if the order cannot be used.
     """
     from a3c_exp.run.replay import WATCHING, learning_settings
 
     config = read_config(folder)
-    place = expanded(folder).absolute()
-    order = read_order(place)
+    path = expanded(folder).absolute()
+    order = read_order(path)
     first = order.sessions[0]
     last = order.sessions[-1]
     there = learning_settings(config)
@@ -52,13 +52,13 @@ def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
             raise FolderError(folder, problem)
     if first.start is not None:
         raise FolderError(folder, f"its first session has no {ORDER_FILE}")
-    _check_whole(place, last)
+    _check_whole(path, last)
 
     watching = (*WATCHING, "backend")
     exact = all(key.partition(".")[0] in watching for key in changed)
     config = as_typed(config, [LOG_EVERY])  # a deterministic backend has points by steps
     return config | {
-        "backend": {TARGET: REPLAY, "folder": str(place), "exact": exact},
+        "backend": {TARGET: REPLAY_CLASS, "folder": str(path), "exact": exact},
         "callbacks": [],
         "record": None,
         "stop": {},
@@ -70,7 +70,7 @@ def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
 def check_resumable(folder: str, config: Mapping[str, Any]) -> None:
     """Raise FolderError for a run that is a replay."""
     backend = config.get("backend")
-    if isinstance(backend, Mapping) and backend.get(TARGET) == REPLAY:
+    if isinstance(backend, Mapping) and backend.get(TARGET) == REPLAY_CLASS:
         raise FolderError(folder, f"is a replay: replay={backend.get('folder')} begins it anew")
 
 

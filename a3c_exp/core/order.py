@@ -21,10 +21,10 @@ from a3c_exp.common.arrays import Array, ArraySpecs
 CHECKSUM_EVERY = 50
 """Updates between two checksums of the parameters."""
 
-WRITTEN, TAKEN = range(2)
+_WRITTEN, _TAKEN = range(2)
 _RING = 1 << 18
 _LONGEST_ROWS = 64  # words that one worker may write before it looks for room again
-_PAUSE = 1e-3
+_WAIT_SECONDS = 1e-3
 _KIND_SHIFT = 16
 _WORKER_MASK = (1 << _KIND_SHIFT) - 1
 
@@ -77,10 +77,10 @@ def rows_of(words: Array) -> list[Row]:
     # millions of rows are equal to others: they are one object
     by_word: dict[int, Row] = {}
     rows = []
-    place = 0
-    while place < len(values):
-        word = values[place]
-        place += 1
+    position = 0
+    while position < len(values):
+        word = values[position]
+        position += 1
         row = by_word.get(word)
         if row is None:
             row = Row(Kind(word >> _KIND_SHIFT), word & _WORKER_MASK, ())
@@ -88,10 +88,10 @@ def rows_of(words: Array) -> list[Row]:
 
         extra_words = _EXTRA_WORDS.get(row.kind)
         if extra_words is not None:
-            row = row._replace(extra=tuple(values[place : place + extra_words]))
-            place += extra_words
+            row = row._replace(extra=tuple(values[position : position + extra_words]))
+            position += extra_words
         rows.append(row)
-    if place > len(values):
+    if position > len(values):
         raise ValueError("the last row is cut")
     return rows
 
@@ -138,16 +138,16 @@ class Order:
     def wait_for_room(self) -> None:
         """Wait, without the lock, until the ring has room for the rows of all workers. The run's
         process may be held up by a disk, for example."""
-        while self._counts[WRITTEN] - self._counts[TAKEN] > self._most:
-            time.sleep(_PAUSE)
+        while self._counts[_WRITTEN] - self._counts[_TAKEN] > self._most:
+            time.sleep(_WAIT_SECONDS)
 
     def add(self, kind: Kind, worker: int, extra: Iterable[int] = ()) -> None:
         """Add a row. The caller holds the store's lock."""
-        place = self._counts[WRITTEN]
+        position = self._counts[_WRITTEN]
         for word in row_words(kind, worker, extra):
-            self._words[place % self._size] = word
-            place += 1
-        self._counts[WRITTEN] = place  # at last: who is killed before has added nothing
+            self._words[position % self._size] = word
+            position += 1
+        self._counts[_WRITTEN] = position  # at last: who is killed before has added nothing
 
     def add_pull(self, worker: int, multipliers: tuple[float, float]) -> None:
         """Add a pull, and before it the multipliers if they have changed since the last one."""
@@ -158,8 +158,8 @@ class Order:
 
     def take(self) -> Array:
         """Take the words out of the ring that have been written since the last call, uint32 [N]."""
-        taken = self._counts[TAKEN]
-        written = self._counts[WRITTEN]
+        taken = self._counts[_TAKEN]
+        written = self._counts[_WRITTEN]
         words: Array = self._ring[np.arange(taken, written) % self._size]
-        self._counts[TAKEN] = written
+        self._counts[_TAKEN] = written
         return words

@@ -23,10 +23,10 @@ from a3c_exp.core.order import Kind, Row, from_words, rows_of
 from a3c_exp.errors import FolderError, one_line
 
 ORDER_FILE = "order.bin"
-VERSION = 1
+ORDER_VERSION = 1
 
-_NAME = b"a3c_exp order "
-FIRST_LINE = b"%s%d\n" % (_NAME, VERSION)
+_BEGINNING = b"a3c_exp order "
+FIRST_LINE = b"%s%d\n" % (_BEGINNING, ORDER_VERSION)
 _FRAME = struct.Struct("<III")
 _SESSION, _ROWS = range(1, 3)
 
@@ -122,21 +122,21 @@ def read_order(folder: Path) -> RecordedOrder:
         raise FolderError(folder, f"{ORDER_FILE} cannot be read: {one_line(error)}") from error
 
     if not data.startswith(FIRST_LINE):
-        first_line = data[:32].partition(b"\n")[0]
-        version = first_line.removeprefix(_NAME).decode(errors="replace")
-        is_other = first_line.startswith(_NAME) and version.isdecimal()
-        problem = f"is of version {version}, not {VERSION}" if is_other else "is no order of a run"
+        problem = "is no order of a run"
+        if data.startswith(_BEGINNING):
+            version = data[len(_BEGINNING) :][:9].partition(b"\n")[0].decode(errors="replace")
+            problem = f"is of version {version}, not {ORDER_VERSION}"
         raise FolderError(folder, f"{ORDER_FILE} {problem}")
 
     sessions: list[RecordedSession] = []
     checksum = 0
-    place = len(FIRST_LINE)
-    while place + _FRAME.size <= len(data):
-        kind, length, expected = _FRAME.unpack_from(data, place)
-        end = place + _FRAME.size + length
+    position = len(FIRST_LINE)
+    while position + _FRAME.size <= len(data):
+        kind, length, expected = _FRAME.unpack_from(data, position)
+        end = position + _FRAME.size + length
         if end > len(data):
             break
-        content = data[place + _FRAME.size : end]
+        content = data[position + _FRAME.size : end]
         checksum = _checksum(kind, content, checksum)
         try:
             if checksum != expected:
@@ -146,10 +146,10 @@ def read_order(folder: Path) -> RecordedOrder:
             else:
                 sessions[-1].words.append(np.frombuffer(content, "<u4"))
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            problem = f"{ORDER_FILE} is damaged or was edited at byte {place:,}"
+            problem = f"{ORDER_FILE} is damaged or was edited at byte {position:,}"
             raise FolderError(folder, f"{problem}: {one_line(error)}") from error
-        place = end
+        position = end
 
     if not sessions:
         raise FolderError(folder, f"{ORDER_FILE} is cut: it has no session")
-    return RecordedOrder(sessions, data[:place], checksum)
+    return RecordedOrder(sessions, data[:position], checksum)

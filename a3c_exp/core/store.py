@@ -163,8 +163,8 @@ class SharedStore:
         of the training."""
         unpack_rng(rng, self.counters.rng_states[worker])
         if self.order is not None:
-            own = self.counters.steps_by_worker[worker], self.counters.gradients[worker]
-            state = [*to_words(pack_rng(rng)), *to_words(np.array(own))]
+            counted = self.counters.steps_by_worker[worker], self.counters.gradients[worker]
+            state = [*to_words(pack_rng(rng)), *to_words(np.array(counted))]
             with self.parameters.update_lock:
                 self.order.add(Kind.BEGIN, worker, [incarnation, *state])
         if self.rounds is not None:

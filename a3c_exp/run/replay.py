@@ -39,7 +39,6 @@ WATCHING = (
 )
 """Settings that change nothing of what is learned."""
 
-TYPED = "typed"
 PROCESSES = "a3c_exp.backends.processes.Processes"
 
 _ARRAYS = {
@@ -377,5 +376,5 @@ def learning_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in comparable(config).items()
-        if key.partition(".")[0] not in (*WATCHING, "backend", "stop", TYPED)
+        if key.partition(".")[0] not in (*WATCHING, "backend", "stop", "typed")
     }

@@ -19,7 +19,7 @@ from a3c_exp.run.files import Appender, set_aside
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.recorders.recorder import RunRecorder
 
-SECONDS = 0.1
+WRITE_SECONDS = 0.1
 """Time between two writes."""
 
 
@@ -57,7 +57,7 @@ class OrderFile(RunRecorder):
     def on_tick(self, run: RunView) -> None:
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + SECONDS
+            self._next = now + WRITE_SECONDS
             self._take()
             self._flush()
 
