@@ -55,9 +55,10 @@ cut_eval_episodes: episodes of evaluations that `eval.max_steps` has cut.
 
 
 class YieldPoint(Enum):
-    """A worker's reason to pause: before it first pulls again for a rollout, before a push, or
-    waiting in a round."""
+    """A worker's reason to pause: it has been built and pulls next, it has a rollout and pulls
+    again for its gradient, it has a gradient and pushes next, or it waits in a round."""
 
+    BUILT = auto()
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
     WAITING = auto()
