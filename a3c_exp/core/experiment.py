@@ -4,7 +4,7 @@ backends."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
@@ -281,11 +281,14 @@ class RunContext:
     """Everything that workers of a run are built from.
 
     resumed: how often the run has been resumed. measures: see `Callback.measures`.
+    on_rollout: is called with a worker's index and the number of transitions whenever the worker
+        has collected a rollout; None: nobody asks.
     """
 
     experiment: Experiment
     resumed: int = 0
     measures: frozenset[Measure] = frozenset()
+    on_rollout: Callable[[int, int], None] | None = None
 
 
 class Backend(ABC):

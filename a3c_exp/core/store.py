@@ -239,6 +239,11 @@ class SharedStore:
         """Environment steps of all workers."""
         return self.counters.steps
 
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of training in this session, by the clock of the curves and of `stop`."""
+        return self.counters.training_seconds
+
     def normalizer(self) -> Normalizer | None:
         """Return the statistics of all workers as they are now; None if nothing is normalized."""
         stats = self.counters.stats()

@@ -66,6 +66,7 @@ class Worker:
         self._experiment = experiment
         self._index = index
         self._store = store
+        self._on_rollout = context.on_rollout
         self._heartbeat = store.heartbeat(index)
         watch = stopwatch(context.measures)
         self._actor = make_actor(context, index, self._build_network, self._heartbeat, watch)
@@ -104,6 +105,8 @@ class Worker:
                 return
 
             rollout = collect(snapshot, progress_of(snapshot.steps, total_steps))
+            if self._on_rollout is not None:
+                self._on_rollout(self._index, rollout.transitions)
             # V-trace learns with newer parameters than those that acted
             if experiment.returns.off_policy:
                 yield YieldPoint.BEFORE_PULL
