@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from backend_runs import PPO, SETTINGS, WHOLE_ROLLOUTS, assert_as_serial
-from refusals import refused
+from refusals import Refuses, refused
 from runs import SCRIPTED, config, drain, make_store, same, train
 
-from a3c_exp.config.builder import load_experiment
+import a3c_exp
+from a3c_exp import measure
+from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.run.metrics import SECONDS
@@ -228,3 +231,35 @@ class TestRuns:
 )
 def test_times_out_of_range_are_refused(setting: str, value: float) -> None:
     refused(lambda: load_experiment(simulated(2, 1, {setting: value})), f"backend.{setting}", value)
+
+
+class TestMeasuredTimes:
+    """The command that prints the settings of this machine."""
+
+    def test_what_is_printed_is_a_run_that_can_be_made(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(measure, "TRAINING_SECONDS", 0.2)
+        words = ["env=cartpole", "workers=64", "backend=threads"]
+        assert measure.main(words) == 0
+        *start, step, gradient, push, pull = shlex.split(capsys.readouterr().out)
+        assert start == [
+            "python",
+            "-m",
+            "a3c_exp",
+            "env=cartpole",
+            "workers=64",
+            "backend=simulated",
+        ]
+        _, experiment = load_final(a3c_exp.compose([*start[3:], step, gradient, push, pull]))
+        backend: Any = experiment.backend
+        assert experiment.workers == 64
+        assert 0 < backend.step_ms < 100
+        assert 0 < backend.pull_ms < backend.gradient_ms < 1000
+
+    def test_too_few_steps_to_measure_are_refused(self, refuses: Refuses) -> None:
+        words = ["env=cartpole", "total_steps=1", "stop.mean_return=null"]
+        refuses(words, "total_steps", 1, main=measure.main)
+
+    def test_a_wrong_word_is_refused(self, refuses: Refuses) -> None:
+        refuses(["env=cartpole", "gamma=2"], "gamma", 2.0, main=measure.main)

@@ -78,7 +78,7 @@ class ProgressLine(RunRecorder):
         return " | ".join(parts)
 
     def _seconds_to_limit(self) -> list[float]:
-        """Return the seconds until `stop.max_seconds`, in real time: a simulation's clock has a pace
+        """Return the real seconds until `stop.max_seconds`, to whose clock a simulation gives a pace
         of its own. Empty if there is no limit, or as long as the pace is not known."""
         most = self._run.experiment.stop.max_seconds
         trained = self._run.milestones.session_seconds
