@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
-from evidence.study import curves, figures
+from evidence.study import cluster, curves, figures
 from evidence.study.document import document
 from evidence.study.entries import SECTIONS, Entry, Recorded
 from evidence.study.runs import EPISODES, ROOT, RunFailedError
@@ -139,7 +139,11 @@ def write() -> None:
     figure = folder / "curves.svg"
     if shown:
         curves.draw(shown, figure)
-    others = [*figures.sections(RECORDS), sources.section(RECORDS / "sources")]
+    others = [
+        *figures.sections(RECORDS),
+        cluster.section(RECORDS),
+        sources.section(RECORDS / "sources"),
+    ]
     others += curves.reports(folder, {name: each.settings for name, each in by_name.items()})
     place = figure.relative_to(DOCUMENT.parent) if shown else None
     files.write_text(DOCUMENT, document(found, EPISODES, place, [text for text in others if text]))

@@ -8,6 +8,8 @@ like those of any other.
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +54,8 @@ LABELS = {
     "optimizer.learning_rate": "learning rate",
     "returns.n": "n",
 }
+MOST = 0.9
+"""Share of the workers that `{most}` stands for in a line of figures.yaml."""
 UNSOLVED = {"solved_steps": "steps", "solved_seconds": "seconds"}
 """What is plotted for a run that was not solved: where it ended."""
 
@@ -83,6 +87,7 @@ class Figure:
     x: str | None = None
     timed: bool = False
     curves: bool = False
+    generic: bool = True
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,9 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
     found = []
     for series, overrides in (panel.series or figure.series).items():
         for value in panel.values or figure.values:
-            own = (*overrides.split(), *([] if value is None else [f"{figure.axis}={value}"]))
+            most = 1 if value is None else math.ceil(MOST * value)
+            words = overrides.format(most=most).split()
+            own = (*words, *([] if value is None else [f"{figure.axis}={value}"]))
             name = "_".join([table, *map(_file_name, own)])
             recipe = Trial((*common, *own), common=common)
             entry = Entry(
@@ -163,8 +170,8 @@ def sections(folder: Path) -> list[str]:
     """Draw the figures of which there are records in `folder`, and return their sections of
     RESULTS.md."""
     found = []
-    for figure in FIGURES.values():
-        for machine in _machines(figure, folder):
+    for figure in filter(operator.attrgetter("generic"), FIGURES.values()):
+        for machine in machines(figure, folder):
             every = [(panel, points(figure, panel, folder, machine)) for panel in figure.panels]
             recorded = [(panel, [point for point in row if point.records]) for panel, row in every]
             rows = [(panel, row) for panel, row in recorded if row]
@@ -176,7 +183,7 @@ def sections(folder: Path) -> list[str]:
     return found
 
 
-def _machines(figure: Figure, folder: Path) -> list[str]:
+def machines(figure: Figure, folder: Path) -> list[str]:
     """The machines of which there are tables, <figure>_<machine>_<panel>.csv."""
     found = {path.stem.split("_")[-2] for path in folder.glob(f"{figure.name}_*_*.csv")}
     return sorted(found) if figure.timed else [""]
@@ -221,7 +228,7 @@ def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
                 panel.title,
                 point.label(figure),
                 f"{len(point.records)}",
-                _solved(point.records),
+                solved(point.records),
                 f"{median(record.steps_per_second for record in point.records):,.0f}",
                 spread([record.solved_steps for record in point.records], 0),
                 spread([record.solved_seconds for record in point.records], 1),
@@ -249,7 +256,7 @@ def _ratios(point: Point, first: Point) -> Iterator[str]:
             yield "-"
 
 
-def _solved(records: Sequence[Record]) -> str:
+def solved(records: Sequence[Record]) -> str:
     return f"{sum(record.solved_steps is not None for record in records)} of {len(records)}"
 
 
@@ -269,7 +276,7 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
         yield [
             panel.title,
             series,
-            _solved([record for point in line for record in point.records]),
+            solved([record for point in line for record in point.records]),
             f"{places[0]} to {places[-1]}: {len(works)} of {len(line)}" if works else "none",
             f"{best.place(figure):.3g}",
             spread([record.solved_steps for record in best.records], 0),
