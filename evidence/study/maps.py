@@ -25,6 +25,9 @@ INCHES = (4.6, 3.4)
 LEAST = 2
 """Delays that a line is fitted to."""
 UNSOLVED = "#bbbbbb"
+LEAST_STEPS = 50_000
+MOST_STEPS = 200_000
+"""Steps at the ends of the colours; further where runs have taken fewer, or more."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,9 @@ def _draw_panel(axes: Axes, panel: Map) -> None:
 
     steps = panel.steps()
     finite = np.where(np.isfinite(steps), steps, np.nan)
-    image = axes.imshow(finite, origin="lower", aspect="auto", cmap="viridis_r", norm=LogNorm())
+    least = float(np.min(steps, where=np.isfinite(steps), initial=LEAST_STEPS))
+    norm = LogNorm(least, float(np.max(steps, where=np.isfinite(steps), initial=MOST_STEPS)))
+    image = axes.imshow(finite, origin="lower", aspect="auto", cmap="viridis_r", norm=norm)
     axes.set_facecolor(UNSOLVED)
     axes.figure.colorbar(image, ax=axes, label="steps until solved", format="{x:,g}")
 
