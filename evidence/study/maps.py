@@ -3,7 +3,7 @@ those that do and those that do not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -41,7 +41,7 @@ class Map:
     title: str
     rates: Sequence[float]
     delays: Sequence[int]
-    records: dict[tuple[float, int], Sequence[Record]]
+    records: Mapping[tuple[float, int], Sequence[Record]]
 
     def steps(self) -> NDArray[np.float64]:
         """Return the median steps until solved [rates, delays], infinite where most seeds are not
