@@ -20,14 +20,13 @@ from evidence.study.records import Record
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
 
-INCHES = (4.6, 3.4)
+INCHES = (5.4, 3.4)
 """Of one panel."""
 LEAST = 2
 """Delays that a line is fitted to."""
 UNSOLVED = "#bbbbbb"
-LEAST_STEPS = 50_000
-MOST_STEPS = 200_000
-"""Steps at the ends of the colours; further where runs have taken fewer, or more."""
+ENDS = (50, 200)
+"""Thousand steps at the ends of the colours; further where runs have taken fewer, or more."""
 
 
 @dataclass(frozen=True)
@@ -125,15 +124,14 @@ def draw(panels: Sequence[Map], target: Path) -> None:
 
 
 def _draw_panel(axes: Axes, panel: Map) -> None:
-    from matplotlib.colors import LogNorm
-
-    steps = panel.steps()
+    steps = panel.steps() / 1000
     finite = np.where(np.isfinite(steps), steps, np.nan)
-    least = float(np.min(steps, where=np.isfinite(steps), initial=LEAST_STEPS))
-    norm = LogNorm(least, float(np.max(steps, where=np.isfinite(steps), initial=MOST_STEPS)))
-    image = axes.imshow(finite, origin="lower", aspect="auto", cmap="viridis_r", norm=norm)
+    ends = [*ENDS, *finite[np.isfinite(steps)]]
+    image = axes.imshow(
+        finite, origin="lower", aspect="auto", cmap="viridis_r", vmin=min(ends), vmax=max(ends)
+    )
     axes.set_facecolor(UNSOLVED)
-    axes.figure.colorbar(image, ax=axes, label="steps until solved", format="{x:,g}")
+    axes.figure.colorbar(image, ax=axes, label="thousand steps until solved")
 
     for row, rate in enumerate(panel.rates):
         for column, delay in enumerate(panel.delays):
@@ -160,5 +158,5 @@ def _cell(records: Sequence[Record]) -> str:
     steps = [run.solved_steps for run in records]
     solved = sum(step is not None for step in steps)
     median = median_reached(steps)
-    thousands = "" if median == inf else f"{median / 1000:.0f}k"
+    thousands = "" if median == inf else f"{median / 1000:.0f}"
     return thousands if solved == len(records) else f"{thousands}\n{solved}/{len(records)}".strip()
