@@ -189,7 +189,7 @@ def load_state(path: Path) -> dict[str, Any]:
     state = load(path)
     for prefix, fields in SECTIONS.items():
         for name, field in fields.items():
-            _check_value(path, state, f"{prefix}{name}", field.fits)
+            _check_value(path, state, f"{prefix}{name}", field.fits, field.optional)
     for place, fits in OTHERS.items():
         _check_value(path, state, place, fits, optional=True)
     return state

@@ -78,8 +78,8 @@ class ProgressLine(RunRecorder):
         return " | ".join(parts)
 
     def _seconds_to_limit(self) -> list[float]:
-        """Return the real seconds until `stop.max_seconds`, to whose clock a simulation gives a pace
-        of its own. Empty if there is no limit, or as long as the pace is not known."""
+        """Return the real seconds until `stop.max_seconds`. A simulation's clock has another pace.
+        Empty if there is no limit, or as long as the pace is not known."""
         most = self._run.experiment.stop.max_seconds
         trained = self._run.milestones.session_seconds
         if most is None or trained == 0:
