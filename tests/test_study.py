@@ -27,7 +27,7 @@ from a3c_exp.run import files
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evidence.study import __main__ as study
-from evidence.study import curves, figures, maps, runs, screenshots
+from evidence.study import cluster, curves, figures, maps, runs, screenshots
 from evidence.study.entries import SECTIONS, Entry, Goals
 from evidence.study.records import Record, Results, read_rows
 from evidence.study.runs import ROOT, RunFailedError, Training
@@ -245,6 +245,42 @@ def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
     assert {point.entry.env for point in first} == {"cartpole", "lunar", "pong"}
     names = [point.entry.name for row in rows for point in row]
     assert len(set(names)) == len(names), "each has a folder"
+
+
+def test_simulated_clusters_are_compared_with_the_paper_and_with_measured_runs(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "evidence" / "results"
+    assert cluster.section(folder) is None
+
+    def keep(figure: str, panel: str, seconds: dict[int, list[float | None]], machine: str) -> None:
+        """Write records of the first line of a panel. seconds: until solved, by workers."""
+        [row] = [row for row in figures.FIGURES[figure].panels if row.name == panel]
+        for point in figures.points(figures.FIGURES[figure], row, folder, machine):
+            if point.series == next(iter(row.series or figures.FIGURES[figure].series)):
+                results = point.entry.results(folder)
+                new = [
+                    replace(
+                        record(None if value is None else 100, seed),
+                        solved_seconds=value,
+                        steps_per_second=10.0 * point.value,
+                        command=f"{point.entry.recipe.command} seed={seed}",
+                    )
+                    for seed, value in enumerate(seconds.get(point.value, []))
+                ]
+                results.write({}, [*results.read(), *new])
+
+    keep("cluster", "equal", {1: [8.0, 9.0, 7.0], 2: [4.0, 5.0, None], 512: [None] * 3}, "")
+    keep("cluster", "methods", {1: [12.0], 2: [6.0], 4: [None]}, "")
+    keep("cluster", "lunar", {1: [1.0], 2: [0.5]}, "")
+    keep("cluster_measured", "lunar", {1: [2.0], 2: [1.25]}, "here")
+    text = cluster.section(folder)
+    assert text is not None
+    assert "| Workers of equal speed | lock-free | 8.00 | 5.00 (2 of 3) | never (0 of 3) |" in text
+    assert "| A3C | simulated | 1.0 | 2.0 | - |  |  |" in text
+    assert "| A3C | paper | 1.0 | 2.1 | 3.7 | 6.9 | 12.5 |" in text
+    assert "| here | 2 | 1, 1 | 20 | 20 | +0% | 1.2 | 0.5 |" in text
+    assert (folder / "curves" / "cluster.svg").exists()
 
 
 # The sources.

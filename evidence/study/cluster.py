@@ -153,7 +153,7 @@ def _check_table(folder: Path) -> str:
             measured = next(iter(lines.values()), {})
             if 1 in measured and 1 in simulated:
                 rows += _check_rows(machine, measured, simulated)
-    return markdown.table(CHECK_COLUMNS.split(" | "), rows)
+    return markdown.table(CHECK_COLUMNS.split(" | "), rows) if rows else "Not measured yet."
 
 
 def _check_rows(machine: str, measured: Line, simulated: Line) -> Iterator[list[str]]:
