@@ -155,8 +155,8 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
 def test_fresh_gradients_have_the_learners_own_values_and_nothing_is_corrected() -> None:
     rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
     with mock.patch.dict(LOSSES, {A3C: mock.Mock(side_effect=LOSSES[A3C])}):
-        settings = {"returns": GAE(lambda_=0.9), "fresh_gradients": True}
-        learn(replace(experiment_of(), **settings), network, rollout)
+        experiment = replace(experiment_of(), returns=GAE(lambda_=0.9), fresh_gradients=True)
+        learn(experiment, network, rollout)
         batch = LOSSES[A3C].call_args.args[2]  # type: ignore[attr-defined]
     advantages, targets = GAE(lambda_=0.9)(corrected(rollout, network), GAMMA)
     valid = rollout.valid

@@ -40,7 +40,7 @@ def tensors(folder: Path) -> dict[str, list[tuple[int, NDArray[Any]]]]:
             for each in events.Tensors(name)
         ]
         for name in events.Tags()["tensors"]
-        if name.startswith(("mine/", "train/parameters/", "eval/first_frame"))
+        if name.startswith(("mine/", "train/parameters/", "workers/", "eval/first_frame"))
     }
 
 

@@ -139,7 +139,7 @@ def record(solved_steps: int | None, seed: int = 0) -> Record:
     """The record of a run, with what the tests do not look at."""
     numbers: dict[str, Any] = dict.fromkeys(("steps", "seconds", "steps_per_second"), 1)
     numbers |= dict.fromkeys(("solved_seconds", "last_100", "staleness_mean", "staleness_max"))
-    texts = dict.fromkeys(("date", "commit", "machine", "command"), "")
+    texts: dict[str, Any] = dict.fromkeys(("date", "commit", "machine", "command"), "")
     return Record(seed=seed, solved_steps=solved_steps, **numbers, **texts)
 
 
