@@ -195,6 +195,13 @@ class TestRounds:
         assert sum(event.steps for event in events) == 6 * 16
         assert times[-1] == pytest.approx(2 * (8 + 3 * 2))
 
+    def test_a_round_goes_on_without_a_worker_that_fails_and_with_its_replacement(self) -> None:
+        failing: dict[str, Any] = {"env": SCRIPTED, "env__kwargs": {"fails_at": 10}}
+        whole = simulated(3, 30, TIMES | {"max_restarts": 3}, update="sync", **failing)
+        events, _ = timed(whole)
+        assert sum(event.counts["restarts"] for event in events) > 3
+        assert sum(event.steps for event in events) >= 16 * 30
+
 
 class TestRuns:
     def test_seconds_of_a_run_are_simulated(self, tmp_path: Path) -> None:
