@@ -73,7 +73,7 @@ def measure_times(overrides: Sequence[str], seconds: float) -> Times:
         network, space = check(experiment, draw=True)
         store = experiment.backend.store(store_spec(experiment, network, space))
         store.initialize(network.vector)
-        total = _train(experiment, store, seconds)
+        total = _summed_reports(experiment, store, seconds)
 
         began = time.perf_counter()
         for _ in range(PULLS):
@@ -92,7 +92,7 @@ def measure_times(overrides: Sequence[str], seconds: float) -> Times:
     )
 
 
-def _train(experiment: Experiment, store: SharedStore, seconds: float) -> Event:
+def _summed_reports(experiment: Experiment, store: SharedStore, seconds: float) -> Event:
     """Train for so many seconds, and return the sum of the worker's reports but for the first one,
     which has the time in which the environments were made."""
     from a3c_exp.core.events import Event

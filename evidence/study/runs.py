@@ -79,7 +79,8 @@ class Training:
         existing = "restart" if restarts else "resume"
         place = (f"hydra.run.dir={folder}", f"existing={existing}")
         execute(
-            ["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place], folder.with_suffix(".log")
+            ["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place],
+            folder.with_name(f"{folder.name}.log"),
         )
         return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
 
