@@ -279,7 +279,7 @@ def test_simulated_clusters_are_compared_with_the_paper_and_with_measured_runs(
     assert "| Workers of equal speed | lock-free | 8.00 | 5.00 (2 of 3) | never (0 of 3) |" in text
     assert "| A3C | simulated | 1.0 | 2.0 | - |  |  |" in text
     assert "| A3C | paper | 1.0 | 2.1 | 3.7 | 6.9 | 12.5 |" in text
-    assert "| here | 2 | 1, 1 | 20 | 20 | +0% | 1.2 | 0.5 |" in text
+    assert "| LunarLander | here | 2 | 1, 1 | 20 | 20 | +0% | 1.2 | 0.5 |" in text
     assert (folder / "curves" / "cluster.svg").exists()
 
 

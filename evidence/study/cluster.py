@@ -136,23 +136,28 @@ def _speedup(line: Line, workers: int) -> str:
     return f"{ratio:.1f}" if 0 < ratio < math.inf else "-"
 
 
+CHECKED = ("lunar", "cartpole")
+"""Panels that are compared with measured runs."""
 CHECK_COLUMNS = (
-    "machine | workers | runs | steps/s measured | simulated | difference "
+    " | machine | workers | runs | steps/s measured | simulated | difference "
     "| seconds until solved measured | simulated"
 )
 
 
 def _check_table(folder: Path) -> str:
-    """LunarLander as it was measured, beside the simulation. A machine of other times has its own
-    one worker's speed, so that only more workers are predicted there."""
-    simulated = _lines("cluster", "lunar", folder).get("lock-free", {})
+    """Runs as they were measured, beside the simulation. Each machine's one worker has a speed of
+    its own, to which the simulation is scaled: more workers alone are predicted."""
     rows: list[list[str]] = []
-    for figure in ("cluster_measured", "scaling"):
-        for machine in machines(FIGURES[figure], folder):
-            lines = _lines(figure, "lunar", folder, machine)
-            measured = next(iter(lines.values()), {})
-            if 1 in measured and 1 in simulated:
-                rows += _check_rows(machine, measured, simulated)
+    titles = {panel.name: panel.title for panel in FIGURES["cluster"].panels}
+    for panel in CHECKED:
+        simulated = _lines("cluster", panel, folder).get("lock-free", {})
+        for figure in ("cluster_measured", "scaling"):
+            for machine in machines(FIGURES[figure], folder):
+                lines = _lines(figure, panel, folder, machine)
+                measured = next(iter(lines.values()), {})
+                if 1 in measured and 1 in simulated:
+                    compared = _check_rows(machine, measured, simulated)
+                    rows += [[titles[panel], *cells] for cells in compared]
     return markdown.table(CHECK_COLUMNS.split(" | "), rows) if rows else "Not measured yet."
 
 
