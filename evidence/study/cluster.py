@@ -7,6 +7,7 @@ record yet is left out.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -41,13 +42,13 @@ Line = Mapping[int, Sequence[Record]]
 """The records of a line by their number of workers."""
 
 
-def section(folder: Path) -> str | None:
-    """Draw the figure, and return the section; None without a record of the drawn panels. folder:
+def section(folder: Path) -> str:
+    """Draw the figure, and return the section; "" without a record of the drawn panels. folder:
     of the records."""
     simulated = {name: _lines("cluster", name, folder) for name in DRAWN}
     if not any(simulated.values()):
-        return None
-    target = folder / "curves" / "cluster.svg"
+        return ""
+    target = folder / curves.FOLDER / "cluster.svg"
     measured = [
         _lines("cluster_measured", "equal", folder, machine)
         for machine in machines(FIGURES["cluster_measured"], folder)
@@ -163,7 +164,11 @@ def _check_table(folder: Path) -> str:
 
 def _check_rows(machine: str, measured: Line, simulated: Line) -> Iterator[list[str]]:
     scale = _steps_per_second(measured[1]) / _steps_per_second(simulated[1])
+    cores = re.search(r"(\d+)-cores$", machine)
+    most = math.inf if cores is None else int(cores[1])
     for workers in sorted(measured.keys() & simulated.keys()):
+        if workers > most:
+            break
         truth = _steps_per_second(measured[workers])
         prediction = scale * _steps_per_second(simulated[workers])
         yield [

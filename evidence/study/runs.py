@@ -58,6 +58,7 @@ class Training:
         final = self._returns(folder, seed, "latest")
         drawn = self._returns(folder, seed, "latest", greedy=False)
         has_best = summary["best_eval_return"] is not None
+
         return replace(
             _record(f"{self.command} seed={seed}", seed, summary),
             greedy_return=_mean(final),
@@ -77,23 +78,22 @@ class Training:
         is_deterministic = settings["backend"]["_target_"].endswith((".Serial", ".Simulated"))
         restarts = is_deterministic or settings["stop"]["max_seconds"] is not None
         existing = "restart" if restarts else "resume"
-        place = (f"hydra.run.dir={folder}", f"existing={existing}")
-        execute(
-            ["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place],
-            folder.with_name(f"{folder.name}.log"),
-        )
+        origin = [f"seed={seed}", f"hydra.run.dir={folder}", f"existing={existing}"]
+        log = folder.with_name(f"{folder.name}.log")
+        execute(["-m", "a3c_exp", *self.overrides, *origin], log)
         return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
 
     def _returns(
         self, folder: Path, seed: int, checkpoint: Literal["best", "latest"], *, greedy: bool = True
     ) -> Floats:
-        """Returns of fresh episodes with the policy of a checkpoint."""
+        """Return the returns of fresh episodes with the policy of a checkpoint."""
         from a3c_exp.core.cpu import one_thread
         from a3c_exp.evaluate import Options, evaluate_run, load_run
 
         episodes = EPISODES if greedy else self.drawn
         first = FIRST_EVALUATION_SEED + seed
         options = Options(episodes=episodes, checkpoint=checkpoint, greedy=greedy, seed=first)
+
         with one_thread():
             loaded = load_run(folder, checkpoint, self.settings()["plugins"])
             if self.max_episode_steps is not None:
@@ -139,11 +139,12 @@ def execute(arguments: Sequence[str], log: Path) -> None:
             stderr=output,
             process_group=0,
         )
+
         try:
             with _lock:
                 _running.add(process)
-            if _interrupted.is_set():
-                process.send_signal(signal.SIGINT)
+                if _interrupted.is_set():
+                    process.send_signal(signal.SIGINT)
             code = process.wait()
         finally:
             with _lock:
@@ -152,6 +153,7 @@ def execute(arguments: Sequence[str], log: Path) -> None:
                 with contextlib.suppress(KeyboardInterrupt):
                     process.send_signal(signal.SIGINT)
                     process.wait()
+
     if code:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
 
@@ -163,8 +165,8 @@ _interrupted = threading.Event()
 
 def interrupt() -> None:
     """End the runs of other threads in order, and those that they are about to start."""
-    _interrupted.set()
     with _lock:
+        _interrupted.set()
         for process in _running:
             process.send_signal(signal.SIGINT)
 
