@@ -119,9 +119,9 @@ def test_the_policy_of_the_best_evaluation_is_named(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_knows_what_it_had_reached(tmp_path: Path) -> None:
-    whole = config("Phases-v0", total_steps=500, plugins=[__name__])
-    train_config(whole, tmp_path)
+    run_config = config("Phases-v0", total_steps=500, plugins=[__name__])
+    train_config(run_config, tmp_path)
     assert summary(tmp_path)["collapsed_from"] is None
     # The environments of the resumed run begin with episodes that pay nothing.
-    train_config(whole | {"total_steps": 740}, tmp_path, resume=True)
+    train_config(run_config | {"total_steps": 740}, tmp_path, resume=True)
     assert summary(tmp_path)["collapsed_from"] == pytest.approx(10.0)

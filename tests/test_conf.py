@@ -171,7 +171,7 @@ def test_an_experiment_has_the_last_word_before_the_command_line() -> None:
     assert compose(["experiment=paper", "rollout_length=5"])["rollout_length"] == 5
 
 
-def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
+def test_atari_brings_a_network_for_images_unless_another_is_named() -> None:
     assert compose(["env=pong"])["network"]["_target_"] == "a3c_exp.networks.Cnn"
     assert (
         compose(["env=pong", "network=cnn_impala"])["network"]["_target_"]

@@ -43,7 +43,7 @@ LSTM = {
     "distribution": "beta",
 }
 
-PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
+IMAGE = Box(0, 255, (12, 12, 3), np.uint8)
 UNEVEN = Box(
     np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32)
 )
@@ -78,7 +78,7 @@ def exported(folder: Path, *arguments: str) -> tuple[Any, Any]:
 
 def run(session: Any, **inputs: Any) -> dict[str, np.ndarray]:
     return dict(
-        zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True)
+        zip([entry.name for entry in session.get_outputs()], session.run(None, inputs), strict=True)
     )
 
 
@@ -97,8 +97,8 @@ CASES = {
     "one-hot, user's encoder, continuous": Case(
         Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}
     ),
-    "pictures in bfloat16, several choices": Case(
-        PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"
+    "images in bfloat16, several choices": Case(
+        IMAGE, MultiDiscrete([2, 3]), CNN, normalize="shared"
     ),
 }
 
@@ -124,9 +124,9 @@ def test_the_file_takes_the_actions_of_the_policy(
         f"{tmp_path / 'policy.onnx'}: equal to the policy on 104 observations, largest "
     )
     assert said.out.count("\n") == 1
-    assert BFLOAT16 not in {each.data_type for each in model.graph.initializer}
+    assert BFLOAT16 not in {entry.data_type for entry in model.graph.initializer}
     assert BFLOAT16 not in [
-        each.i for node in model.graph.node for each in node.attribute if each.name == "to"
+        entry.i for node in model.graph.node for entry in node.attribute if entry.name == "to"
     ]
 
     policy = load(tmp_path)
@@ -189,7 +189,7 @@ def cheap(target: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_file_says_where_it_comes_from(target: Path) -> None:
     model = onnx.load(target / "policy.onnx")
-    said = {each.key: each.value for each in model.metadata_props}
+    said = {entry.key: entry.value for entry in model.metadata_props}
     assert said.pop("commit")
     assert said.pop("observation_space").startswith("Box(-1.0, 1.0, (1,)")
     assert said.pop("action_space").startswith("Box(")
@@ -229,7 +229,7 @@ class TestAFileThatIsNotWritten:
         self, target: Path, fails: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model = onnx.load(target / "policy.onnx")
-        [tensor] = [each for each in model.graph.initializer if each.name.endswith("value.bias")]
+        [tensor] = [entry for entry in model.graph.initializer if entry.name.endswith("value.bias")]
         weights = onnx.numpy_helper.to_array(tensor) + np.float32(0.001)
         tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
         monkeypatch.setattr(onnx_file, "make_model", lambda *_: model)

@@ -211,7 +211,7 @@ class TestDistributions:
         if np.isfinite(size) and settings["continuous"] == "beta":
             numbers = evaluate(distribution, parameters, actions)
             grad = numbers[2](np.ones(2, np.float32), np.ones(2, np.float32))
-            assert all(np.isfinite(each).all() for each in (log_probs, *numbers[:2], grad))
+            assert all(np.isfinite(array).all() for array in (log_probs, *numbers[:2], grad))
 
     def test_a_clipped_action_has_the_density_at_the_bound(self) -> None:
         distribution = make_distribution(Box(-2, 2, (1,)), clip_actions=True)
@@ -287,8 +287,8 @@ class TestDistributions:
         exact -= np.log(np.exp(exact).sum(1, keepdims=True))
         exact_entropy = -(np.exp(exact) * exact).sum(1)
         chosen = np.arange(choices) == actions[:, None]
-        for found in (log_probs, evaluated):
-            np.testing.assert_allclose(found, exact[chosen], atol=3e-6)
+        for computed in (log_probs, evaluated):
+            np.testing.assert_allclose(computed, exact[chosen], atol=3e-6)
         np.testing.assert_allclose(entropy, exact_entropy, rtol=1e-6, atol=3e-6)
         np.testing.assert_allclose(
             grad, chosen - np.exp(exact) * (1 + exact + exact_entropy[:, None]), atol=3e-6

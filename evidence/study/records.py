@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import numpy as np
 import yaml
 
-from a3c_exp.common.estimates import Array
+from a3c_exp.common.estimates import Scores
 from a3c_exp.common.reading import parse_yaml
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.saved import RESOLVED
@@ -128,7 +128,7 @@ class Results:
         add_row(self._table, self._name, record)
 
 
-def average(scores: Array) -> Array:
+def average(scores: Scores) -> Scores:
     """Return the mean over the last axis [..., n]."""
     return np.asarray(scores.mean(axis=-1))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import a3c_exp
-from a3c_exp.common.estimates import Array as Floats
+from a3c_exp.common.estimates import Scores as Floats
 from a3c_exp.run.run_folder import SUMMARY_FILE
 from evidence.study.records import Record
 

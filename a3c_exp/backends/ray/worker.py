@@ -74,6 +74,7 @@ class WorkerActor:
             return WorkerExit(f"worker {worker} lost a parameter server: {death_text(error)}")
         except BaseException as error:  # whatever ended this worker is the run's to report
             return failed(f"worker {worker}", error)
+
         return WorkerExit()
 
 
@@ -138,6 +139,7 @@ class RemoteStore:
         for shard, reply in zip(self._shards, self._replies, strict=True):
             into[shard] = reply.parameters
         self._wait_seconds += time.perf_counter() - begun
+
         return self._replies[0].snapshot
 
     def push(self, worker: int, push: Push) -> Ticket:
@@ -156,6 +158,7 @@ class RemoteStore:
                 push, gradient=part, snapshot=snapshot, event=event, parameters=None
             )
             calls.append(self._call(server, "push", worker, push_of_shard))
+
         self._send(calls)
         return DONE
 

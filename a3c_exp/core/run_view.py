@@ -1,4 +1,4 @@
-"""The base class of callbacks, which watch a run, and what one may do with the run."""
+"""A run as its callbacks see it, and `Callback`, their base class."""
 
 from __future__ import annotations
 
