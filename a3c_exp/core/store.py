@@ -54,6 +54,8 @@ class Push:
     weight: of the gradient in the average of a synchronous round; not used if there is no gradient.
     stats: measured in the rollouts of the gradient; None if nothing is normalized.
     rng: the worker's generator, whose state is saved with the push.
+    parameters: those of the pull [P], for the distance to those of the push; None: it is not
+        measured.
     """
 
     gradient: Vector | None
@@ -62,6 +64,7 @@ class Push:
     weight: int
     stats: Stats | None
     rng: np.random.Generator
+    parameters: Vector | None = None
 
 
 class Ticket:
@@ -214,15 +217,19 @@ class SharedStore:
         what a pull brings depends on the order of pulls and pushes alone."""
         if self.order is not None:
             self.order.wait_for_room()
+        if push.gradient is not None and push.parameters is not None:
+            push.event.add({"workers/distance": self.parameters.distance(push.parameters)})
         with self.parameters.update_lock:
             self.counters.count(worker, push.event.steps, push.stats)
             if push.gradient is not None:
                 version, steps, _, _, multipliers = push.snapshot
-                staleness, rate = self.parameters.step(
+                staleness, rate, overlaps = self.parameters.step(
                     worker, push.gradient, version, steps, multipliers.learning_rate
                 )
                 push.event.updates += 1
                 push.event.staleness[staleness] += 1
+                if overlaps:
+                    push.event.counts["overlaps"] += 1
                 push.event.add({"learning_rate": rate})
             if self.order is not None:
                 self._record_push(self.order, worker, push)
@@ -273,6 +280,11 @@ class SharedStore:
     def steps(self) -> int:
         """Environment steps of all workers."""
         return self.counters.steps
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of training in this session, by the clock of the curves and of `stop`."""
+        return self.counters.training_seconds
 
     def normalizer(self) -> Normalizer | None:
         """Return the statistics of all workers as they are now; None if nothing is normalized."""
