@@ -96,9 +96,10 @@ def command(arguments: Sequence[str]) -> int:
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
         for path in folder.glob("*/*.yaml"):
             options[path.parent.name].add(path.stem)
-    known = sorted(options.items())
+
     groups = "\n".join(
-        _explained(f"  {group}", ", ".join(sorted(names)), 18) for group, names in known
+        _explained(f"  {group}", ", ".join(sorted(names)), 18)
+        for group, names in sorted(options.items())
     )
     text = (conf_folder() / "config.yaml").read_text()
     lines = [

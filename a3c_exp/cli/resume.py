@@ -41,7 +41,9 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     """
     changes = parse(line.overrides)
     with named(word):
-        config = read_config(folder, or_file=word == "from")
+        earlier = read_config(folder, or_file=word == "from")
+
+    config = earlier
     beyond = beyond_folder(config)
     for change in changes:
         _check(change, word, beyond)
@@ -72,6 +74,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
         config=config,
         folder=run_dir,
         existing=CONTINUE if word == "resume" else "refuse",
+        earlier=earlier if word == "resume" else None,
         key=word if word == "resume" else RUN_DIR,
         overrides=line.overrides,
     )
@@ -102,17 +105,18 @@ def _value(change: Override, config: Mapping[str, Any], config_dir: str | None) 
     return compose([*alone, typed], config_dir)[change.key_or_group]
 
 
-def _resolved(change: Override, known: Mapping[str, Any] | None = None) -> Any:
-    """The value of an override with its interpolations resolved. Raises ConfigError."""
+def _resolved(change: Override, settings: Mapping[str, Any] | None = None) -> Any:
+    """The value of an override with its interpolations, of `settings`, resolved. Raises
+    ConfigError."""
     key = _place(change)
-    return to_container(OmegaConf.create({**(known or {}), key: change.value()}))[key]
+    return to_container(OmegaConf.create({**(settings or {}), key: change.value()}))[key]
 
 
 def _run_dir(change: Override, config: Mapping[str, Any]) -> str | None:
     """The folder that an override names, which may name the seed, for example. Raises
     ConfigError."""
     # Texts of a saved configuration are not to be resolved again.
-    numbers = {name: each for name, each in config.items() if isinstance(each, int | float)}
+    numbers = {name: value for name, value in config.items() if isinstance(value, int | float)}
     value = _resolved(change, numbers)
     fits = bool(value) and not isinstance(value, dict | list)
     require(fits, RUN_DIR, value, "the name of a folder; . for this one")

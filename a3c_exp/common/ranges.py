@@ -62,10 +62,9 @@ class Checked:
             value = getattr(self, name)
             if callable(value):
                 for progress, when in ((0.0, "begins"), (1.0, "ends")):
-                    found = value(progress)
-                    require(
-                        least <= found <= most, name, found, f"{allowed} where the run {when}, too"
-                    )
+                    number = value(progress)
+                    fits = least <= number <= most
+                    require(fits, name, number, f"{allowed} where the run {when}, too")
             elif isinstance(value, (int, float)) and not least <= value <= most:
                 raise ConfigError(name, value, f"must be {allowed}")
 
@@ -73,11 +72,13 @@ class Checked:
 @functools.cache
 def _ranges(cls: type) -> list[tuple[str, Range]]:
     """The fields of a class that have a range, each with it."""
-    found = []
+    ranges = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         alternatives = typing.get_args(hint)
-        also = ", or null" if types.NoneType in alternatives else ""
-        for each in (hint, *alternatives):
-            ranges = (mark for mark in getattr(each, "__metadata__", ()) if isinstance(mark, Range))
-            found += [(name, mark._replace(allowed=mark.allowed + also)) for mark in ranges]
-    return found
+        null = ", or null" if types.NoneType in alternatives else ""
+        for alternative in (hint, *alternatives):
+            for mark in getattr(alternative, "__metadata__", ()):
+                if isinstance(mark, Range):
+                    ranges.append((name, mark._replace(allowed=mark.allowed + null)))
+
+    return ranges

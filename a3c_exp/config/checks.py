@@ -76,28 +76,28 @@ def check_returns(key: str, returns: Returns) -> None:
     key: of the estimator.
     """
     name = type(returns).__name__
-    given = example_trajectory()
-    before = example_trajectory()
+    trajectory = example_trajectory()
     with refused(key, name, "it fails for a small trajectory"):
-        answer: Any = returns(given, 0.9)
+        answer: Any = returns(trajectory, 0.9)
+
     pair = answer if isinstance(answer, tuple) else (answer,)
-    found = [
-        f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else type(each).__name__
-        for each in pair
+    forms = [
+        f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        for array in pair
     ]
-    if found != [f"float32 {given.rewards.shape}"] * 2:
-        problem = (
-            "must return (advantages, targets), each float32 [T, B], "
-            f"here {given.rewards.shape}, not"
-        )
-        raise ConfigError(key, name, f"{problem} {' and '.join(found)}")
-    if not all(np.isfinite(each).all() for each in pair):
+    shape = trajectory.rewards.shape
+    if forms != [f"float32 {shape}"] * 2:
+        problem = f"must return (advantages, targets), each float32 [T, B], here {shape}, not"
+        raise ConfigError(key, name, f"{problem} {' and '.join(forms)}")
+
+    if not all(np.isfinite(array).all() for array in pair):
         raise ConfigError(key, name, "returns numbers that are not finite for a small trajectory")
+
+    before = example_trajectory()
     for field in fields(Trajectory):
-        if not np.array_equal(getattr(given, field.name), getattr(before, field.name)):
-            raise ConfigError(
-                key, name, f"writes into the trajectory's {field.name}, which others read"
-            )
+        if not np.array_equal(getattr(trajectory, field.name), getattr(before, field.name)):
+            problem = f"writes into the trajectory's {field.name}, which others read"
+            raise ConfigError(key, name, problem)
 
 
 def _check_reuse(
@@ -155,12 +155,12 @@ def check_environment_and_network(
     algorithm = experiment.algorithm
     with opened(experiment.env, experiment.plugins) as env:
         discrete = isinstance(env.action_space, Discrete)
-        others = f"where actions are not Discrete: they are {env.action_space}"
+        where = f"where actions are not Discrete: they are {env.action_space}"
         fits = discrete or algorithm.target_every is None
         require(
-            fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {others}"
+            fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {where}"
         )
-        require(discrete or experiment.epsilon == 0, "epsilon", experiment.epsilon, f"0 {others}")
+        require(discrete or experiment.epsilon == 0, "epsilon", experiment.epsilon, f"0 {where}")
         if experiment.eval.env:
             _check_eval_env(env, experiment)
         with one_thread():  # for a few observations the start of more threads takes longest
@@ -221,13 +221,15 @@ def check_fit(experiment: Experiment, network: ActorCritic) -> None:
         check_param_groups(experiment.optimizer, network.param_slices.keys() - {"target"})
 
 
-def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic) -> None:
+def check_init_from(folder: str, final: Mapping[str, Any], network: ActorCritic) -> None:
     """Raise FolderError unless the parameters of the run in `folder` have the same meaning here.
 
-    They do for the same network and the same normalization of observations. config: the final one.
+    They do for the same network and the same normalization of observations. final: the
+    configuration here.
     """
-    theirs = comparable(read_config(folder))
-    ours = comparable(config)
+    config = read_config(folder)
+    theirs = comparable(config)
+    ours = comparable(final)
     state = load_state(best_checkpoint(Path(folder)))
     parameters = state["store"]["parameters"]
     stats = state["store"]["stats"]
@@ -236,17 +238,16 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
         for key in theirs.keys() & ours.keys()
         if theirs[key] != ours[key] and key.startswith("network.")
     ]
-    own = [key for key in keys if key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS]
-    found = [f"{key}={theirs[key]}, not {ours[key]}" for key in own]
     if parameters.shape != network.vector.shape:
-        found = [
-            (
-                f"{parameters.size} parameters, for {environment_of(read_config(folder))}, "
-                f"not {network.vector.size}"
-            )
-        ]
-    if found:
-        raise FolderError(folder, f"must be a run of the same network: it has {found[0]}")
+        sizes = f"{parameters.size} parameters, for {environment_of(config)}"
+        problem = f"must be a run of the same network: it has {sizes}, not {network.vector.size}"
+        raise FolderError(folder, problem)
+
+    for key in keys:
+        if key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
+            problem = f"it has {key}={theirs[key]}, not {ours[key]}"
+            raise FolderError(folder, f"must be a run of the same network: {problem}")
+
     network.check_constants(state["store"], folder)
     wanted = ours.get(NORMALIZATION) or False
     measured = wanted is True or wanted == "shared"
