@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp.cli.processes import Job, say_comparison
+from a3c_exp.cli.processes import say_comparison
 from a3c_exp.report import __main__ as report
 from a3c_exp.report.charts import band, draw_bands
 from a3c_exp.report.ranking import Runs, comparison, rank, table

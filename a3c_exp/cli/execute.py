@@ -103,7 +103,9 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     if action == "begin":
         check_start(experiment, config, built.network)
 
-    config, experiment = _with_callbacks(plan.callbacks, config, experiment)
+    if plan.callbacks:
+        config, experiment = _with_callbacks(plan.callbacks, config, experiment)
+
     config_text(config)  # which it is saved as
     with _claimed(plan, folder, config) as folder, named(plan.key):
         action = find_action(folder, config, plan.existing, earlier)
@@ -171,9 +173,6 @@ def _with_callbacks(
 ) -> tuple[dict[str, Any], Experiment]:
     """The configuration and the experiment with a program's own callbacks, of which they have
     copies."""
-    if not callbacks:
-        return config, experiment
-
     names = ", ".join(type(callback).__name__ for callback in callbacks)
     with refused("callbacks", names, "a run copies them"):
         copies = copy.deepcopy(tuple(callbacks))  # together: they may share an object

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hydra.conf
 import numpy as np
 from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir, version
@@ -121,14 +122,14 @@ def hydra_session(
     require(folder.is_dir(), "--config-path", config_path, "a folder that is there")
 
     with isolated(), initialize_config_dir(str(folder), PACKAGE, **DEFAULTS):
-        hydra: Any = GlobalHydra.instance().hydra
-        paths = hydra.config_loader.get_search_path()
+        application: Any = GlobalHydra.instance().hydra
+        paths = application.config_loader.get_search_path()
         added = [] if config_dir is None else [f"file://{Path(config_dir).absolute()}"]
         for path in (*added, *searchpath):
             paths.prepend("command-line", path, SearchPathQuery(provider="schema"))
 
-        hydra.config_loader.repository.initialize_sources(paths)
-        session = Session(hydra, config_name or CONFIG_NAME)
+        application.config_loader.repository.initialize_sources(paths)
+        session = Session(application, config_name or CONFIG_NAME)
         is_file = config_name is None or session.load(config_name) is not None
         require(is_file, "--config-name", config_name, "a file")
 
@@ -142,10 +143,6 @@ def _check_config_dir(config_dir: str) -> None:
     folder = Path(config_dir)
     if not (config_dir and folder.is_dir()):
         raise ConfigError(key, config_dir, "there is no such folder")
-
-    if folder.resolve() == conf_folder().resolve():
-        problem = "is this package's own: your files need a folder of their own"
-        raise ConfigError(key, config_dir, problem)
 
     if (folder / f"{CONFIG_NAME}.yaml").exists():
         problem = (
@@ -161,8 +158,7 @@ def _check_config_dir(config_dir: str) -> None:
 
 
 class ConfSource(FileConfigSource):
-    """This package's configuration files, for Hydra: read in C, ten times as fast as by its own
-    source."""
+    """Configuration files, read in C: ten times as fast as by Hydra's own source."""
 
     @staticmethod
     def scheme() -> str:
@@ -174,18 +170,20 @@ class ConfSource(FileConfigSource):
         return ConfigResult(
             provider=self.provider,
             path=f"{self.scheme()}://{self.path}",
-            config=OmegaConf.create(parse_yaml(text)),
+            config=OmegaConf.create(parse_yaml(text) or {}),
             header=self._get_header_dict(text[:HEADER_LENGTH]),
         )
 
 
 class ConfSearchPath(SearchPathPlugin):
-    """Has Hydra read this package's files by `ConfSource`."""
+    """Has Hydra read this package's files, and its own ones, by `ConfSource`."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        folders = {"pkg://hydra.conf": Path(hydra.conf.__file__).parent}
+        folders[str(conf_folder())] = conf_folder()
         for element in search_path.get_path():
-            if element.path == str(conf_folder()):
-                element.path = f"{ConfSource.scheme()}://{element.path}"
+            if element.path in folders:
+                element.path = f"{ConfSource.scheme()}://{folders[element.path]}"
 
 
 for plugin in (ConfSource, ConfSearchPath):
@@ -215,11 +213,11 @@ class Composed(NamedTuple):
 class Session:
     """The configuration files: which groups and options there are, and what Hydra composes."""
 
-    def __init__(self, hydra: Any, config_name: str) -> None:
-        self._hydra = hydra
-        self._repository = hydra.config_loader.repository
+    def __init__(self, application: Any, config_name: str) -> None:
+        self._application = application
+        self._repository = application.config_loader.repository
         self._composed: dict[tuple[str | None, ...], DictConfig] = {}
-        self.loader = hydra.config_loader
+        self.loader = application.config_loader
         self.config_name = config_name
 
     def load(self, path: str) -> Any:
@@ -246,7 +244,7 @@ class Session:
                 self._check(choice)
 
             try:
-                self._composed[key] = self._hydra.compose_config(
+                self._composed[key] = self._application.compose_config(
                     self.config_name,
                     [self.word(choice) for choice in choices],
                     RunMode.RUN,
@@ -597,15 +595,16 @@ def to_container(node: DictConfig) -> dict[str, Any]:
             for key, text in flatten(written):
                 if isinstance(text, str) and OF_ENVIRONMENT.fullmatch(text):
                     OmegaConf.update(node, key, _decoded(OmegaConf.select(node, key)))
-            return {key: _resolved(node, key) for key in written}
+
+            config = {}
+            for key in written:
+                value = "???" if OmegaConf.is_missing(node, key) else node[key]
+                is_plain = not OmegaConf.is_config(value)
+                config[key] = value if is_plain else OmegaConf.to_container(value, resolve=True)
+
+            return config
     except OmegaConfBaseException as complaint:
         raise _unresolved(node, complaint.full_key or "configuration", complaint) from complaint
-
-
-def _resolved(node: DictConfig, key: str) -> Any:
-    """The plain value of a key. One that nobody has given stays ???."""
-    value = "???" if OmegaConf.is_missing(node, key) else node[key]
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def _decoded(text: Any) -> Any:

@@ -50,9 +50,11 @@ def build_experiment(config: Mapping[str, Any], *, to_train: bool = True) -> Exp
     """
     plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
     import_plugins(plugins)
+
     settings = {key: value for key, value in config.items() if key != TYPED}
     if not to_train:
         settings["callbacks"] = []
+
     experiment = build(settings, Experiment, plugins=plugins)
     return replace(experiment, eval=_build_eval(experiment, config, plugins))
 
@@ -62,14 +64,12 @@ def _build_eval(experiment: Experiment, config: Mapping[str, Any], plugins: Sequ
     changed = experiment.eval.env
     if not changed:
         return experiment.eval
-    require(
-        TARGET not in changed,
-        "eval.env",
-        changed,
-        "settings of the run's environment, not another one",
-    )
+
+    allowed = "settings of the run's environment, not another one"
+    require(TARGET not in changed, "eval.env", changed, allowed)
     if isinstance(changed.get("kwargs"), Mapping):  # each argument is a setting of its own
         changed = {**changed, "kwargs": {**config["env"].get("kwargs", {}), **changed["kwargs"]}}
+
     env: Any = build({**config["env"], **changed}, Environment, "eval.env", plugins)  # type: ignore[type-abstract]
     return replace(experiment.eval, env={name: getattr(env, name) for name in changed})
 
@@ -85,10 +85,12 @@ def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
     if experiment.init_from is not None:
         final["init_from"] = str(expanded(experiment.init_from).absolute())
         experiment = replace(experiment, init_from=final["init_from"])
+
     if experiment.workers == "auto":
         typed[WORKERS] = "auto"
         final[WORKERS] = cores_of_a_run()
         experiment = replace(experiment, workers=final[WORKERS])
+
     setting = experiment.env.normalize_observations
     if setting in ("auto", "background"):
         typed[NORMALIZATION] = setting
@@ -97,13 +99,16 @@ def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         final["env"] = {**final["env"], "normalize_observations": plain}
         env: Any = experiment.env
         experiment = replace(experiment, env=replace(env, normalize_observations=value))
+
     if experiment.log.every == "auto":
         typed[LOG_EVERY] = "auto"
         steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
         final["log"] = {"every": steps if experiment.backend.deterministic else None}
         experiment = replace(experiment, log=Log(**final["log"]))
+
     if typed:
         final[TYPED] = typed
+
     checks.check_combination(experiment)
     return final, experiment
 
@@ -122,6 +127,7 @@ def check(
     """
     if to_train:
         experiment.backend.check(experiment)
+
     parts = attrgetter("env", "eval.env", "network", "algorithm", "epsilon", "plugins")(experiment)
     built = next((network for components, network in made or () if components == parts), None)
     if built is None:
@@ -174,12 +180,14 @@ def measure(experiment: Experiment) -> Normalization:
         space = env.observation_space
         if setting == "auto" and not (are_images(space) and _scales_pixels(experiment, env)):
             return has_byte_vectors(space) and not isinstance(space, PartsBox)
+
         require_images(space, "env.normalize_observations", setting)
         try:
             counts = count_bytes(env, STEPS)
         except RunError as error:
             problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
             raise ConfigError("env.normalize_observations", setting, problem) from error
+
     return float(counts.argmax()), len(counts) * DEVIATION
 
 
@@ -195,6 +203,7 @@ def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
     for _ in range(steps):
         actions = np.stack([env.action_space.sample()])
         counts += np.bincount(env.step(actions).obs.ravel(), minlength=256)
+
     return counts[: int(env.observation_space.high.max()) + 1]
 
 
@@ -203,6 +212,7 @@ def _scales_pixels(experiment: Experiment, env: EnvBatch) -> bool:
     find out."""
     if issubclass(experiment.network.module_class, ImageEncoder):
         return True
+
     unscaled = replace(
         experiment, env=replace(cast(Any, experiment.env), normalize_observations=False)
     )

@@ -34,38 +34,39 @@ INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_
 def check_combination(experiment: Experiment) -> None:
     """Raise ConfigError for components that do not fit together. Makes no environment and no
     network."""
-    envs, quorum, workers = experiment.envs_per_worker, experiment.quorum, experiment.worker_count
-    fits = experiment.rollout_length != "episode" or envs == 1
-    require(fits, "envs_per_worker", envs, "1 where rollout_length=episode")
-    fits = experiment.update != "sync" or experiment.optimizer_state == "shared"
-    allowed = "'shared' where update=sync: a round is one step for all"
-    require(fits, "optimizer_state", experiment.optimizer_state, allowed)
+    envs = experiment.envs_per_worker
+    if experiment.rollout_length == "episode" and envs > 1:
+        raise ConfigError("envs_per_worker", envs, "must be 1 where rollout_length=episode")
+
+    state = experiment.optimizer_state
+    if experiment.update == "sync" and state != "shared":
+        problem = "must be 'shared' where update=sync: a round is one step for all"
+        raise ConfigError("optimizer_state", state, problem)
+
+    quorum = experiment.quorum
     if quorum != "all":
-        require(
-            experiment.update == "sync",
-            "quorum",
-            quorum,
-            "all without update=sync: there are no rounds",
-        )
-        require(
-            quorum <= workers,
-            "quorum",
-            quorum,
-            f"at most the number of workers, which is {workers}",
-        )
+        is_sync = experiment.update == "sync"
+        require(is_sync, "quorum", quorum, "all without update=sync: there are no rounds")
+        most = experiment.worker_count
+        require(quorum <= most, "quorum", quorum, f"at most the number of workers, which is {most}")
+
     critic_returns = experiment.critic_returns
-    estimators = {"returns": experiment.returns} | (
-        {"critic_returns": critic_returns} if critic_returns else {}
-    )
+    estimators = {"returns": experiment.returns}
+    if critic_returns is not None:
+        estimators["critic_returns"] = critic_returns
+
     for key, returns in estimators.items():
         check_returns(key, returns)
+
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
+
     if isinstance(experiment.algorithm, NStepQ):
         _check_action_values(experiment, experiment.algorithm)
-    if critic_returns is not None:
+
+    if critic_returns is not None and critic_returns.off_policy:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
-        fits = experiment.returns.off_policy or not critic_returns.off_policy
+        fits = experiment.returns.off_policy
         require(fits, "critic_returns", type(critic_returns).__name__, allowed)
 
 
@@ -122,19 +123,20 @@ def _check_reuse(
 def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
     """Raise ConfigError for settings with which an algorithm would learn other action values than
     its own."""
-    returns, name = experiment.returns, type(algorithm).__name__
-    allowed = (
-        f"n_step with {name}, which has targets of its own (experiment=n_step_q sets all settings)"
-    )
-    require(isinstance(returns, NStep), "returns", type(returns).__name__, allowed)
-    require(
-        experiment.critic_returns is None,
-        "critic_returns",
-        type(experiment.critic_returns).__name__,
-        "null",
-    )
-    if algorithm.one_step and isinstance(returns, NStep):
+    returns = experiment.returns
+    name = type(algorithm).__name__
+    if not isinstance(returns, NStep):
+        problem = (
+            f"must be n_step with {name}, which has targets of its own "
+            "(experiment=n_step_q sets all settings)"
+        )
+        raise ConfigError("returns", type(returns).__name__, problem)
+
+    critic = experiment.critic_returns
+    require(critic is None, "critic_returns", type(critic).__name__, "null")
+    if algorithm.one_step:
         require(returns.n == 1, "returns.n", returns.n, f"1 with {name}")
+
     allowed = (
         f"above 0 with {name}: nothing else explores (experiment=n_step_q has the "
         "schedule of the paper)"
@@ -156,33 +158,35 @@ def check_environment_and_network(
     with opened(experiment.env, experiment.plugins) as env:
         discrete = isinstance(env.action_space, Discrete)
         where = f"where actions are not Discrete: they are {env.action_space}"
-        fits = discrete or algorithm.target_every is None
-        require(
-            fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {where}"
-        )
-        require(discrete or experiment.epsilon == 0, "epsilon", experiment.epsilon, f"0 {where}")
+        if not discrete and algorithm.target_every is not None:
+            problem = f"must be one with a policy (a3c, ppo) {where}"
+            raise ConfigError("algorithm", type(algorithm).__name__, problem)
+
+        if not discrete and experiment.epsilon != 0:
+            raise ConfigError("epsilon", experiment.epsilon, f"must be 0 {where}")
+
         if experiment.eval.env:
             _check_eval_env(env, experiment)
+
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, experiment.parameter_rng() if draw else None)
             tried = network
             if network.constants():  # a forward pass may change a buffer: another network is tried
                 tried = experiment.build_network(env, None)
-                drawn = tried.differing_constants(network.constants())
-                require(
-                    not drawn,
-                    "network",
-                    drawn,
-                    "constants that are the same each time: draw them with torch",
-                )
+                differing = tried.differing_constants(network.constants())
+                allowed = "constants that are the same each time: draw them with torch"
+                require(not differing, "network", differing, allowed)
+
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
+
             setting = experiment.env.normalize_observations
             space = NormalizedObservations.of(setting, env.observation_space).network_space(
                 env.observation_space
             )
             verify(tried, space)
             check_loss(algorithm, tried, space, experiment.kernels)
+
     return Built(network, env.observation_space)
 
 
@@ -200,9 +204,8 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
     batch.action_space.seed(0)
     try:
         [observation] = batch.reset()
-        batch.step(
-            np.stack([sample_action(batch.action_space, batch.observation_space, observation)])
-        )
+        action = sample_action(batch.action_space, batch.observation_space, observation)
+        batch.step(np.stack([action]))
     except RunError as error:
         raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 
@@ -210,13 +213,16 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
 def check_fit(experiment: Experiment, network: ActorCritic) -> None:
     """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a
     network."""
-    algorithm, length = experiment.algorithm, experiment.rollout_length
+    algorithm = experiment.algorithm
+    length = experiment.rollout_length
     if isinstance(algorithm, MinibatchAlgorithm) and length != "episode":
         count = 0 if experiment.backend.joins_rollouts else experiment.envs_per_worker
-        with under("algorithm"):  # with a memory, minibatches are of whole sequences
-            algorithm.check_rollout(
-                *((count, length) if network.recurrent else (count * length, 1))
-            )
+        with under("algorithm"):
+            if network.recurrent:  # minibatches are of whole sequences
+                algorithm.check_rollout(count, length)
+            else:
+                algorithm.check_rollout(count * length, 1)
+
     with under("optimizer"):
         check_param_groups(experiment.optimizer, network.param_slices.keys() - {"target"})
 
