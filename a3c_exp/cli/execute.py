@@ -91,7 +91,8 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
             action = find_action(folder, config, plan.existing, earlier)
 
     if action == "leave":
-        return None
+        with named(plan.key), exclusive_folder(folder):  # no other process trains there
+            return None
 
     if action == "resume" and earlier is None:
         earlier = read_config(folder, config["plugins"])
