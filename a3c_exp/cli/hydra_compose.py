@@ -377,9 +377,10 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
         node.hydra.job.config_name = session.config_name
 
         choices = node.hydra.runtime.choices
-        chosen = {override.key_or_group for override in typed} - replaced
+        chosen = {override.key_or_group for override in typed}
         for group, option in choices.items():
-            if group in chosen or choices.get("experiment"):
+            may_be_foreign = group in chosen or choices.get("experiment")
+            if may_be_foreign and group not in replaced:
                 _leave_out_foreign(session, node, typed, group, str(option))
 
         callbacks = node.get("callbacks")
