@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Annotated, NamedTuple
 
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError
 
 
 class Range(NamedTuple):
@@ -63,22 +63,22 @@ class Checked:
             if callable(value):
                 for progress, when in ((0.0, "begins"), (1.0, "ends")):
                     number = value(progress)
-                    fits = least <= number <= most
-                    require(fits, name, number, f"{allowed} where the run {when}, too")
+                    if not least <= number <= most:
+                        problem = f"must be {allowed} where the run {when}, too"
+                        raise ConfigError(name, number, problem)
             elif isinstance(value, (int, float)) and not least <= value <= most:
                 raise ConfigError(name, value, f"must be {allowed}")
 
 
 @functools.cache
 def _ranges(cls: type) -> list[tuple[str, Range]]:
-    """The fields of a class that have a range, each with it."""
-    ranges = []
+    """Return the fields of a class that have a range, each with it."""
+    fields = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         alternatives = typing.get_args(hint)
-        null = ", or null" if types.NoneType in alternatives else ""
+        also = ", or null" if types.NoneType in alternatives else ""
         for alternative in (hint, *alternatives):
-            for mark in getattr(alternative, "__metadata__", ()):
-                if isinstance(mark, Range):
-                    ranges.append((name, mark._replace(allowed=mark.allowed + null)))
-
-    return ranges
+            marks = getattr(alternative, "__metadata__", ())
+            ranges = (mark for mark in marks if isinstance(mark, Range))
+            fields += [(name, mark._replace(allowed=mark.allowed + also)) for mark in ranges]
+    return fields
