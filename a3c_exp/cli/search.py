@@ -84,8 +84,9 @@ class Search:
 
         probes: dict[str, Sequence[Any]] = dict(self._choices)
         for key, interval in self._ranges.items():
-            low, high = interval.start, interval.end
-            probes[key] = [low, high, type(low)(low + (high - low) / math.pi)]
+            low = interval.start
+            within = type(low)(low + (interval.end - low) / math.pi)
+            probes[key] = [low, interval.end, within]
 
         jobs = []
         for index in range(max(map(len, probes.values()))):
