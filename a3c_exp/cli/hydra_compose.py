@@ -8,6 +8,7 @@ Annotations are not postponed here: Hydra's parser reads those of `loguniform`.
 """
 
 import copy
+import functools
 import itertools
 import math
 import re
@@ -158,7 +159,8 @@ def _check_config_dir(config_dir: str) -> None:
 
 
 class ConfSource(FileConfigSource):
-    """Configuration files, read in C: ten times as fast as by Hydra's own source."""
+    """Configuration files, parsed in C and once in a process: Hydra's own source parses a file in
+    Python, for each of the three times that Hydra composes a command."""
 
     @staticmethod
     def scheme() -> str:
@@ -166,13 +168,20 @@ class ConfSource(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
-        text = read_text(path)
+        config, header = _parsed(path, path.stat().st_mtime_ns)
         return ConfigResult(
             provider=self.provider,
             path=f"{self.scheme()}://{self.path}",
-            config=OmegaConf.create(parse_yaml(text) or {}),
-            header=self._get_header_dict(text[:HEADER_LENGTH]),
+            config=copy.deepcopy(config),  # Hydra takes the defaults list out of it
+            header=self._get_header_dict(header),
         )
+
+
+@functools.cache
+def _parsed(path: Path, modified: int) -> tuple[DictConfig, str]:
+    """A file's content, and its beginning. modified: when it was changed."""
+    text = read_text(path)
+    return OmegaConf.create(parse_yaml(text) or {}), text[:HEADER_LENGTH]
 
 
 class ConfSearchPath(SearchPathPlugin):
