@@ -91,7 +91,9 @@ def small(arguments: list[str]) -> list[str]:
     if "resume" in keys:
         return [*arguments, "total_steps=300"]
     backend = [] if "backend" in keys else ["backend=serial"]
-    return [*arguments, *backend, *SMALL, *(SMALL_IMAGES if IMAGES & set(arguments) else [])]
+    # a staleness needs more workers than that
+    sizes = [size for size in SMALL if not ("backend.staleness" in keys and "workers" in size)]
+    return [*arguments, *backend, *sizes, *(SMALL_IMAGES if IMAGES & set(arguments) else [])]
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,11 @@ def check_combination(experiment: Experiment) -> None:
         problem = "must be 'shared' where update=sync: a round is one step for all"
         raise ConfigError("optimizer_state", state, problem)
 
+    is_lock_free = experiment.update == "async" and not experiment.lock
+    if experiment.count_overlaps and not is_lock_free:
+        problem = "must be false with a lock or update=sync: no updates overlap"
+        raise ConfigError("count_overlaps", True, problem)
+
     quorum = experiment.quorum
     if quorum != "all":
         is_sync = experiment.update == "sync"
@@ -58,6 +63,7 @@ def check_combination(experiment: Experiment) -> None:
     for key, returns in estimators.items():
         check_returns(key, returns)
 
+    _check_fresh_gradients(experiment)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
 
@@ -68,6 +74,19 @@ def check_combination(experiment: Experiment) -> None:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
         fits = experiment.returns.off_policy
         require(fits, "critic_returns", type(critic_returns).__name__, allowed)
+
+
+def _check_fresh_gradients(experiment: Experiment) -> None:
+    """Raise ConfigError for gradients of a second pull with an algorithm that cannot use it."""
+    algorithm = experiment.algorithm
+    reasons = {
+        MinibatchAlgorithm: "which pulls for each minibatch",
+        NStepQ: "whose targets are values of the target network",
+    }
+    for kind, reason in reasons.items():
+        fits = not (experiment.fresh_gradients and isinstance(algorithm, kind))
+        allowed = f"false with {type(algorithm).__name__}, {reason}"
+        require(fits, "fresh_gradients", True, allowed)
 
 
 def check_returns(key: str, returns: Returns) -> None:

@@ -31,7 +31,7 @@ from a3c_exp.core.cpu import usable_cores
 from a3c_exp.report import charts
 from a3c_exp.report.runs import Axis, RecordedRun
 from a3c_exp.run import markdown, provenance
-from evidence.study import curves, tables
+from evidence.study import curves, maps, tables
 from evidence.study.entries import Entry
 from evidence.study.records import Record
 from evidence.study.runs import Trial, describe
@@ -48,7 +48,7 @@ LABELS = {
     "last_100": "mean return of the last 100 episodes",
     "solved_steps": "steps until solved (x: never)",
     "solved_seconds": "seconds until solved (x: never)",
-    "staleness_mean": "mean staleness [updates]",
+    "backend.staleness": "staleness [updates]",
     "optimizer.learning_rate": "learning rate",
     "returns.n": "n",
 }
@@ -68,6 +68,7 @@ class Panel:
     on_request: bool = False
     values: Sequence[Any] | None = None
     series: Mapping[str, str] | None = None
+    table: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,14 @@ class Figure:
 
     name: str
     panels: Sequence[Panel]
-    series: Mapping[str, str]
+    series: Mapping[Any, str]
     measures: Sequence[str] = ()
     axis: str | None = None
     values: Sequence[Any] = (None,)
     x: str | None = None
     timed: bool = False
     curves: bool = False
+    map: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Point:
     """A point of a line with the records of its runs. value: of the figure's axis, if it has
     one."""
 
-    series: str
+    series: Any
     value: Any
     entry: Entry
     records: Sequence[Record]
@@ -127,7 +129,8 @@ FIGURES = _figures()
 
 def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> list[Point]:
     """Return all points of a panel. machine: of a figure that is timed."""
-    table = "_".join(part for part in (figure.name, machine, panel.name) if part)
+    name_parts = [part for part in (figure.name, machine, panel.name) if part]
+    table = panel.table or "_".join(name_parts)
     common = tuple(panel.command.split())
 
     row = []
@@ -136,11 +139,11 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
             differing = overrides.split()
             if value is not None:
                 differing.append(f"{figure.axis}={value}")
-            name = "_".join([table, *map(_file_name, differing)])
+            name = "_".join([*name_parts, *map(_file_name, differing)])
             recipe = Trial((*common, *differing), common=common)
             entry = Entry(
                 name,
-                figure.name,
+                table.partition("_")[0] if panel.table else figure.name,
                 panel.env,
                 panel.title,
                 recipe,
@@ -183,11 +186,29 @@ def sections(folder: Path) -> list[str]:
             if rows:
                 name = f"{figure.name}_{machine}".removesuffix("_")
                 target = folder / curves.FOLDER / f"{name}.svg"
-                draw(figure, rows, folder, target)
+                if figure.map:
+                    maps.draw([as_map(panel, row) for panel, row in rows], target)
+                else:
+                    draw(figure, rows, folder, target)
                 picture = target.relative_to(folder.parents[1]).as_posix()
                 texts.append(_section(figure, rows, picture))
 
     return texts
+
+
+def as_map(panel: Panel, row: Sequence[Point]) -> maps.Map:
+    """Return the map of a panel's points."""
+    rates = sorted({float(point.series) for point in row})
+    values = sorted({point.value for point in row})
+    records = {(float(point.series), point.value): point.records for point in row}
+    return maps.Map(panel.title, rates, values, records)
+
+
+def findings(figure: Figure, folder: Path) -> Iterator[str]:
+    """Yield a line on each panel of a map: the exponent of its border."""
+    for panel in figure.panels if figure.map else ():
+        if row := [point for point in points(figure, panel, folder) if point.records]:
+            yield f"{panel.title}: exponent of the border {as_map(panel, row).finding()}"
 
 
 def _machines(figure: Figure, folder: Path) -> list[str]:
@@ -200,6 +221,8 @@ def _machines(figure: Figure, folder: Path) -> list[str]:
 
 def _section(figure: Figure, rows: Rows, picture: str) -> str:
     columns, cells = (SPEED_COLUMNS, _speeds) if figure.timed else (RANGE_COLUMNS, _ranges)
+    if figure.map:
+        columns, cells = maps.COLUMNS, _map_cells
     records = [record for _, row in rows for point in row for record in point.records]
     return text(
         figure.name,
@@ -291,6 +314,10 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
             f"{best.place(figure):.3g}",
             spread([record.solved_steps for record in best.records], 0),
         ]
+
+
+def _map_cells(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
+    return maps.cells(as_map(panel, row))
 
 
 def draw(figure: Figure, rows: Rows, folder: Path, target: Path) -> None:
