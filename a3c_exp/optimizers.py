@@ -78,6 +78,24 @@ class Optimizer(Checked, ABC):
         t: index of this update of the state, the first being 1.
         """
 
+    def compensate(
+        self, gradient: Vector, parameters: Vector, pulled: Vector, state: Vector
+    ) -> Vector:
+        """Return the gradient [P] of which `step` makes the update, for an optimizer that corrects
+        a stale one. Workers hand over what they have pulled if a subclass overrides this.
+
+        gradient: float32 [P], not changed.
+        parameters: those that are about to be updated, float32 [P], not changed.
+        pulled: those that the gradient is based on, float32 [P], not changed.
+        state: before the update, float32 [M, P], not changed.
+        """
+        return gradient
+
+    @property
+    def needs_pulled(self) -> bool:
+        """Return whether the class overrides `compensate`."""
+        return type(self).compensate is not Optimizer.compensate
+
     def initial_state(self, size: int) -> Floats:
         """Return the state before the first update of `size` parameters, float32 [M, size]."""
         return np.zeros((self.state_rows, size), np.float32)

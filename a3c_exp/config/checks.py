@@ -51,6 +51,13 @@ def check_combination(experiment: Experiment) -> None:
     if experiment.record is not None:
         _check_record(experiment)
 
+    if experiment.optimizer.needs_pulled:
+        backend = experiment.backend
+        name = type(experiment.optimizer).__name__
+        with_each_push = backend.pushes_pulled and experiment.update == "async"
+        allowed = "one that does without the pulled parameters on ga3c, on ray and with update=sync"
+        require(with_each_push, "optimizer", name, allowed)
+
     quorum = experiment.quorum
     if quorum != "all":
         is_sync = experiment.update == "sync"

@@ -309,11 +309,14 @@ class Backend(ABC):
         divide one rollout.
     has_order: workers pull from its store and push to it by themselves, so that `record=order` has
         all that a run depends on.
+    pushes_pulled: its store gets the parameters that a gradient is based on, for an optimizer that
+        needs them.
     """
 
     deterministic: ClassVar[bool] = False
     joins_rollouts: ClassVar[bool] = False
     has_order: ClassVar[bool] = False
+    pushes_pulled: ClassVar[bool] = True
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for an experiment that this backend cannot run, or not on this

@@ -211,13 +211,21 @@ class SharedParameters:
         return euclidean_norm(self._vectors[self._active] - vector) / norm if norm else math.inf
 
     def step(
-        self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0
+        self,
+        worker: int,
+        gradient: Vector,
+        base_version: int,
+        steps: int,
+        multiplier: float = 1.0,
+        pulled: Vector | None = None,
     ) -> Update:
         """Step with a worker's gradient [P]. The caller holds `update_lock`.
 
         base_version: of the parameters that the gradient is based on.
         steps: of the run at the pull, for the schedule.
         multiplier: of the learning rate.
+        pulled: the parameters that the gradient is based on [P]; None unless the optimizer needs
+            them.
         """
         per_worker = self._per_worker
         counters = self.counters
@@ -228,7 +236,7 @@ class SharedParameters:
         staleness = version - base_version
         t = (int(counters.gradients[worker]) if per_worker else version) + 1
         state_index = worker if per_worker else 0
-        rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
+        rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness, pulled)
         # another update has ended since this one began, or is not over
         overlaps = counts_overlaps and bool(self.version > version or counters.updating.sum() > 1)
         counters.gradients[worker] += 1
@@ -254,6 +262,7 @@ class SharedParameters:
         state_index: int,
         t: int,
         staleness: int = 0,
+        pulled: Vector | None = None,
     ) -> float | Vector:
         """Make one optimizer step, in place or from the active copy into the other one, and return
         its learning rate."""
@@ -270,6 +279,8 @@ class SharedParameters:
         parameters = self._vectors[target]
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
         state = self._states[target, state_index]
+        if pulled is not None:
+            gradient = spec.optimizer.compensate(gradient, parameters, pulled, state)
         if spec.target_every is None:
             spec.optimizer.step(parameters, state, gradient, rate, t)
             return rate

@@ -54,8 +54,8 @@ class Push:
     weight: of the gradient in the average of a synchronous round; not used if there is no gradient.
     stats: measured in the rollouts of the gradient; None if nothing is normalized.
     rng: the worker's generator, whose state is saved with the push.
-    parameters: those of the pull [P], for the distance to those of the push; None: it is not
-        measured.
+    parameters: those of the pull [P], for the distance to those of the push, and for an optimizer
+        that needs them; None: the distance is not measured.
     """
 
     gradient: Vector | None
@@ -223,8 +223,9 @@ class SharedStore:
             self.counters.count(worker, push.event.steps, push.stats)
             if push.gradient is not None:
                 version, steps, _, _, multipliers = push.snapshot
+                pulled = push.parameters if self.spec.optimizer.needs_pulled else None
                 staleness, rate, overlaps = self.parameters.step(
-                    worker, push.gradient, version, steps, multipliers.learning_rate
+                    worker, push.gradient, version, steps, multipliers.learning_rate, pulled
                 )
                 push.event.updates += 1
                 push.event.staleness[staleness] += 1

@@ -376,7 +376,7 @@ class Learner:
             weight=weight,
             stats=stats,
             rng=self.rng,
-            parameters=network.vector if is_sampled else None,
+            parameters=network.vector if is_sampled or experiment.optimizer.needs_pulled else None,
         )
 
     def _refuse(self, event: Event, snapshot: Snapshot, batch: BatchArrays) -> None:

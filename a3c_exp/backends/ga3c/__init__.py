@@ -72,6 +72,7 @@ class Ga3c(RestartSettings, Backend):
     """
 
     joins_rollouts: ClassVar[bool] = True
+    pushes_pulled: ClassVar[bool] = False
 
     predictors: ThreadCount = 1
     trainers: ThreadCount = 1

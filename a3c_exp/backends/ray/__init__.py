@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from a3c_exp.algorithms import MinibatchAlgorithm
 from a3c_exp.backends.ray.cluster import connected, find_fault
@@ -37,6 +37,8 @@ class Ray(RestartSettings, Backend):
     cpus_per_worker: CPUs that Ray reserves for a worker. A node takes as many workers as fit into
         its cores.
     """
+
+    pushes_pulled: ClassVar[bool] = False
 
     address: str = "local"
     shards: Annotated[int, whole(1, MOST)] = 1
