@@ -36,7 +36,7 @@ from a3c_exp.run import markdown, provenance
 from evidence.study import curves, maps, tables
 from evidence.study.entries import Entry
 from evidence.study.records import Record
-from evidence.study.runs import Trial, describe
+from evidence.study.runs import Replayed, Trial, describe
 from evidence.study.text import text
 
 if TYPE_CHECKING:  # only drawing needs it
@@ -90,6 +90,7 @@ class Figure:
     curves: bool = False
     generic: bool = True
     map: bool = False
+    replayed: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,11 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
                 differing.append(f"{figure.axis}={value}")
             name = "_".join([*name_parts, *map(_file_name, differing)])
             recipe = Trial((*common, *differing), common=common)
+            if figure.replayed:
+                recorded = "_".join([*name_parts, "recorded"])
+                recipe = Replayed(
+                    recipe.overrides, common=common, recorded=recorded, changed=tuple(differing)
+                )
             entry = Entry(
                 name,
                 table.partition("_")[0] if panel.table else figure.name,
@@ -155,7 +161,7 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
                 recipe,
                 panel.seeds,
                 curve=figure.curves,
-                table=table,
+                table=None if figure.replayed else table,
             )
             row.append(Point(series, value, entry, entry.records(folder)))
 

@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 import a3c_exp
 from a3c_exp.common.estimates import Scores as Floats
-from a3c_exp.run.run_folder import SUMMARY_FILE
+from a3c_exp.run.run_folder import SUMMARY_FILE, read_summary
+from evidence.study import tables
 from evidence.study.records import Record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,6 +116,43 @@ class Trial(Training):
 
     def run(self, seed: int, folder: Path) -> Record:
         return _record(f"{self.command} seed={seed}", seed, self._train(seed, folder))
+
+
+@dataclass(frozen=True)
+class Replayed(Trial):
+    """The order of a recorded run, followed with other settings.
+
+    recorded: name of the recorded run of each seed, which `common` makes where it is not there.
+    changed: the overrides of the replay.
+    """
+
+    recorded: str = ""
+    changed: tuple[str, ...] = ()
+
+    def settings(self) -> Mapping[str, Any]:
+        return _settings(self.overrides)
+
+    def run(self, seed: int, folder: Path) -> Record:
+        recorded = folder.with_name(f"{self.recorded}_s{seed}")
+        with tables.alone_in(folder.parent):  # another replay may want the same run
+            if not _is_whole(recorded):
+                words = [*self.common, f"seed={seed}", f"hydra.run.dir={recorded}"]
+                log = recorded.with_name(f"{recorded.name}.log")
+                execute(["-m", "a3c_exp", *words, "existing=restart"], log)
+
+        words = [f"replay={recorded}", *self.changed]
+        origin = [f"hydra.run.dir={folder}", "existing=restart"]
+        execute(["-m", "a3c_exp", *words, *origin], folder.with_name(f"{folder.name}.log"))
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        place = recorded.relative_to(ROOT) if recorded.is_relative_to(ROOT) else recorded
+        command = shlex.join(["python", "-m", "a3c_exp", f"replay={place}", *self.changed])
+        return _record(command, seed, summary)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether the run in a folder has made all its steps."""
+    summary = read_summary(folder)
+    return summary is not None and summary["stop_reason"] == "total_steps"
 
 
 @cache
