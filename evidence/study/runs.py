@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,9 +141,9 @@ class Replayed(Trial):
                 log = recorded.with_name(f"{recorded.name}.log")
                 execute(["-m", "a3c_exp", *words, "existing=restart"], log)
 
-        words = [f"replay={recorded}", *self.changed]
-        origin = [f"hydra.run.dir={folder}", "existing=restart"]
-        execute(["-m", "a3c_exp", *words, *origin], folder.with_name(f"{folder.name}.log"))
+        shutil.rmtree(folder, ignore_errors=True)  # of a replay that was interrupted
+        words = [f"replay={recorded}", *self.changed, f"hydra.run.dir={folder}"]
+        execute(["-m", "a3c_exp", *words], folder.with_name(f"{folder.name}.log"))
         summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
         place = recorded.relative_to(ROOT) if recorded.is_relative_to(ROOT) else recorded
         command = shlex.join(["python", "-m", "a3c_exp", f"replay={place}", *self.changed])
