@@ -75,6 +75,7 @@ def push(
     weight: int | None = None,
     stats: Stats | None = None,
     rng: np.random.Generator | None = None,
+    parameters: Vector | None = None,
 ) -> Pushed:
     """Push a gradient. snapshot: None for a pull just before. weight: None for that of its
     steps."""
@@ -83,7 +84,13 @@ def push(
     rng = np.random.default_rng(0) if rng is None else rng
     event = Event(worker, steps=steps)
     pushed = Push(
-        gradient=gradient, snapshot=snapshot, event=event, weight=weight, stats=stats, rng=rng
+        gradient=gradient,
+        snapshot=snapshot,
+        event=event,
+        weight=weight,
+        stats=stats,
+        rng=rng,
+        parameters=parameters,
     )
     return Pushed(store.push(worker, pushed), event)
 
