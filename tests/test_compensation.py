@@ -16,8 +16,8 @@ from stores import SIZE, make_store, push
 from test_replay import assert_equal, record, replay
 
 from a3c_exp.config.builder import load_final
-from evidence.study.runs import ROOT
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 TARGET = "my_a3c.delay_compensated.DelayCompensated"
 SETTINGS: dict[str, Any] = {
     "optimizer": {"_target_": TARGET, "learning_rate": 1e-2},
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package of the examples can be imported."""
-    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.syspath_prepend(EXAMPLES)
     yield
     gymnasium.registry.pop("Thermostat-v0", None)
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_a3c"]:

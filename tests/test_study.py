@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from a3c_exp.run import files
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evidence.study import __main__ as study
-from evidence.study import cluster, curves, figures, maps, runs, screenshots, tables
+from evidence.study import cluster, corrections, curves, figures, maps, runs, screenshots, tables
 from evidence.study.entries import SECTIONS, Entry, Goals
 from evidence.study.records import Record, Results, read_rows
 from evidence.study.runs import ROOT, RunFailedError, Training
@@ -322,6 +323,70 @@ def test_simulated_clusters_are_compared_with_the_paper_and_with_measured_runs(
     assert "| LunarLander | chip-2-cores | 2 | 1, 1 | 20 | 20 | +0% | 1.2 | 0.5 |" in text
     assert "| LunarLander | chip-1-cores | 2 |" not in text, "they would share a core"
     assert (folder / "curves" / "cluster.svg").exists()
+
+
+def test_what_pairs_have_in_common_drops_out_of_their_difference() -> None:
+    """Runs of a seed share a part of variance 9, and differ by 2 and a part of variance 1 each: an
+    unpaired difference has a variance of 20, and that of pairs 2."""
+    rng = np.random.default_rng(0)
+    common = 3 * rng.normal(size=2000)
+    plain, corrected = common + rng.normal(size=(2, 2000))
+    compared = corrections.Comparison(corrected + 2, plain)
+    assert compared.variance_ratio() == pytest.approx(10, rel=0.1)
+    low, high = compared.variance_ratio_interval()
+    assert low < 10 < high
+    assert np.mean(compared.paired()) == pytest.approx(2, abs=0.1)
+    assert np.diff(compared.paired()) == pytest.approx(3.92 * (2 / 2000) ** 0.5, rel=0.1)
+    assert np.diff(compared.unpaired()) == pytest.approx(3.92 * (20 / 2000) ** 0.5, rel=0.1)
+
+
+def test_corrections_are_compared_by_the_seeds_that_all_of_them_have(tmp_path: Path) -> None:
+    folder = tmp_path / "evidence" / "results"
+    assert corrections.section(folder) == ""
+    figure = figures.FIGURES["corrections"]
+    for index, point in enumerate(figures.points(figure, figure.panels[0], folder)):
+        for seed in range(4 - (index == 2)):
+            new = replace(
+                record(1000 * seed + 10 * index + seed * (index == 1), seed),
+                last_100=100.0 * seed,
+                staleness_mean=6.0,
+                staleness_max=20,
+                machine="a machine",
+                command=f"{point.series} of {seed}",
+            )
+            point.entry.results(folder).add({}, new)
+
+    text = corrections.section(folder)
+    title = figure.panels[0].title
+    assert f"| {title} | none | 3 | 3 of 3 | 100.0 |  |  |  | 1,000 |  |  |  |" in text
+    paired = "+11 [+10, +12]"
+    assert f"| {title} | rate / staleness | 3 | 3 of 3 | 100.0 | +0.0 [+0.0, +0.0] |" in text
+    assert f"| - | 1,011 | {paired} |" in text
+    assert "V-trace of 0" in text and (folder / "curves" / "corrections.svg").exists()
+
+
+def test_corrections_follow_the_order_of_one_recorded_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = []
+
+    def execute(arguments: Sequence[str], log: Path) -> None:
+        logs.append(log.stem)
+        assert main(arguments[2:]) == 0
+
+    monkeypatch.setattr(runs, "execute", execute)
+    common = (*SMALL, "backend=threads", "workers=2", "lock=true", "record=order")
+    records = {}
+    for name, changed in (("none", ()), ("root", ("optimizer.staleness_power=0.5",))):
+        recipe = runs.Replayed(
+            (*common, *changed), common=common, recorded="recorded", changed=changed
+        )
+        for _ in range(2):  # the second time as if the first one had been cut
+            records[name] = recipe.run(3, tmp_path / f"{name}_s3")
+    assert logs == ["recorded_s3", "none_s3", "none_s3", "root_s3", "root_s3"]
+    assert records["none"].steps == records["root"].steps
+    assert records["root"].command.endswith("/recorded_s3 optimizer.staleness_power=0.5")
+    assert records["root"].seed == 3
 
 
 # The sources.

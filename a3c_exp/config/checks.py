@@ -52,11 +52,7 @@ def check_combination(experiment: Experiment) -> None:
         _check_record(experiment)
 
     if experiment.optimizer.needs_pulled:
-        backend = experiment.backend
-        name = type(experiment.optimizer).__name__
-        with_each_push = backend.pushes_pulled and experiment.update == "async"
-        allowed = "one that does without the pulled parameters on ga3c, on ray and with update=sync"
-        require(with_each_push, "optimizer", name, allowed)
+        _check_pulled(experiment)
 
     quorum = experiment.quorum
     if quorum != "all":
@@ -102,6 +98,15 @@ def _check_record(experiment: Experiment) -> None:
     }
     for setting, (applies, reason) in reasons.items():
         require(not applies, "record", experiment.record, f"null with {setting}: {reason}")
+
+
+def _check_pulled(experiment: Experiment) -> None:
+    """Raise ConfigError for an optimizer that needs the pulled parameters where no push has
+    them."""
+    has_pulled = experiment.backend.pushes_pulled and experiment.update == "async"
+    name = type(experiment.optimizer).__name__
+    allowed = "one that does without the pulled parameters on ga3c, on ray and with update=sync"
+    require(has_pulled, "optimizer", name, allowed)
 
 
 def _check_fresh_gradients(experiment: Experiment) -> None:

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
-from evidence.study import cluster, curves, figures
+from evidence.study import cluster, corrections, curves, figures
 from evidence.study.document import document
 from evidence.study.entries import SECTIONS, Entry, Recorded
 from evidence.study.runs import EPISODES, ROOT, RunFailedError, interrupt
@@ -190,6 +190,7 @@ def write() -> None:
     parts = [
         *figures.sections(RECORDS),
         cluster.section(RECORDS),
+        corrections.section(RECORDS),
         sources.section(RECORDS / sources.TABLE),
         *curves.reports(RECORDS, by_name),
     ]

@@ -149,9 +149,12 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
             name = "_".join([*name_parts, *map(_file_name, differing)])
             recipe = Trial((*common, *differing), common=common)
             if figure.replayed:
-                recorded = "_".join([*name_parts, "recorded"])
+                name = "_".join([*name_parts, _file_name(series)])
                 recipe = Replayed(
-                    recipe.overrides, common=common, recorded=recorded, changed=tuple(differing)
+                    recipe.overrides,
+                    common=common,
+                    recorded="_".join([*name_parts, "recorded"]),
+                    changed=tuple(differing),
                 )
             entry = Entry(
                 name,
@@ -384,7 +387,7 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
         middle = []
         bounds = []
         for x, point in zip(places, line, strict=True):
-            scores = [_score(record, measure) for record in point.records]
+            scores = [score(record, measure) for record in point.records]
             for record, score in zip(point.records, scores, strict=True):
                 never = measure in UNSOLVED and record.solved_steps is None
                 axes.plot(x, score, "x" if never else ".", color=colour, alpha=0.6, markersize=5)
@@ -415,7 +418,7 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
     axes.set_ylabel(LABELS[measure])
 
 
-def _score(record: Record, measure: str) -> float:
+def score(record: Record, measure: str) -> float:
     """Return what is plotted of a run: of one that was not solved, where it ended."""
     value = getattr(record, measure)
     return float(getattr(record, UNSOLVED[measure]) if value is None else value)
