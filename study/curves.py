@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.report import charts
 from a3c_exp.report import runs as run_curves
-from a3c_exp.report.ranking import Runs, comparison, rank
+from a3c_exp.report.ranking import RecordedRuns, comparison, rank
 from a3c_exp.report.runs import RecordedRun, dotted_settings
 from a3c_exp.run import files
 from a3c_exp.run.metrics import SECONDS, STEP
@@ -124,9 +124,9 @@ def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]
     return sections
 
 
-def draw_report(ranked: Mapping[str, Runs], target: Path) -> None:
+def draw_report(ranked: Mapping[str, RecordedRuns], target: Path) -> None:
     """Draw the learning curves of configurations as `python -m a3c_exp.report` does, as PNG."""
-    target.write_bytes(charts.learning_curves(ranked))
+    target.write_bytes(charts.rendered(charts.learning_curves(ranked), "png"))
 
 
 def as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:

@@ -24,7 +24,7 @@ from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.common.signals import ENDING, Interruption, interruptions
 from a3c_exp.ending import PREEMPTED, StopReason, signal_code
 from a3c_exp.errors import ConfigError, say
-from a3c_exp.report.ranking import comparison, rank, table
+from a3c_exp.report.ranking import MOST_COMPARED, comparison, rank, ranking_table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import FolderLockedError, exclusive_folder
@@ -242,21 +242,21 @@ class Runs:
 
 
 def say_comparison(jobs: Sequence[Job]) -> None:
-    """Print how the first two configurations of each environment compare in finished runs, and the
-    commands that show them."""
+    """Print how the first MOST_COMPARED configurations of each environment compare in finished
+    runs, and the commands that show them."""
     folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(folders)[0] if folders else []).items():
             ranked = rank(configurations)
             for sentence in comparison(ranked):
                 say(f"{env}: {sentence}")
-                rows = sorted(table(ranked)[:2], key=lambda row: row["configuration"])
-                shown = {key: text for key, text in COLUMNS.items() if rows[0][key] != rows[1][key]}
-                for row in rows if shown else ():
-                    say(
-                        f"  {row['configuration']}: "
-                        f"{', '.join(f'{text} {row[key]}' for key, text in shown.items())}"
-                    )
+            rows = ranking_table(ranked)[:MOST_COMPARED]
+            differing = [key for key in COLUMNS if len({row[key] for row in rows}) > 1]
+            for row in rows if differing else ():
+                numbers = ", ".join(f"{COLUMNS[key]} {row[key]}" for key in differing)
+                say(f"  {row['configuration']}: {numbers}")
+            if len(ranked) > len(rows):
+                say(f"  and {len(ranked) - len(rows)} more, below them: the report has all")
     for line in next_commands(StopReason.TOTAL_STEPS, jobs[0].folder.parent):
         say(f"  {line}")
 
