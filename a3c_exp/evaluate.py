@@ -108,7 +108,7 @@ class Options(Checked):
         a run without evaluations).
     greedy: the most likely actions (true, the default), or sampled ones (false).
     seed: of the environments and of sampling (default 0).
-    video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder
+    video: true writes the first episode, at most 1,800 steps of it, as an mp4 into the run's folder
         (default false).
     render: `human` opens a window (default null).
     plugins: as in training (default []).

@@ -171,16 +171,19 @@ class Recorder:
     An episode that begins once more, after a failure, takes the place of the one before. What goes
     wrong is a warning, and there is no video: an evaluation goes on.
     strict: a first frame that cannot be drawn raises ConfigError.
+
+    The video plays at the environment's `render_fps`, or at FRAMES_PER_SECOND if it has none.
     """
 
-    FRAMES_PER_SECOND = 30
-    MAX_FRAMES = 60 * FRAMES_PER_SECOND
+    FRAMES_PER_SECOND = 30.0
+    MAX_FRAMES = 1800
 
     def __init__(self, path: Path, strict: bool = True) -> None:
         require_package("video", True, "video", "moviepy")
         self._path = path
         self._strict = strict
         self._frames: list[NDArray[np.uint8]] = []
+        self._frames_per_second = self.FRAMES_PER_SECOND
         self._failed = False
 
     def __call__(self, env: EnvBatch, time: int = 0) -> None:
@@ -199,6 +202,7 @@ class Recorder:
             self._give_up(error)
         else:
             self._frames.append(frame)
+            self._frames_per_second = getattr(env, "render_fps", None) or self.FRAMES_PER_SECOND
 
     def _give_up(self, error: BaseException) -> None:
         self._failed = True
@@ -215,9 +219,8 @@ class Recorder:
             from moviepy import ImageSequenceClip
 
             self._path.parent.mkdir(exist_ok=True)
-            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(
-                str(part), logger=None
-            )
+            clip = ImageSequenceClip(self._frames, fps=self._frames_per_second)
+            clip.write_videofile(str(part), logger=None)
             part.replace(self._path)  # there is none where ffmpeg has ended without a word
         except Exception as error:
             with suppress(OSError):
