@@ -12,7 +12,10 @@ each file does.
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +29,24 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
+
+
+def _require_packages() -> None:
+    """End `python -m a3c_exp` in one line where its packages are missing: they are not in the
+    Python of the system if `make` has installed them into .venv."""
+    is_command = sys.argv[:1] == ["-m"]  # of Python, while it looks for the module
+    if not is_command or importlib.util.find_spec("hydra") is not None:
+        return
+    python = Path(__file__).resolve().parents[1] / ".venv" / "bin" / "python"
+    remedy = "install a3c_exp (docs/install.md)"
+    if python.exists():
+        activate = os.path.relpath(python.with_name("activate"))
+        remedy = f"{os.path.relpath(python)} has them: source {activate}"
+    print(f"a3c_exp: {sys.executable} lacks its packages; {remedy}", file=sys.stderr)
+    sys.exit(2)
+
+
+_require_packages()
 
 # The functions import what they need when they are called: importing torch takes seconds, which
 # `--help` and a child process that only steps environments need not wait for.
