@@ -180,7 +180,8 @@ def exports(arguments: list[str], here: Path) -> None:
 
 def reports(arguments: list[str], here: Path) -> None:
     assert report.main(arguments) == 0
-    written = [path.name for path in (here / "outputs/report").iterdir()]
+    files = (here / "outputs/report").iterdir()
+    written = [re.sub(r"\.(pdf|svg)$", ".png", path.name) for path in files]
     patterns = [pattern for row in rows("compare", "Files of a report") for pattern in code(row[0])]
     assert [
         name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)
@@ -229,7 +230,7 @@ HOW: dict[str, Callable[[list[str], Path], None]] = {
     "make": makes,
     "pip install": installs,
     "tensorboard": lambda arguments, here: None,
-    "python -m venv": lambda arguments, here: None,
+    "python3 -m venv": lambda arguments, here: None,
     "source .venv/bin/activate": lambda arguments, here: None,
 }
 

@@ -3,9 +3,9 @@
 Train; the run's folder is made in outputs/:
   python -m a3c_exp env=lunar workers=16
 A run for each combination of values:
-  python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2
+  python -m a3c_exp -m seed=0,1,2,3,4 returns=n_step,n_step_zero
 Four runs at once; the same command again goes on:
-  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2,3
+  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2,3,4
 Continue a run that was cut:
   python -m a3c_exp resume=outputs/<run>
 A new run with the settings of another, or of a file:
