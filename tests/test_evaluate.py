@@ -276,6 +276,7 @@ class TestTheCommandLine:
         with VideoFileClip(str(film)) as clip:
             assert clip.n_frames in (11, 12)  # its own arithmetic of times may miss the last
             assert clip.size == [6, 4]
+            assert clip.fps == 20, "as the environment says"
         before = film.read_bytes()
         assert evaluate.main([*arguments, "seed=2"]) == 0  # the same policy, another film
         assert film.read_bytes() == before

@@ -24,8 +24,10 @@ from a3c_exp.cli.hydra_compose import (
     composed,
     hydra_session,
     isolated,
+    parse,
     search_path,
     setting,
+    sweep,
     to_container,
 )
 from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra
@@ -34,11 +36,15 @@ from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import quoted
 from a3c_exp.core.cpu import environment
-from a3c_exp.errors import RunError, printable, require, say
+from a3c_exp.errors import ConfigError, RunError, printable, require, say
 from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.run.session import Run
+
+
+MANY_RUNS = 20
+"""Runs of a sweep whose checks take seconds."""
 
 
 class FailedRunError(RunError):
@@ -71,6 +77,10 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _sweep(session: Session, line: CommandLine) -> int:
+    with suppress(ConfigError):  # which the sweep raises, unless a sweeper of Hydra's allows it
+        count = len(sweep(parse(line.overrides, session)))
+        if count >= MANY_RUNS:
+            say(f"{count} runs are composed and checked first")
     import_training()  # every run of it is checked here
     from a3c_exp.cli.sweep import run_sweep
 

@@ -30,6 +30,7 @@ from a3c_exp.common.settings import quoted
 from a3c_exp.config.builder import Made, check, check_start, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
+from a3c_exp.run.outcome import short
 from a3c_exp.run.run_folder import begins_with, check_places
 
 OWN_LAUNCHER = "hydra_plugins.a3c_exp_sweeps.ProcessesLauncher"
@@ -66,8 +67,12 @@ def run_sweep(session: Session, line: CommandLine) -> int:
             for each in overrides
             if each.is_sweep_override() and each.key_or_group not in params
         ]
-        with environment({RUNS_AT_ONCE: str(task.at_once)}):
-            run_hydra(line.flags, ["--multirun", *words], task)
+        task.say_beginning()
+        try:
+            with environment({RUNS_AT_ONCE: str(task.at_once)}):
+                run_hydra(line.flags, ["--multirun", *words], task)
+        finally:
+            task.say_end()
     if line.search is None:
         # Those that a launcher and a sweeper of Hydra's have made are known by their folders.
         others = [Job(0, (), folder, "") for folder in saved_runs(root).values()]
@@ -126,6 +131,7 @@ class Sweep:
         self._line = line
         self._of_hydra = [text for text in line.overrides if is_of_hydra(text)]
         self._launches = node.hydra.launcher._target_ == OWN_LAUNCHER
+        self._launcher = node.hydra.launcher._target_.rpartition(".")[2]
         is_grid = node.hydra.sweeper._target_ == OWN_SWEEPER
         if line.search and not (self._launches and is_grid):
             problem = "goes with hydra/launcher=processes and hydra/sweeper=grid alone"
@@ -211,6 +217,18 @@ class Sweep:
         if finished is None and how_ended(folder) == "failed":
             raise RunError(f"{plan.folder}: has failed before")
         return score_of(folder, self.objective)
+
+    def say_beginning(self) -> None:
+        """Print how many runs there are, and where. Those of a search are not known yet."""
+        if self.jobs:
+            by = f"{self.at_once} at once" if self._launches else f"by Hydra's {self._launcher}"
+            say(f"{len(self.jobs)} runs, {by}, in {short(self.root)}")
+
+    def say_end(self) -> None:
+        """Print how many runs a launcher of Hydra's has finished. That of this program says it."""
+        if self.jobs and not self._launches:
+            count = sum(how_ended(job.folder) == "finished" for job in self.jobs)
+            say(f"{count} of {len(self.jobs)} runs have finished, in {short(self.root)}")
 
     def sweep(self, launch: Launch, node: DictConfig, most: int | None) -> list[JobReturn]:
         """Run all jobs, or a search. most: jobs that are launched together; None: all of them."""

@@ -81,8 +81,8 @@ def _about(folder: Path, loaded: Loaded, env: Any) -> dict[str, str]:
     config = read_config(folder)
     return {
         "env": environment_of(config),
-        "observation_space": _space_text(env.observation_space),
-        "action_space": _space_text(env.action_space),
+        "observation_space": space_text(env.observation_space),
+        "action_space": space_text(env.action_space),
         "network": config["network"]["_target_"].rpartition(".")[2],
         "run": folder.absolute().name,
         "checkpoint": loaded.checkpoint.name,
@@ -91,10 +91,10 @@ def _about(folder: Path, loaded: Loaded, env: Any) -> dict[str, str]:
     }
 
 
-def _space_text(space: Space[Any]) -> str:
+def space_text(space: Space[Any]) -> str:
     """Return a space as text: its parts by name, and the outermost bounds of a Box."""
     if isinstance(space, PartsBox):
-        parts = (f"{part.name}: {_space_text(part.space)}" for part in space.parts)
+        parts = (f"{part.name}: {space_text(part.space)}" for part in space.parts)
         return f"Dict({', '.join(parts)})"
     if isinstance(space, Box):
         return f"Box({space.low.min()}, {space.high.max()}, {space.shape}, {space.dtype})"

@@ -232,7 +232,7 @@ def _html(text: str) -> str:
     for pattern in LITERAL:
         converter.inlinePatterns.deregister(pattern, strict=False)
 
-    return converter.convert(escape(text, quote=False))
+    return str(converter.convert(escape(text, quote=False)))
 
 
 def check_is_report(folder: Path) -> None:

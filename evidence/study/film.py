@@ -1,5 +1,5 @@
-"""`python -m evidence.study.film outputs/<run>`: the moving image in README.md, an episode that a policy of
-`env=lunar` plays with its most likely actions."""
+"""`python -m evidence.study.film outputs/<run>`: the moving image in README.md, an episode that a
+policy of `env=lunar` plays with its most likely actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evidence.study.runs import ROOT
 
 TARGET = ROOT / "docs" / "lunar.gif"
 ENVIRONMENT = "LunarLander-v3"
-SIZE = (300, 200)
+SIZE = (420, 280)
 EVERY = 2
 """Steps of an image."""
 COLOURS = 16

@@ -69,7 +69,7 @@ def draw(target: Path) -> None:
         figure = Figure(figsize=INCHES, layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 1))
         _draw_curves(left, "LunarLander, A3C", 200, LUNAR)
-        _draw_curves(middle, "Pong from its pictures", 18, PONG)
+        _draw_curves(middle, "Pong from its images", 18, PONG)
         _draw_times(right)
         figure.savefig(target, format="png", dpi=DPI, metadata={"Software": None})
 
