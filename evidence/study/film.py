@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 from PIL import Image
 
 import a3c_exp
@@ -33,7 +34,8 @@ def play(run: Path, seed: int) -> tuple[list[Image.Image], float]:
     is_over = False
     for step in range(10**9):
         if is_over or step % EVERY == 0:
-            images.append(Image.fromarray(env.render()).resize(SIZE, Image.Resampling.LANCZOS))
+            pixels = np.asarray(env.render(), np.uint8)
+            images.append(Image.fromarray(pixels).resize(SIZE, Image.Resampling.LANCZOS))
         if is_over:
             break
 
