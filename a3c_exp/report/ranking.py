@@ -128,10 +128,10 @@ def comparison(ranked: Mapping[str, RecordedRuns], curve: str | None = None) -> 
     if len(names) < 2:
         return []
 
-    first, *others = names
+    first, *followers = names
     counts = {name: len(scores(ranked[name], curve)) for name in names}
-    few = [name for name in others if min(counts[first], counts[name]) < FEW_RUNS]
-    sentences = [_verdict(ranked, first, name, curve) for name in others if name not in few]
+    few = [name for name in followers if min(counts[first], counts[name]) < FEW_RUNS]
+    sentences = [_verdict(ranked, first, name, curve) for name in followers if name not in few]
 
     if few:
         numbers = ", of ".join(f"{name}: {counts[name]}" for name in [first, *few])
