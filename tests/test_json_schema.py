@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp.config.json_schema import schema
+from a3c_exp.json_schema import schema
 
 jsonschema: Any = pytest.importorskip("jsonschema", reason="reads schemas: pip install jsonschema")
 

@@ -1,6 +1,6 @@
 """A JSON schema of the YAML files that a user writes, for editors that check while one types.
 
-    python -m a3c_exp.config.json_schema > schema.json
+    python -m a3c_exp.json_schema > schema.json
 
 It is made from the types that `build` checks. `schema.json#/$defs/network` is the schema of a file
 in conf/network, and so on.
