@@ -34,13 +34,13 @@ def schema() -> dict[str, Any]:
     properties |= _properties(settings)
     properties |= {name: {"$ref": f"#/$defs/{name}"} for name in folders if name in settings}
     return {
-        "$defs": {name: _component(folder) for name, folder in folders.items()},
+        "$defs": {name: _group_schema(folder) for name, folder in folders.items()},
         "properties": properties,
         "additionalProperties": False,
     }
 
 
-def _component(folder: Path) -> dict[str, Any]:
+def _group_schema(folder: Path) -> dict[str, Any]:
     """Return the schema of a component: its class decides which settings it has."""
     targets = set()
     for path in folder.glob("*.yaml"):
@@ -59,16 +59,16 @@ def _component(folder: Path) -> dict[str, Any]:
 
 
 def _properties(settings: dict[str, Setting]) -> dict[str, Any]:
-    return {name: _value(setting.hint) for name, setting in settings.items()}
+    return {name: _schema_of(setting.hint) for name, setting in settings.items()}
 
 
-def _value(hint: Any) -> dict[str, Any]:
+def _schema_of(hint: Any) -> dict[str, Any]:
     """Return the schema of a value. A component inside another may have any settings."""
     origin = typing.get_origin(hint)
     if origin is Literal:
         return {"enum": list(typing.get_args(hint))}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_value(member) for member in typing.get_args(hint)]}
+        return {"anyOf": [_schema_of(member) for member in typing.get_args(hint)]}
     if hint in SCALARS:
         return {"anyOf": [{"type": SCALARS[hint]}, STAND_IN]}
     if hint is Any or not inspect.isclass(origin or hint):

@@ -120,7 +120,7 @@ def test_outside_the_environment_a_command_says_in_one_line_where_the_packages_a
     bare = tmp_path / "bare"
     venv.create(bare, with_pip=False, symlinks=True)
     (tmp_path / "a3c_exp").symlink_to(CHECKOUT / "a3c_exp")
-    command = [bare / "bin" / "python", "-m", "a3c_exp.report", "outputs"]
+    command = [str(bare / "bin" / "python"), "-m", "a3c_exp.report", "outputs"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert str(bare) in done.stderr

@@ -842,14 +842,14 @@ def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, cell: object, written: 
 
 
 def test_a_table_for_latex_has_its_names_escaped() -> None:
-    text = latex_table([{"name": r"n_step & 5% of $x^2$ {\x}~#", "runs": "5"}])
+    text = latex_table([{"name": r"n_step & 5% of $x^2$ {\x}~#", "runs": "-5 [-6, 7]"}])
     assert text.splitlines() == [
         r"\begin{tabular}{lr}",
         r"\toprule",
         r"name & runs \\",
         r"\midrule",
         r"n\_step \& 5\% of \$x\textasciicircum{}2\$ "
-        r"\{\textbackslash{}x\}\textasciitilde{}\# & 5 \\",
+        r"\{\textbackslash{}x\}\textasciitilde{}\# & $-$5 [$-$6, 7] \\",
         r"\bottomrule",
         r"\end{tabular}",
     ]

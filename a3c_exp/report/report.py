@@ -56,8 +56,11 @@ CHOICE = (
     "Only the first {most} of {count} configurations, in the order of their rank: "
     "curves.csv has all."
 )
-IMPROVEMENT = "probability that a run of the row ends higher than a run of the column"
-NORMALIZED = "All environments, returns normalized by their thresholds"
+IMPROVEMENT = (
+    "probability that a run of the row ends higher than a run of the column "
+    "(*: its 95 % interval excludes 0.5)"
+)
+NORMALIZED = "All environments: final returns, where runs begin with 0 and the threshold is 1"
 SCATTER = (
     "The {score} over {key}, a point for each run: runs whose settings differ otherwise "
     "too are apart by colour."

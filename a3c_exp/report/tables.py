@@ -44,7 +44,12 @@ def latex_table(rows: Rows) -> str:
 
 
 def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(re.sub(r"[\\~^&%$#_{}]", _latex_escape, cell) for cell in cells) + r" \\"
+    return " & ".join(map(_latex_cell, cells)) + r" \\"
+
+
+def _latex_cell(text: str) -> str:
+    escaped = re.sub(r"[\\~^&%$#_{}]", _latex_escape, text)
+    return re.sub(r"(?<![\w=])-(?=\d)", "$-$", escaped)  # a minus, not a hyphen
 
 
 def _latex_escape(character: re.Match[str]) -> str:
