@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from a3c_exp.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from a3c_exp.core.callback import Callback
+    from a3c_exp.core.run_view import Callback
     from a3c_exp.run.policy import Policy
     from a3c_exp.run.session import Run
 
@@ -100,7 +100,7 @@ def train(
     """
     from a3c_exp.cli.execute import Plan, alone, execute
     from a3c_exp.cli.hydra_compose import compose
-    from a3c_exp.core.callback import Callback
+    from a3c_exp.core.run_view import Callback
 
     if not isinstance(callbacks, Sequence) or not all(
         isinstance(each, Callback) for each in callbacks

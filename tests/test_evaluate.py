@@ -84,13 +84,13 @@ class TestThePolicyInAnotherProgram:
             with pytest.raises(ValueError, match=re.escape(word)):
                 a3c_exp.load(tmp_path).act(observation)
 
-    def test_a_picture_of_other_numbers_than_bytes_is_refused(self, tmp_path: Path) -> None:
+    def test_an_image_of_other_numbers_than_bytes_is_refused(self, tmp_path: Path) -> None:
         """Fractions would all become 0."""
         train(tmp_path, CORNERS, network=SMALL_CNN)
         policy = a3c_exp.load(tmp_path, plugins=["scripted"])
-        picture = gymnasium.make(CORNERS).observation_space.sample()
-        assert policy.act(picture.tolist()) == policy.act(picture)
-        for wrong in (picture / 255, picture + np.int64(256)):
+        image = gymnasium.make(CORNERS).observation_space.sample()
+        assert policy.act(image.tolist()) == policy.act(image)
+        for wrong in (image / 255, image + np.int64(256)):
             with pytest.raises(ValueError, match=f"{wrong.dtype} that is not in Box"):
                 policy.act(wrong)
 
@@ -333,15 +333,15 @@ class TestTheCommandLine:
             out = capsys.readouterr().out
             assert f"mean length: {length}\n" in out and "cut by max_steps: 3\n" in out
 
-    @pytest.mark.parametrize("command", [evaluate, export])
+    @pytest.mark.parametrize(
+        ("command", "options"), [(evaluate, evaluate.Options), (export, export.ExportOptions)]
+    )
     def test_help_explains_every_option(
-        self, command: Any, capsys: pytest.CaptureFixture[str]
+        self, command: Any, options: Any, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["somewhere", "--help"]) == 0
         output = capsys.readouterr().out
-        assert [
-            name for name in command.Options.__dataclass_fields__ if f"{name}:" not in output
-        ] == []
+        assert [name for name in options.__dataclass_fields__ if f"{name}:" not in output] == []
 
 
 def test_a_sweep_has_a_row_for_each_run_that_can_be_played(

@@ -48,7 +48,7 @@ LSTM = {
     "distribution": "beta",
 }
 
-PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
+IMAGE = Box(0, 255, (12, 12, 3), np.uint8)
 UNEVEN = Box(
     np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32)
 )
@@ -102,8 +102,8 @@ CASES = {
     "one-hot, user's encoder, continuous": Case(
         Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}
     ),
-    "pictures in bfloat16, several choices": Case(
-        PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"
+    "images in bfloat16, several choices": Case(
+        IMAGE, MultiDiscrete([2, 3]), CNN, normalize="shared"
     ),
 }
 
@@ -253,7 +253,7 @@ def test_the_weights_of_a_file_of_safetensors_compute_what_the_policy_computes(
 
 def test_the_spaces_of_a_file_can_be_read() -> None:
     many = Box(-np.arange(300, dtype=np.float32), np.arange(300, dtype=np.float32))
-    space = Dict({"camera": PICTURE, "arm": many, "goal": Discrete(5)})
+    space = Dict({"camera": IMAGE, "arm": many, "goal": Discrete(5)})
     parts = PartsBox.of(space, encoder)
     assert space_text(parts) == (
         "Dict(arm: Box(-299.0, 299.0, (300,), float32), "

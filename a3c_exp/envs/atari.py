@@ -95,6 +95,7 @@ class Atari(Environment):
             raise ConfigError(
                 "game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it"
             )
+
         register("ALE/", "game", self.game)
 
         # Only registered games: to make a game for two players would end the program at once.
@@ -107,6 +108,7 @@ class Atari(Environment):
             guess = did_you_mean(self.game.lower(), games, list_all=False)
             problem = f"there is no such game (https://ale.farama.org/environments). {guess}"
             raise ConfigError("game", self.game, problem)
+
         return _AtariBatch(self, count, seeds)
 
     def games(self, count: int, height: int, width: int) -> Any:
@@ -156,6 +158,7 @@ class _AtariBatch(VectorEnvBatch):
                 screen = [0, SCREEN_ROWS, 0, SCREEN_COLUMNS]
                 problem = f"must be [top, bottom, left, right] in the image, {screen}"
                 raise ConfigError("crop", list(crop), problem)
+
             require_package("crop", list(crop), "atari", "cv2")
             self._cv2 = imported("cv2", "crop", list(crop))
 
@@ -192,6 +195,7 @@ class _AtariBatch(VectorEnvBatch):
             last = self._seen(final_obs[ended])
             final_obs = obs.copy()
             final_obs[ended] = last
+
         self._obs = obs
 
         lost = None
@@ -199,6 +203,7 @@ class _AtariBatch(VectorEnvBatch):
             lost = (info["lives"] < self._lives) & ~ended
             terminated = terminated | lost
             self._lives = info["lives"]
+
         return Step(
             obs,
             rewards_of(rewards, self.count),
@@ -213,6 +218,7 @@ class _AtariBatch(VectorEnvBatch):
         """Return images of the games [K, frames, rows, columns] as observations have them."""
         if self._crop is None:
             return screens
+
         top, bottom, left, right = self._crop
         height, width = self._size
         images = np.empty((*screens.shape[:2], height, width), np.uint8)
@@ -221,6 +227,7 @@ class _AtariBatch(VectorEnvBatch):
             images[index] = self._cv2.resize(
                 part, (width, height), interpolation=self._cv2.INTER_AREA
             )
+
         return images
 
     def render(self) -> NDArray[np.uint8]:

@@ -49,25 +49,29 @@ def _export(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), ExportOptions)
     if not folder.is_dir():
         raise ConfigError("run", str(folder), "must be the folder of a run")
+
     path = folder / f"policy.{options.format}" if options.file is None else expanded(options.file)
     if not path.parent.is_dir():
         raise ConfigError("file", str(path), "must be in a folder that exists")
+
     if options.format == "onnx":
         require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
-    from a3c_exp.export.policy_file import check_is_export, write_policy
+    from a3c_exp.export.policy_file import check_replaceable, write_policy
     from a3c_exp.run.run_folder import check_places
 
     if options.file is None:
         with named("run"):
             check_places(folder, path.name)
-    check_is_export(path, options.format)
+
+    check_replaceable(path, options.format)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins)
         result = write_policy(path, options.format, folder, loaded, options.steps)
         print(printable(f"{path}: {result}"))
+
     return 0
 
 

@@ -35,7 +35,7 @@ from a3c_exp.run.policy import Policy
 OUTPUTS = ("action", "value", "parameters", "next_state")
 """Names of the file's outputs; the last only with a recurrent network."""
 
-LARGEST_DIFFERENCE = 1e-5
+MOST_DIFFERENCE = 1e-5
 """Allowed difference of an output, relative to its largest number, and to 1 if that is smaller."""
 
 
@@ -66,6 +66,7 @@ class PolicyModule(nn.Module):
                 part / 255 if part.dtype == torch.uint8 else part for part in observation.values()
             ]
             observation = torch.cat([part.flatten(1) for part in parts], dim=1)
+
         if self.scales is not None and not self.scales.by_network:
             mean = torch.from_numpy(self.scales.mean)
             inverse_std = torch.from_numpy(self.scales.inverse_std)
@@ -75,6 +76,7 @@ class PolicyModule(nn.Module):
         actions = self.network.distribution.mode_for_env(parameters)
         if after is None:
             return actions, values, parameters
+
         return actions, values, parameters, after
 
 
@@ -113,6 +115,7 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     if isinstance(space, PartsBox):
         arguments = {"observation": arguments}
         shapes = {"observation": shapes}
+
     arguments = arguments | states
     shapes |= dict.fromkeys(states, rows)
     try:
@@ -133,6 +136,7 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     for entry in [*model.graph.node, *model.graph.input, *model.graph.output]:
         entry.ClearField("metadata_props")  # paths and lines of the code that made it
     helper.set_model_props(model, about)
+
     return model
 
 
@@ -159,7 +163,7 @@ def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) 
 
     The file's actions are compared with those that the policy would choose by the file's own
     distribution parameters, so that a near tie of two choices is no difference.
-    Returns what was found, as text. Raises RunError if a difference exceeds LARGEST_DIFFERENCE.
+    Returns what was found, as text. Raises RunError if a difference exceeds MOST_DIFFERENCE.
     """
     onnxruntime.set_default_logger_severity(4)  # it would tell which devices this machine lacks
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -183,9 +187,10 @@ def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) 
         observations = step.obs
         count += env.count
         state = None if after is None else reset_state(after, episode_boundaries(step))
+
     return (
         f"equal to the policy on {count:,} observations, "
-        f"largest difference {largest:.1g} (allowed: {LARGEST_DIFFERENCE:g})"
+        f"largest difference {largest:.1g} (allowed: {MOST_DIFFERENCE:g})"
     )
 
 
@@ -197,12 +202,14 @@ def difference(name: str, output: Array, expected: Array) -> float:
             f"the file's {name} is {output.dtype} {output.shape}, "
             f"which must be {expected.dtype} {expected.shape}"
         )
+
     # what stands for a forbidden action has none
     scale = np.abs(expected[expected != FORBIDDEN]).max(initial=1)
     largest = float(np.abs(output - expected).max() / scale)
-    if not largest <= LARGEST_DIFFERENCE:  # NaN is wrong too
+    if not largest <= MOST_DIFFERENCE:  # NaN is wrong too
         raise RunError(
             f"not written, since the file's {name} differs by {largest:.2g} (allowed: "
-            f"{LARGEST_DIFFERENCE:g})"
+            f"{MOST_DIFFERENCE:g})"
         )
+
     return largest

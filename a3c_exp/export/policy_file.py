@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from gymnasium.spaces import Box, Space
 
-from a3c_exp.common.reading import open_regular
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs.errors import close_within
@@ -27,11 +26,11 @@ CHECKED_ENVS = 8
 """Environments of the check, stepped together."""
 
 
-def check_is_export(path: Path, file_format: Format) -> None:
+def check_replaceable(path: Path, file_format: Format) -> None:
     """Raise ConfigError for a file that is there, and that no export has written."""
     about: dict[str, str] = {}
-    with suppress(Exception), open_regular(path) as file:  # which may hold anything
-        data = file.read()
+    with suppress(Exception):  # the file may hold anything
+        data = path.read_bytes()
         if file_format == "onnx":
             from a3c_exp.export import onnx_file
 

@@ -14,7 +14,7 @@ from a3c_exp.common.settings import typed
 from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.ending import FAILED, StopReason, describe
+from a3c_exp.ending import FAILED, StopReason, reason_text
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
@@ -80,7 +80,7 @@ def outcome(summary: Mapping[str, Any]) -> str:
         reason = "solved"
         after = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
     else:
-        reason = describe(reason)
+        reason = reason_text(reason)
     mean = "" if value is None else f"; mean return of the last 100 episodes: {return_text(value)}"
     return f"{reason} after {after}{mean}"
 
@@ -152,11 +152,11 @@ def next_commands(
         folder, a command allows again.
     """
     python = _program(Path(sys.executable).name)
-    place = shlex.quote(short(folder))
+    folder_text = shlex.quote(short(folder))
     cut = reason in (StopReason.INTERRUPTED, *FAILED)
     allowed = ""
     if config is not None and experiment is not None:
-        modules = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)
+        modules = (type(callback).__module__.partition(".")[0] for callback in experiment.callbacks)
         # a script's are not in config.yaml
         packages = [name for name in modules if name not in (PACKAGE, "__main__")]
         again: dict[str, Any] = {}
@@ -167,24 +167,24 @@ def next_commands(
         for key, value in again.items():
             allowed += " " + shlex.quote(f"{key}={typed(value)}")
     if cut:
-        return [f"{python} -m a3c_exp resume={place}{allowed}"]
+        return [f"{python} -m a3c_exp resume={folder_text}{allowed}"]
     evaluation = (
-        [f"{python} -m a3c_exp.evaluate {place}{allowed}"]
+        [f"{python} -m a3c_exp.evaluate {folder_text}{allowed}"]
         if best_checkpoint(folder).exists()
         else []
     )
     return [
         *evaluation,
-        f"{python} -m a3c_exp.report {place}",
-        f"{_program('tensorboard')} --logdir {place}",
+        f"{python} -m a3c_exp.report {folder_text}",
+        f"{_program('tensorboard')} --logdir {folder_text}",
         CHARTS_PAGE,
     ]
 
 
 def _program(name: str) -> str:
     """A program beside this Python, as a user types it here."""
-    own = os.path.join(os.path.dirname(sys.executable), name)
-    return name if shutil.which(name) == own else shlex.quote(short(own))
+    beside_python = os.path.join(os.path.dirname(sys.executable), name)
+    return name if shutil.which(name) == beside_python else shlex.quote(short(beside_python))
 
 
 def short(path: str | Path) -> str:
