@@ -184,9 +184,9 @@ def improvement_table(
             cells[second, first] = f"{1 - result.probability:.2f}{star}"
 
     return [
-        {"configuration": f"{place}: {name}"}
+        {"configuration": f"{position}: {name}"}
         | {str(number): cells.get((name, other), "-") for number, other in enumerate(names, 1)}
-        for place, name in enumerate(names, 1)
+        for position, name in enumerate(names, 1)
     ]
 
 

@@ -167,10 +167,10 @@ def as_run(curve: Curve, config: Mapping[str, Any]) -> RecordedRun:
     """Return a run to its last step with this curve, as a report sees it."""
     steps, seconds, returns = curve.T
     last = dict(zip(COLUMNS, curve[-1].tolist(), strict=True))
-    full = np.ones(len(curve), np.bool_)
+    episodes = np.full(len(curve), np.inf)  # the table does not say
     return RecordedRun(
         Path(),
         dotted_settings(config),
         {"stop_reason": "total_steps"},
-        run_curves.Curve(steps, seconds, returns, full, last, evaluations=np.array([])),
+        run_curves.Curve(steps, seconds, episodes, returns, last, evaluations=np.array([])),
     )
