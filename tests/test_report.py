@@ -795,12 +795,12 @@ def test_charts_have_the_format_that_is_asked_for(
 # The page.
 
 
-SCRIPT = "<script>alert('$x^2$')</script>"
+SCRIPT = "<script>alert('$x^2$')</script> *a* [b](c) `d`"
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on two environments, one with a name that is HTML."""
+    """A report on two environments, one with a name that is HTML and Markdown."""
     folder = tmp_path_factory.mktemp("sweep")
     for seed in range(2):
         for env in ("CartPole-v1", SCRIPT):
