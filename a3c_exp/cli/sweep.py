@@ -67,12 +67,8 @@ def run_sweep(session: Session, line: CommandLine) -> int:
             for each in overrides
             if each.is_sweep_override() and each.key_or_group not in params
         ]
-        task.say_beginning()
-        try:
-            with environment({RUNS_AT_ONCE: str(task.at_once)}):
-                run_hydra(line.flags, ["--multirun", *words], task)
-        finally:
-            task.say_end()
+        with environment({RUNS_AT_ONCE: str(task.at_once)}):
+            run_hydra(line.flags, ["--multirun", *words], task)
     if line.search is None:
         # Those that a launcher and a sweeper of Hydra's have made are known by their folders.
         others = [Job(0, (), folder, "") for folder in saved_runs(root).values()]
@@ -218,13 +214,13 @@ class Sweep:
             raise RunError(f"{plan.folder}: has failed before")
         return score_of(folder, self.objective)
 
-    def say_beginning(self) -> None:
+    def _say_beginning(self) -> None:
         """Print how many runs there are, and where. Those of a search are not known yet."""
         if self.jobs:
             by = f"{self.at_once} at once" if self._launches else f"by Hydra's {self._launcher}"
             say(f"{len(self.jobs)} runs, {by}, in {short(self.root)}")
 
-    def say_end(self) -> None:
+    def _say_end(self) -> None:
         """Print how many runs a launcher of Hydra's has finished. That of this program says it."""
         if self.jobs and not self._launches:
             count = sum(how_ended(job.folder) == "finished" for job in self.jobs)
@@ -238,13 +234,19 @@ class Sweep:
         if self._search is not None:
             self.code = self._search.run(partial(self._run_trials, launch))
             return []
+
+        self._say_beginning()
         returns: list[JobReturn] = []
-        while jobs := self.jobs[len(returns) :][:most]:
-            done = launch([job.words for job in jobs], len(returns))
-            if not self._launches:
-                for each in done:
-                    _ = each.return_value  # raises what the job has raised
-            returns += done
+        try:
+            while jobs := self.jobs[len(returns) :][:most]:
+                done = launch([job.words for job in jobs], len(returns))
+                if not self._launches:
+                    for each in done:
+                        _ = each.return_value  # raises what the job has raised
+                returns += done
+        finally:
+            self._say_end()
+
         return returns
 
     def _run_trials(self, launch: Launch, combinations: Jobs) -> tuple[list[Job], int]:
