@@ -22,7 +22,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_final
-from a3c_exp.config.elsewhere import ELSEWHERE
+from a3c_exp.config.schema import ELSEWHERE
 from a3c_exp.errors import FolderError
 from a3c_exp.run.run_folder import config_text
 
