@@ -23,6 +23,7 @@ from a3c_exp.common.settings import typed
 from a3c_exp.config.builder import build_experiment, load_experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import RMSProp
+from a3c_exp.run.console import return_text
 from a3c_exp.run.outcome import ending, next_commands, opening, outcome, size_warning
 
 SUMMARY: dict[str, Any] = {
@@ -70,16 +71,22 @@ class Users(Callback):
     ("summary", "text"),
     [
         (
-            {"stop_reason": "mean_return", "solved_at_steps": 105_000, "solved_at_seconds": 3.96},
-            "solved after 105,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3",
+            {"stop_reason": "mean_return", "goal_return": 475.2}
+            | {"solved_at_steps": 105_000, "solved_at_seconds": 3.96},
+            "solved after 105,000 steps, 4.0 s; "
+            "ended at 475.2, the goal, after 107,000 steps, 4.0 s",
+        ),
+        (
+            {"solved_at_steps": 9000, "solved_at_seconds": 77.0},
+            "solved after 9,000 steps, 1:17; finished after 107,000 steps, 4.0 s; mean return of",
         ),
         (
             {"mean_return_100": None, "training_seconds": 3723},
             "finished after 107,000 steps, 1:02:03",
         ),
         (
-            {"stop_reason": "mean_return"},
-            "reached stop.mean_return after 107,000 steps, 4.0 s; mean return",
+            {"stop_reason": "mean_return", "goal_return": 260.0, "mean_return_100": 252.8},
+            "ended at 260.0, the goal, after 107,000 steps, 4.0 s",
         ),
         ({"stop_reason": "max_seconds"}, "reached stop.max_seconds after "),
         ({"stop_reason": "interrupted"}, "interrupted after "),
@@ -98,16 +105,6 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
     [
         ({}, None, "26.5k/s | best greedy evaluation 500.0"),
         ({}, 500.0, "not solved: training stayed below 500"),
-        (
-            {"solved_at_steps": 9000, "solved_at_seconds": 0.5},
-            300.0,
-            "300 was reached after 9,000 steps, 0.5 s",
-        ),
-        (
-            {"stop_reason": "mean_return", "solved_at_steps": 9000, "solved_at_seconds": 0.5},
-            300.0,
-            "107,000 steps, 4.0 s in all",
-        ),
         ({"rejected_updates": 3}, None, "3 updates rejected"),
     ],
 )
@@ -115,6 +112,19 @@ def test_the_last_line_says_what_else_there_is(
     summary: dict[str, Any], threshold: float | None, text: str
 ) -> None:
     assert ending(SUMMARY | summary, threshold)[-1].endswith(text)
+
+
+def test_a_goal_is_said_with_the_return_that_has_reached_it(tmp_path: Path) -> None:
+    """Episodes that were under way end after it, and may have lower returns."""
+    goals = {"stop__mean_return": 0.5, "reward_threshold": 0.25, "stop__window": 100}
+    done = train(tmp_path, total_steps=10**6, **goals)
+    assert done.summary["stop_reason"] == "mean_return"
+    assert done.summary["goal_return"] >= 0.5
+    first, second, *_ = ending(done.summary, 0.25)
+    assert first.startswith("solved (0.25) after ")
+    assert second.startswith(
+        f"ended at {return_text(done.summary['goal_return'])}, the goal, after"
+    )
 
 
 @pytest.mark.parametrize(

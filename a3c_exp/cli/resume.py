@@ -29,6 +29,7 @@ from a3c_exp.config.saved import (
 )
 from a3c_exp.config.schema import MISSING
 from a3c_exp.errors import ConfigError, named, require
+from a3c_exp.run.run_folder import locate_run
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
@@ -41,6 +42,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     """
     changes = parse(line.overrides)
     with named(word):
+        folder = str(locate_run(folder))
         config = read_config(folder, or_file=word == "from")
     beyond = beyond_folder(config)
     for change in changes:

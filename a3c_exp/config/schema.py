@@ -24,7 +24,16 @@ from a3c_exp.common.reading import LARGEST, check_plain
 from a3c_exp.common.settings import TARGET, Setting, hints_of
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
 from a3c_exp.config.elsewhere import unknown
-from a3c_exp.errors import FAILURES, ConfigError, did_you_mean, either, one_line, require, under
+from a3c_exp.errors import (
+    FAILURES,
+    ONLY_THERE,
+    ConfigError,
+    did_you_mean,
+    either,
+    one_line,
+    require,
+    under,
+)
 from a3c_exp.optimizers import TorchOptimizer
 
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
@@ -323,6 +332,8 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     """The dataclass of that dotted name. Raises ConfigError, with the names of the classes that fit
     `hint`, if there is none or configuration may not name it."""
     module_name, _, name = str(target).rpartition(".")
+    if module_name == "__main__" and not hasattr(sys.modules[module_name], name):
+        raise ConfigError(key, target, f"is no class of this program. {ONLY_THERE}")
     allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
     require(
         allowed,

@@ -26,7 +26,14 @@ from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.progress import report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require_package
+from a3c_exp.errors import (
+    UNREGISTERED,
+    ConfigError,
+    did_you_mean,
+    one_line,
+    refused,
+    require_package,
+)
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -191,7 +198,7 @@ class Gym(Environment):
             register("ALE/", "id", self.id)  # some games have names without a prefix
         if name not in gymnasium.registry:
             sentences = [
-                "no such environment is registered.",
+                UNREGISTERED,
                 did_you_mean(name, gymnasium.registry, list_all=False),
             ]
             if not module:
@@ -269,6 +276,19 @@ class Gym(Environment):
             problem = f"cannot be drawn as {render_mode!r}; it offers {', '.join(offered)}"
             raise ConfigError("id", self.id, problem)
         return env
+
+
+def foreign_module(env: Environment) -> str | None:
+    """Return the module of an environment whose name says nothing of it; None for those of
+    gymnasium, of PACKAGES, and for a name with a module."""
+    spec = gymnasium.registry.get(env.id) if isinstance(env, Gym) else None
+    if spec is None:
+        return None
+
+    entry = spec.entry_point
+    module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+    packages = [GYMNASIUM, *(package for package, _ in PACKAGES.values())]
+    return None if is_allowed_module(module, packages) else module
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:

@@ -26,7 +26,7 @@ from a3c_exp.common.reading import expanded
 from a3c_exp.errors import exit_code, named, printable
 from a3c_exp.report.report import PAGE, Report, check_own
 from a3c_exp.report.runs import find_curve, find_runs
-from a3c_exp.run.run_folder import check_places
+from a3c_exp.run.run_folder import check_places, locate_run
 
 FOLDER = "report"
 
@@ -53,7 +53,9 @@ def _command(folders: Sequence[Path], to: str | None, curve: str | None) -> int:
     to: the folder to write; None: in the first one of `folders`.
     curve: to rank by; None: by final returns.
     """
-    target = expanded(to) if to else expanded(folders[0]) / FOLDER
+    with named("run"):
+        folders = [locate_run(folder) for folder in folders]
+    target = expanded(to) if to else folders[0] / FOLDER
     with named("to"):
         if not to:
             check_places(folders[0], FOLDER)
