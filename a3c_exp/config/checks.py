@@ -76,9 +76,11 @@ def check_returns(key: str, returns: Returns) -> None:
     key: of the estimator.
     """
     name = type(returns).__name__
-    given = example_trajectory()
-    before = example_trajectory()
-    with refused(key, name, "it fails for a small trajectory"):
+    given = example_trajectory(returns)
+    before = example_trajectory(returns)
+    # Without off_policy there are no target_log_probs.
+    trial = f"it fails for a small trajectory, with off_policy = {returns.off_policy}"
+    with refused(key, name, trial):
         answer: Any = returns(given, 0.9)
     pair = answer if isinstance(answer, tuple) else (answer,)
     found = [
