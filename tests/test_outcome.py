@@ -74,7 +74,7 @@ class Users(Callback):
             {"stop_reason": "mean_return", "goal_return": 475.2}
             | {"solved_at_steps": 105_000, "solved_at_seconds": 3.96},
             "solved after 105,000 steps, 4.0 s; "
-            "ended at 475.2, the goal, after 107,000 steps, 4.0 s",
+            "ended by its goal, at 475.2, after 107,000 steps, 4.0 s",
         ),
         (
             {"solved_at_steps": 9000, "solved_at_seconds": 77.0},
@@ -86,7 +86,7 @@ class Users(Callback):
         ),
         (
             {"stop_reason": "mean_return", "goal_return": 260.0, "mean_return_100": 252.8},
-            "ended at 260.0, the goal, after 107,000 steps, 4.0 s",
+            "ended by its goal, at 260.0, after 107,000 steps, 4.0 s",
         ),
         ({"stop_reason": "max_seconds"}, "reached stop.max_seconds after "),
         ({"stop_reason": "interrupted"}, "interrupted after "),

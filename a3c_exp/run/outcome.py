@@ -69,7 +69,7 @@ def size_warning(spec: StoreSpec) -> list[str]:
 
 
 def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
-    """How a run has ended: "solved (475) after 105,000 steps, 3.9 s; ended at 477.3, the goal,
+    """How a run has ended: "solved (475) after 105,000 steps, 3.9 s; ended by its goal, at 477.3,
     after 107,000 steps, 4.0 s".
 
     A run is solved when its mean return first reaches `threshold`, which None leaves out, and ended
@@ -87,7 +87,7 @@ def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
     goal_return = summary.get("goal_return")
     mean = summary.get("mean_return_100")
     if reason == StopReason.MEAN_RETURN and goal_return is not None:
-        sentences.append(f"ended at {return_text(goal_return)}, the goal, after {after}")
+        sentences.append(f"ended by its goal, at {return_text(goal_return)}, after {after}")
     else:
         sentences.append(f"{describe(str(reason))} after {after}")
         if mean is not None:
