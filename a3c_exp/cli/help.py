@@ -7,15 +7,15 @@ A run for each combination of values:
 Four runs at once; the same command again goes on:
   python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2,3
 Continue a run that was cut:
-  python -m a3c_exp resume=outputs/<run>
+  python -m a3c_exp resume=latest
 A new run with the settings of another, or of a file:
-  python -m a3c_exp from=outputs/<run> seed=1
+  python -m a3c_exp from=latest seed=1
 Play with the trained policy:
-  python -m a3c_exp.evaluate outputs/<run> video=true
+  python -m a3c_exp.evaluate latest video=true
 Tables and learning curves of many runs:
   python -m a3c_exp.report outputs/<sweep>
 Write the policy as an ONNX file:
-  python -m a3c_exp.export outputs/<run>
+  python -m a3c_exp.export latest
 Curves:
   tensorboard --logdir outputs
 
@@ -38,6 +38,7 @@ Settings of the whole run, with their defaults (some environments set theirs):
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Sequence
@@ -87,18 +88,27 @@ def _explained(word: str, text: str, column: int = COLUMN) -> str:
     )
 
 
+def _first_sentence(path: Path) -> str:
+    """The first sentence of the comment at the head of an option's file."""
+    comments = (line.partition("#")[2].strip() for line in path.read_text().splitlines())
+    texts = [text for text in comments if text and not text.startswith("@package")]
+    return re.split(r"(?<=[.:;]) ", " ".join(texts), maxsplit=1)[0].rstrip(".:;")
+
+
 def command(arguments: Sequence[str]) -> int:
     """Print the options of each group and the settings of conf/config.yaml."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--config-dir", "-cd")
     config_dir = parser.parse_known_args(arguments)[0].config_dir
-    options = defaultdict[str, set[str]](set)
+    options = defaultdict[str, dict[str, str]](dict)
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
-        for path in folder.glob("*/*.yaml"):
-            options[path.parent.name].add(path.stem)
-    known = sorted(options.items())
+        for path in sorted(folder.glob("*/*.yaml")):
+            options[path.parent.name][path.stem] = _first_sentence(path)
     groups = "\n".join(
-        _explained(f"  {group}", ", ".join(sorted(names)), 18) for group, names in known
+        "\n".join(
+            [f"  {group}:", *(_explained(f"    {name}", text) for name, text in names.items())]
+        )
+        for group, names in sorted(options.items())
     )
     text = (conf_folder() / "config.yaml").read_text()
     lines = [

@@ -38,7 +38,7 @@ from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
-from a3c_exp.config.elsewhere import unknown
+from a3c_exp.config.elsewhere import atari_choice, unknown
 from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
 CONFIG_NAME = "config"
@@ -48,12 +48,13 @@ INSTEAD = {
     "joblib": _EXTRA,
     "submitit_local": _EXTRA,
     "submitit_slurm": _EXTRA,
-    # The words of the notebooks that compare missing terms as zero with the maximum of terms.
-    "n_step_missing": "it is {group}=n_step_zero",
-    "n_step_max": "it is {group}=n_step",
-    "max_terms": "it is {group}=n_step",
 }
 """What is meant by options that are not there."""
+RETURNS = {
+    "n_step": ("n_step_max", "n_step_max_terms", "max_terms", "maximum", "max"),
+    "n_step_zero": ("n_step_missing", "missing", "missing_as_zero", "zero"),
+}
+"""The words of notebooks that compare missing terms as zero with the maximum of terms."""
 RECORDS = ("stop", "eval", "checkpoint", "log")
 """Mappings of settings in conf/config.yaml that are no components. Each has a class of its name."""
 SEARCH_PATH = "hydra.searchpath"
@@ -251,7 +252,11 @@ class Session:
     def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
         """What is probably meant by an option that does not exist."""
         if value in INSTEAD:
-            return INSTEAD[value].format(group=group)
+            return INSTEAD[value]
+        if group in ("returns", "critic_returns"):
+            for option, names in RETURNS.items():
+                if value in names:
+                    return f"it is {group}={option}"
         if group != "env" or not re.search(r"[:/]|-v\d+$", value):
             return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
         files = {option: self.load(f"env/{option}").config for option in options}
@@ -260,7 +265,8 @@ class Session:
             for option, file in files.items()
             if OmegaConf.select(file, "env.id") == value
         ]
-        return f"it is {either(same or [f'env=gym env.id={value}'])}"
+        game = atari_choice(value)
+        return f"it is {game or either(same or [f'env=gym env.id={value}'])}"
 
     def callbacks(self, entries: Sequence[Any]) -> list[Any]:
         """Callbacks, with the files of those that are given by name. Raises ConfigError."""

@@ -23,7 +23,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 from a3c_exp.common.reading import LARGEST, check_plain
 from a3c_exp.common.settings import TARGET, Setting, hints_of
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
-from a3c_exp.config.elsewhere import unknown
+from a3c_exp.config.elsewhere import EXAMPLES, number_meant, unknown
 from a3c_exp.errors import (
     FAILURES,
     ONLY_THERE,
@@ -67,7 +67,8 @@ def _a(hint: type) -> str:
 
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
-    raise ConfigError(path or "configuration", value, f"must be {describe(hint)}")
+    meant = number_meant(path, value) if isinstance(value, str) else ""
+    raise ConfigError(path or "configuration", value, f"must be {describe(hint)}{meant}")
 
 
 _NAMES: dict[Any, str] = {
@@ -269,7 +270,9 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
             raise ConfigError(_key(path, name), given[name], _unknown_key(name, cls, path))
     for name, setting in settings.items():
         if given.get(name) == MISSING or (setting.required and name not in given):
-            raise ConfigError(_key(path, name), None, f"must be given: {describe(setting.hint)}")
+            key = _key(path, name)
+            example = f", for example {EXAMPLES[key]}" if key in EXAMPLES else ""
+            raise ConfigError(key, None, f"must be given: {describe(setting.hint)}{example}")
     values = {
         name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given
     }

@@ -145,10 +145,18 @@ class Gym(Environment):
             _allow(name, "wrappers", [*plugins, *packages])
 
     def warning(self) -> str | None:
-        """Warn of a guard that is not kept, and of wrappers that keep statistics of their own."""
+        """Warn of a guard that is not kept, of wrappers that keep statistics of their own, and of a
+        game's raw frames."""
         is_native = self.vectorized or self.engine != GYMNASIUM
         if is_native and self.max_steps_guard not in (None, MAX_STEPS_GUARD):
             return "max_steps_guard has no effect on a native vector, which has limits of its own"
+        spec = gymnasium.registry.get(self.id)
+        is_game = spec is not None and str(spec.entry_point).startswith("ale_py")
+        if is_game and not self.wrappers and self.engine == GYMNASIUM:
+            return (
+                f"{self.id} shows raw frames: env=pong, or env=atari env.game=<game>, "
+                "has the usual preprocessing"
+            )
         settings = {
             "NormalizeObservation": "env.normalize_observations",
             "NormalizeReward": "env.normalize_rewards",
