@@ -230,6 +230,8 @@ def test_a_word_of_another_library_is_answered_with_ours(
         (["stop.max_seconds=5m"], "stop.max_seconds", "write 300"),
         (["seed=0-4"], "seed", "-m seed=range(0,5)"),
         (["env=gym"], "env.id", "env.id=Acrobot-v1"),
+        (["env=gym", "env.id=ALE/Breakout-v5"], "env.id", "env=breakout prepares"),
+        (["env=gym", "env.id=QbertNoFrameskip-v4"], "env.id", "env=atari env.game=qbert"),
     ],
 )
 def test_what_is_probably_meant_is_written_out(

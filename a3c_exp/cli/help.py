@@ -43,7 +43,7 @@ from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, shorten
 
 from a3c_exp.cli.startup import conf_folder
 
@@ -89,10 +89,11 @@ def _explained(word: str, text: str, column: int = COLUMN) -> str:
 
 
 def _first_sentence(path: Path) -> str:
-    """The first sentence of the comment at the head of an option's file."""
+    """The first sentence of the comment at the head of an option's file, cut to two lines."""
     comments = (line.partition("#")[2].strip() for line in path.read_text().splitlines())
     texts = [text for text in comments if text and not text.startswith("@package")]
-    return re.split(r"(?<=[.:;]) ", " ".join(texts), maxsplit=1)[0].rstrip(".:;")
+    sentence, *_ = re.split(r"(?<!et al)[.;] |$", " ".join(texts), maxsplit=1)
+    return shorten(sentence.rstrip("."), 2 * (WIDTH - COLUMN) - 10, placeholder=" ...")
 
 
 def command(arguments: Sequence[str]) -> int:

@@ -322,6 +322,10 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
                 continue
             key = override.key_or_group
             text = str(override.input_line)
+            game = atari_choice(str(override.value())) if key == "env.id" else None
+            if game and not any(each.key_or_group == "env.wrappers" for each in typed):
+                problem = f"has raw frames: {game} prepares them, or env.wrappers of your own"
+                raise ConfigError(key, override.value(), problem)
             is_inside = any(key.startswith(f"{place}.") for place in written_out)
             is_change = override.type is OverrideType.CHANGE
             if replaces(override.value()):
