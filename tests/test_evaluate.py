@@ -140,11 +140,11 @@ class TestThePolicyInAnotherProgram:
     ) -> None:
         space.seed(0)
         name = register("Echo-v0", lambda: Echo(space, Discrete(3), space.sample()))
-        image = {"network": SMALL_CNN} if len(space.shape or ()) == 3 else {}
+        image: dict[str, Any] = {"network": SMALL_CNN} if len(space.shape or ()) == 3 else {}
         train(tmp_path, name, total_steps=16, **image)
         policy = a3c_exp.load(tmp_path)
         samples = [space.sample() for _ in range(4)]
-        batch = concatenate(space, samples, create_empty_array(space, 4))
+        batch: Any = concatenate(space, samples, create_empty_array(space, 4))  # type: ignore[arg-type]
         actions = policy.act(batch)
         assert isinstance(actions, np.ndarray) and actions.shape == (4,)
         assert actions.tolist() == [policy.act(sample) for sample in samples]

@@ -116,7 +116,11 @@ def test_the_last_line_says_what_else_there_is(
 
 def test_a_goal_is_said_with_the_return_that_has_reached_it(tmp_path: Path) -> None:
     """Episodes that were under way end after it, and may have lower returns."""
-    goals = {"stop__mean_return": 0.5, "reward_threshold": 0.25, "stop__window": 100}
+    goals: dict[str, Any] = {
+        "stop__mean_return": 0.5,
+        "reward_threshold": 0.25,
+        "stop__window": 100,
+    }
     done = train(tmp_path, total_steps=10**6, **goals)
     assert done.summary["stop_reason"] == "mean_return"
     assert done.summary["goal_return"] >= 0.5

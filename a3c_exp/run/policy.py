@@ -175,15 +175,14 @@ class Policy:
         try:
             encoded = self._env.encode([observation])
         except ValueError as refusal:
-            if not isinstance(observation, Mapping) and np.ndim(observation) == 0:
+            axes = 1 if isinstance(observation, Mapping) else np.ndim(observation)
+            if axes == 0:
                 raise
             try:
                 return self._env.encode(_rows(observation)), True
             except ValueError as of_batch:
-                axes = len(self._env.observation_space.shape)
-                if np.ndim(observation) > axes:
-                    raise of_batch from None
-            raise refusal
+                is_batch = axes > len(self._env.observation_space.shape)
+                raise (of_batch if is_batch else refusal) from None
         return encoded, len(encoded) > 1
 
     def predict(self, *_: object, **__: object) -> NoReturn:
@@ -198,7 +197,7 @@ class Policy:
         self._state = None
 
 
-def _rows(observations: Any) -> Sequence[Any]:
+def _rows(observations: Any) -> Any:
     """Return the observations of a batch one by one, those of a mapping or a tuple of arrays [N,
     ...] too."""
     if isinstance(observations, Mapping):

@@ -50,8 +50,8 @@ _OWN_FILES = re.compile(
 
 
 def locate_run(name: str | Path) -> Path:
-    """Return the folder that a user names; for LAST_RUN, that of the run below RUNS_FOLDER which has
-    begun or gone on last.
+    """Return the folder that a user names; for LAST_RUN, that of the run below RUNS_FOLDER which
+    has begun or gone on last.
 
     A folder of that name goes before. Raises FolderError if there is no run.
     """
