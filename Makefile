@@ -60,16 +60,16 @@ docs: $(VENV)/docs ## this manual as a site in build/site; fails at a warning
 	@echo 'build/site/docs/index.html'
 
 learn: $(VENV)/bench ## train every environment over its seeds; writes RESULTS.md. One: make learn ENV=lunar. Takes hours
-	$(BIN)/python -m study $(if $(ENV),--env $(ENV)) $(ARGS)
+	$(BIN)/python -m evidence.study $(if $(ENV),--env $(ENV)) $(ARGS)
 
 presets: $(VENV)/bench ## train every preset to its own end; writes RESULTS.md. One: make presets ARGS="--only preset_pong". Takes a day
-	$(BIN)/python -m study --presets $(ARGS)
+	$(BIN)/python -m evidence.study --presets $(ARGS)
 
 fuzz: $(VENV)/dev ## wrong and damaged input at random: make fuzz ARGS="--seed 1 --overrides 1000 --runs 20 --files 50". Takes half an hour
-	$(BIN)/python -m bench.fuzz $(ARGS)
+	$(BIN)/python -m evidence.bench.fuzz $(ARGS)
 
 faults: $(VENV)/dev ## kills, full disks, damaged checkpoints and more in whole runs: make faults ARGS="--only kill --times 2". Linux, 40 minutes
-	$(BIN)/python -m bench.faults $(ARGS)
+	$(BIN)/python -m evidence.bench.faults $(ARGS)
 
 audit: $(VENV)/ready ## known vulnerabilities of the versions in constraints.txt, by pip-audit. Needs the network
 	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(PIP) 'pip-audit>=2.7' || { \
@@ -78,13 +78,13 @@ audit: $(VENV)/ready ## known vulnerabilities of the versions in constraints.txt
 		echo 'make audit: a version above is vulnerable, or could not be looked up (is the network there?)'; exit 1; }
 
 licenses: $(VENV)/dev ## the license of every package that is needed; exit code 1 if one is not in the lists of pyproject.toml
-	$(BIN)/python -m bench.licenses
+	$(BIN)/python -m evidence.bench.licenses
 
 soak: $(VENV)/bench ## memory, descriptors, threads and speed of long runs: make soak ARGS="--only ray --minutes 10". Takes two hours
-	$(BIN)/python -m bench.soak $(ARGS)
+	$(BIN)/python -m evidence.bench.soak $(ARGS)
 
-bench: $(VENV)/bench ## speed and memory beside what they are compared with; writes bench/RESULTS.md
-	$(BIN)/python -m bench $(ARGS)
+bench: $(VENV)/bench ## speed and memory beside what they are compared with; writes evidence/bench/RESULTS.md
+	$(BIN)/python -m evidence.bench $(ARGS)
 
 wheel: $(VENV)/dev ## a wheel in dist/
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --wheel-dir dist .

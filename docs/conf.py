@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench import settings  # noqa: E402
+from evidence.bench import settings  # noqa: E402
 
 project = "a3c_exp"
 author = "a3c_exp authors"
@@ -20,9 +20,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
-    "notes/*.md",
-    "study/sources/README.md",
-    "bench/RESULTS.md",
+    "evidence/notes/*.md",
+    "evidence/study/sources/README.md",
+    "evidence/bench/RESULTS.md",
     "RESULTS.md",
     "C*.md",
 ]

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from runs import train
 
-# bench is not installed: it belongs to the checkout
+# evidence is not installed: it belongs to the checkout
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from a3c_exp.cli.hydra_compose import hydra_session
-from bench import __main__ as bench
-from bench import fuzz, size, soak
-from bench.compare import REQUIRED, difference, read_run
-from bench.damage import flip_bits
-from bench.faults.bits import Checkpoint, Damage, cut_end
-from bench.faults.cases import Row as FaultRow
-from bench.faults.cases import try_row
-from bench.rows import Measurement, Row
+from evidence.bench import __main__ as bench
+from evidence.bench import fuzz, size, soak
+from evidence.bench.compare import REQUIRED, difference, read_run
+from evidence.bench.damage import flip_bits
+from evidence.bench.faults.bits import Checkpoint, Damage, cut_end
+from evidence.bench.faults.cases import Row as FaultRow
+from evidence.bench.faults.cases import try_row
+from evidence.bench.rows import Measurement, Row
 
 
 def row(*against: Measurement, at_least: float | None = None) -> Row:

@@ -15,7 +15,7 @@ from runs import config, summary, train, train_config
 
 from a3c_exp.run.collapse import ReturnPeak
 
-CURVES = sorted((Path(__file__).parents[1] / "results" / "curves").glob("*.csv"))
+CURVES = sorted((Path(__file__).parents[1] / "evidence" / "results" / "curves").glob("*.csv"))
 # The spread of a recorded mean's returns is not recorded. That of Pong's scores is about 1.
 SPREAD = np.array([-1.0, 1.0])
 

@@ -181,9 +181,10 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
     assert paper["network"]["init"] == "default"
 
 
-# What a preset learns is in results/, with the whole configuration of its runs.
+# What a preset learns is in evidence/results/, with the whole configuration of its runs.
 RECORDS = {
-    path.stem.removeprefix("preset_"): path for path in (ROOT / "results").glob("preset_*.yaml")
+    path.stem.removeprefix("preset_"): path
+    for path in (ROOT / "evidence" / "results").glob("preset_*.yaml")
 }
 SHORTER = {"a3c_paper_atari_5000000", "ga3c_pong_15_5000000", "universe_pong_15_10000000"}
 """Records of runs with fewer steps, and perhaps a lower threshold, than their presets."""
@@ -202,7 +203,9 @@ def test_a_preset_has_the_settings_of_its_record(record: str) -> None:
     assert differing <= (MAY_DIFFER if record in SHORTER else {"env.normalize_observations"})
 
 
-RECORD_OF_SOURCES = (ROOT / "study" / "sources" / "README.md").read_text(encoding="utf-8")
+RECORD_OF_SOURCES = (ROOT / "evidence" / "study" / "sources" / "README.md").read_text(
+    encoding="utf-8"
+)
 SECTIONS = re.split(r"^## `(.*)`$", RECORD_OF_SOURCES, flags=re.MULTILINE)[1:]
 
 

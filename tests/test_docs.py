@@ -39,11 +39,12 @@ from a3c_exp.ending import FAILED
 from a3c_exp.envs.gym import PACKAGES
 from a3c_exp.export import __main__ as export
 from a3c_exp.report import __main__ as report
-from bench import settings
+from evidence.bench import settings
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-PATHS = [path for folder in (".", "docs", "notes") for path in sorted((ROOT / folder).glob("*.md"))]
+FOLDERS = (".", "docs", "evidence/notes")
+PATHS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
 README, DESIGN, INDEX = (DOCUMENTS[f"{name}.md"] for name in ("README", "design", "index"))
 
@@ -237,7 +238,7 @@ HOW: dict[str, Callable[[list[str], Path], None]] = {
 def run_shown(words: list[str], here: Path) -> None:
     """Run a command with the run in outputs/ in the place of the reader's."""
     words = [word.replace("<run>", "run").replace("/<sweep>", "") for word in words]
-    if words[:2] == ["python", "-m"] and words[2].startswith(("bench.", "study")):
+    if words[:2] == ["python", "-m"] and words[2].startswith("evidence."):
         shown = io.StringIO()
         # that it runs is tested by its own tests
         with redirect_stdout(shown), pytest.raises(SystemExit):
@@ -563,16 +564,16 @@ def test_figures_are_those_of_the_results() -> None:
     )
     found = figures(re.sub(r"```.*?```", "", shown, flags=re.DOTALL))
     known = figures(DOCUMENTS["RESULTS.md"]) | figures(
-        (ROOT / "bench/RESULTS.md").read_text(encoding="utf-8")
+        (ROOT / "evidence/bench/RESULTS.md").read_text(encoding="utf-8")
     )
     assert found
-    assert found <= known | {"200,000"}, "but for the zoo's steps: study/peers.py"
+    assert found <= known | {"200,000"}, "but for the zoo's steps: evidence/study/peers.py"
 
 
 def test_the_picture_of_the_readme_is_drawn_by_its_command(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="draws the picture: pip install -e '.[bench]'")
-    assert "python -m study.picture" in README
-    importlib.import_module("study.picture").draw(tmp_path / "picture.png")
+    assert "python -m evidence.study.picture" in README
+    importlib.import_module("evidence.study.picture").draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 

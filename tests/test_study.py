@@ -19,16 +19,16 @@ from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_final
 from a3c_exp.run import files
 
-# study is not installed: it belongs to the checkout
+# evidence is not installed: it belongs to the checkout
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from study import __main__ as study
-from study import curves, figures, runs, screenshots
-from study.entries import SECTIONS, Entry, Goals
-from study.records import Results, read_rows
-from study.runs import ROOT, Training
-from study.sources import __main__ as sources
-from study.sources import a3c, records
+from evidence.study import __main__ as study
+from evidence.study import curves, figures, runs, screenshots
+from evidence.study.entries import SECTIONS, Entry, Goals
+from evidence.study.records import Results, read_rows
+from evidence.study.runs import ROOT, Training
+from evidence.study.sources import __main__ as sources
+from evidence.study.sources import a3c, records
 
 SMALL = (
     "env=cartpole",
@@ -58,7 +58,7 @@ def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(
 
 def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
     for one in [entry for section in SECTIONS.values() for entry in section]:
-        found = Results(ROOT / "results", one.name).read()
+        found = Results(ROOT / "evidence" / "results", one.name).read()
         assert all(record.command.startswith(f"{one.recipe.command} ") for record in found), (
             one.name
         )
@@ -74,12 +74,14 @@ def test_the_command_trains_plays_and_writes(
     recipe = Training((*SMALL, "total_steps=1024"), drawn=3, max_episode_steps=7)
     tiny = Entry("tiny", "cartpole", "Tiny", recipe, 1, Goals(7.0, worst_seed=1000), curve=True)
     monkeypatch.setattr(runs, "execute", lambda arguments, log: main(arguments[2:]))
-    for name, place in {"RECORDS": "results", "DOCUMENT": "RESULTS.md", "RUNS": "runs"}.items():
-        monkeypatch.setattr(study, name, tmp_path / place)
+    results = tmp_path / "evidence" / "results"
+    monkeypatch.setattr(study, "RECORDS", results)
+    monkeypatch.setattr(study, "DOCUMENT", tmp_path / "RESULTS.md")
+    monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(study, "SECTIONS", {"One": (tiny,)})
     assert study.main([]) == 0
     assert "tiny, seed 0: return 7.0" in capsys.readouterr().out
-    (record,) = Results(tmp_path / "results", "tiny").read()
+    (record,) = Results(results, "tiny").read()
     assert (record.seed, record.steps, record.greedy_episodes, record.solved_steps) == (
         0,
         1024,
@@ -96,25 +98,21 @@ def test_the_command_trains_plays_and_writes(
     assert record.command == f"python -m a3c_exp {' '.join(recipe.overrides)} seed=0"
     text = (tmp_path / "RESULTS.md").read_text()
     assert "mean >= 7, worst >= 1000 | yes, no | 0 of 1 |" in text
-    assert "](results/curves/curves.svg)" in text
+    assert "](evidence/results/curves/curves.svg)" in text
     assert str(tmp_path) not in text
 
-    table = np.loadtxt(
-        tmp_path / "results" / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2
-    )
+    table = np.loadtxt(results / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2)
     assert 1 <= len(table) <= curves.POINTS
     assert np.all(np.diff(table[:, 0]) > 0)
     assert np.all((table[:, 2] >= 8) & (table[:, 2] <= 500)), "CartPole's returns"
-    picture = (tmp_path / "results" / "curves" / "curves.svg").read_bytes()
+    picture = (results / "curves" / "curves.svg").read_bytes()
     assert b"<!-- cartpole: mean return of 100 episodes -->" in picture
     study.write()
-    assert (tmp_path / "results" / "curves" / "curves.svg").read_bytes() == picture, (
-        "git sees no change"
-    )
+    assert (results / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
     monkeypatch.setattr(study, "SECTIONS", {"One": (replace(tiny, name="other"),)})
     study.write()
     assert "curves" not in (tmp_path / "RESULTS.md").read_text(), "nothing has been run"
-    assert (tmp_path / "results" / "curves" / "curves.svg").exists(), "nothing is deleted"
+    assert (results / "curves" / "curves.svg").exists(), "nothing is deleted"
 
 
 # Figures.

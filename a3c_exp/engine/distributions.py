@@ -17,7 +17,14 @@ import torch
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.action_values import QNetwork
-from a3c_exp.networks.distributions import MANY, Categorical, Distribution, Gaussian
+from a3c_exp.networks.distributions import (
+    MANY,
+    MAX_CONCENTRATION,
+    Beta,
+    Categorical,
+    Distribution,
+    Gaussian,
+)
 
 Evaluated = tuple[Floats, Floats, Callable[[Floats, Floats], Floats]]
 """Log-probabilities [N], entropies [N], and the function from a loss's derivatives by these two to
@@ -174,9 +181,49 @@ def _by_parameters(
     return np.concatenate([grad_mean, grad_log_std], axis=-1)
 
 
+def _beta(distribution: Beta, parameters: Array, actions: Array) -> Evaluated:
+    # float64, since log-probabilities are small differences of large numbers
+    limited = np.fmin(parameters, MAX_CONCENTRATION)
+    above = np.logaddexp(0, limited, dtype=np.float64)  # alpha - 1 and beta - 1, [N, 2 D]
+    alpha_above, beta_above = np.split(above, 2, axis=-1)
+
+    # Alpha, beta and their sums side by side, [N, 3 D]: few calls on large arrays.
+    excess = np.concatenate([above, alpha_above + beta_above], axis=-1)
+    concentrations = torch.from_numpy(excess + distribution.ones)
+    digamma = torch.digamma(concentrations).numpy()
+
+    norms = torch.lgamma(concentrations).numpy() @ distribution.signs  # ln B(alpha, beta)
+    logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
+    log_probs = (above * logs).sum(-1) - norms
+    entropies = norms - (excess * digamma) @ distribution.signs
+
+    def backward(grad_log_probs: Array, grad_entropy: Array) -> Array:
+        # d ln B / d alpha = psi(alpha) - psi(alpha + beta),
+        # dH / d alpha = -(alpha - 1) psi'(alpha) + (alpha + beta - 2) psi'(alpha + beta)
+        trigamma = torch.polygamma(1, concentrations).numpy()
+        by_log_prob = logs - _by_each(digamma * distribution.signs)
+        by_entropy = -_by_each(excess * trigamma * distribution.signs)
+
+        grad: Array = grad_log_probs[:, None] * by_log_prob + grad_entropy[:, None] * by_entropy
+        grad *= -np.expm1(-above)  # d alpha / dx = 1 - exp(1 - alpha)
+        leads_out = (parameters > MAX_CONCENTRATION) & (grad < 0)
+        grad[leads_out] = 0
+        return grad.astype(parameters.dtype)
+
+    return log_probs.astype(parameters.dtype), entropies.astype(parameters.dtype), backward
+
+
+def _by_each(derivatives: Array) -> Array:
+    """Add the derivatives by the sums of alpha and beta, the last third of [N, 3 D], to those by
+    alpha and by beta, which each of them has."""
+    by_alpha, by_beta, by_sum = np.split(derivatives, 3, axis=-1)
+    return np.concatenate([by_alpha + by_sum, by_beta + by_sum], axis=-1)
+
+
 DISTRIBUTIONS: dict[type[Distribution], Callable[[Any, Floats, Array], Evaluated]] = {
     Categorical: _categorical,
     Gaussian: _gaussian,
+    Beta: _beta,
 }
 """The distributions with a fast form: a function of one of exactly this class, its parameters
 [N, P] and the actions [N, ...] that were taken."""

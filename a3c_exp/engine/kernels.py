@@ -2,8 +2,8 @@
 
 An operation of torch takes several microseconds whatever its size, and twice that if it builds a
 graph. One of numpy takes one or two, which is most of the time of networks and batches as small as
-they are here (notes/speed.md). So a module that consists of the layers in `LAYERS`, one after
-another, is run by these kernels. Torch runs any other module.
+they are here (evidence/notes/speed.md). So a module that consists of the layers in `LAYERS`, one
+after another, is run by these kernels. Torch runs any other module.
 """
 
 from __future__ import annotations

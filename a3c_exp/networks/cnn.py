@@ -25,7 +25,7 @@ Padding = Literal["valid", "same"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 # Images are convolved in portions, so that one layer's output stays within this: about the size of
-# a processor's caches. Whole rollouts at once take a third longer (notes/speed.md).
+# a processor's caches. Whole rollouts at once take a third longer (evidence/notes/speed.md).
 CHUNK_BYTES = 8 * 2**20
 
 
@@ -49,7 +49,7 @@ def to_format(images: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor
     out = torch.empty(
         images.shape, dtype=dtype, device=images.device, memory_format=torch.channels_last
     )
-    # in half the time of one permuted copy (notes/speed.md)
+    # in half the time of one permuted copy (evidence/notes/speed.md)
     for channel in range(images.shape[1]):
         out[:, channel] = images[:, channel]
     return out
@@ -94,8 +94,8 @@ class ImageEncoder(nn.Module, ABC):
 
     The type and the memory layout in which convolutions are computed change speed and rounding
     alone. Parameters, gradients and features are always float32. Channels lie last in bfloat16, and
-    in float32 where it pays, if the processor has AVX-512. notes/speed.md has what was measured. On
-    a GPU nothing has been: `auto` is float32 there, with channels first.
+    in float32 where it pays, if the processor has AVX-512. evidence/notes/speed.md has what was
+    measured. On a GPU nothing has been: `auto` is float32 there, with channels first.
 
     precision: of the numbers between layers: bfloat16, float32, or auto: bfloat16 if the processor
         multiplies it (AMX, or AVX-512's own), for batches that are not small. In small batches the

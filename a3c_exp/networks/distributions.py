@@ -353,7 +353,10 @@ class Beta(Distribution):
         self.spread = self.size
         self._low = space.low.astype(np.float32).ravel()
         self._range = space.high.astype(np.float32).ravel() - self._low
-        self._signs = np.repeat([1.0, -1.0], [self.size, self._actions])
+        # Of alpha, beta and their sums side by side: ln B counts the sums with the opposite sign,
+        # and what is above 1 in alpha and beta is above 2 in a sum.
+        self.signs = np.repeat([1.0, -1.0], [self.size, self._actions])
+        self.ones = np.repeat([1.0, 2.0], [self.size, self._actions])
 
     def initial_spread(self, std: float) -> Array:
         """See `Distribution.initial_spread`. 0.5 for more: a flat density has 0.577."""
@@ -369,25 +372,23 @@ class Beta(Distribution):
         actions = shares.clip(1e-6, 1 - 1e-6).astype(np.float32)  # 0 and 1 have no logarithm
 
         concentrations = np.concatenate([alpha_beta, alpha + beta], axis=-1)
-        norms = torch.lgamma(torch.from_numpy(concentrations)).numpy() @ self._signs
+        norms = torch.lgamma(torch.from_numpy(concentrations)).numpy() @ self.signs
         logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
         log_probs = ((alpha_beta - 1) * logs).sum(-1) - norms
         return actions, log_probs.astype(np.float32)
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         limited = bounded(parameters.double(), -math.inf, MAX_CONCENTRATION)
-        alpha_beta = 1 + functional.softplus(limited)
-        alpha, beta = alpha_beta.chunk(2, dim=-1)
-        # Alpha, beta and their sums side by side, since few operations on large tensors take less
-        # time than many on small ones. The sums count with the opposite sign.
-        concentrations = torch.cat([alpha_beta, alpha + beta], dim=-1)
-        signs = torch.from_numpy(self._signs)
-        ones = torch.where(signs > 0, 1.0, 2.0)
+        above = functional.softplus(limited)  # alpha - 1 and beta - 1
+        alpha_above, beta_above = above.chunk(2, dim=-1)
+        excess = torch.cat([above, alpha_above + beta_above], dim=-1)
+        concentrations = excess + torch.from_numpy(self.ones)
+        signs = torch.from_numpy(self.signs)
 
         norms = torch.lgamma(concentrations) @ signs  # ln B(alpha, beta)
         logs = torch.cat([actions, 1 - actions], dim=-1).log()
-        log_probs = ((alpha_beta - 1) * logs).sum(-1) - norms
-        entropies = norms - ((concentrations - ones) * torch.digamma(concentrations)) @ signs
+        log_probs = (above * logs).sum(-1) - norms
+        entropies = norms - (excess * torch.digamma(concentrations)) @ signs
         return log_probs.to(parameters.dtype), entropies.to(parameters.dtype)
 
     def to_env(self, actions: Array) -> Array:

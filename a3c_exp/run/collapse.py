@@ -10,7 +10,7 @@ from a3c_exp.common.arrays import Vector
 
 LOST_SHARE = 2 / 3
 """Of what a run had gained, the share whose loss counts as a collapse. On the way up, good runs
-lose half of it for a while (results/curves)."""
+lose half of it for a while (evidence/results/curves)."""
 LASTING_SHARE = 0.1
 """A run says that it has collapsed once it has been so for this share of its total steps, or for as
 many steps as it took to reach the peak, if these are fewer: returns go up and down at first."""

@@ -1,1 +1,0 @@
-"""Faults that are caused in whole runs: see `python -m bench.faults`."""

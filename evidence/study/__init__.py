@@ -1,0 +1,1 @@
+"""Learning over many seeds: `python -m evidence.study` trains, evaluates and writes RESULTS.md."""

@@ -1,0 +1,197 @@
+"""The text of RESULTS.md, from the records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from a3c_exp.common.estimates import decimals, estimate, median_reached, spread
+from a3c_exp.run import markdown
+from evidence.study.entries import Goals, Recorded
+from evidence.study.records import Record, average
+from evidence.study.text import text
+
+COLUMNS = (
+    " | seeds | greedy return: IQM [95 %] | mean | worst, "
+    "best seed | wanted | reached | solved | steps to it "
+    "| seconds to it | steps/s | staleness | machine | zoo A2C | zoo PPO"
+)
+PRESET_COLUMNS = (
+    "system | source | what it reports | seeds | greedy return: "
+    "IQM [95 %] | of the best kept | sampled return "
+    "| training return | solved | seconds to it | ended by | seconds | steps | steps/s "
+    "| staleness | machine"
+)
+
+FULL_LENGTH = (
+    "At their full length (here they are shortened; "
+    "a rate that falls does so within the shortened run):"
+)
+
+
+def document(
+    sections: Mapping[str, Sequence[Recorded]],
+    episodes: int,
+    picture: Path | None = None,
+    others: Sequence[str] = (),
+) -> str:
+    """The whole text.
+
+    picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the
+    tables.
+    """
+    parts = [text("learning", episodes=episodes)]
+    seen = sorted(
+        {record.machine for lines in sections.values() for line in lines for record in line.records}
+    )
+    machines = {machine: number for number, machine in enumerate(seen, 1)}
+    for heading, lines in sections.items():
+        preface = text("presets") + "\n" if _are_presets(lines) else ""
+        parts.append(
+            f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n"
+        )
+    parts.extend(others)
+    if picture is not None:
+        parts.append(text("curves", picture=picture.as_posix(), folder=picture.parent.as_posix()))
+    return "\n".join(parts)
+
+
+def _are_presets(lines: Sequence[Recorded]) -> bool:
+    return all(line.entry.source for line in lines)
+
+
+def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
+    head_line, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
+    columns = head_line.split(" | ")
+    rows = []
+    for line in lines:
+        entry = line.entry
+        head = [entry.title, *((entry.source.name, entry.source.reports) if entry.source else ())]
+        blank = [f"0 of {entry.seeds}, not run yet", *[""] * (len(columns) - len(head) - 1)]
+        where = ", ".join(
+            str(number) for number in sorted({machines[record.machine] for record in line.records})
+        )
+        rows.append([*head, *(cells(line, where) if line.records else blank)])
+    return markdown.table(columns, rows)
+
+
+def _cells(line: Recorded, machines: str) -> list[str]:
+    entry, records = line.entry, line.records
+    greedy = _greedy(records)
+    digits = decimals(greedy)
+    return [
+        _seeds(line),
+        estimate(greedy),
+        f"{mean(greedy):.{digits}f}",
+        f"{min(greedy):.{digits}f}, {max(greedy):.{digits}f}",
+        *(_wanted(entry.goals, greedy, records) if entry.goals else ("", "")),
+        _solved(line),
+        spread([record.solved_steps for record in records], 0),
+        spread([record.solved_seconds for record in records], 1),
+        f"{median(record.steps_per_second for record in records):,.0f}",
+        _staleness(records),
+        machines,
+        *(entry.published or ("", "")),
+    ]
+
+
+def _preset_cells(line: Recorded, machines: str) -> list[str]:
+    records = line.records
+    trained = [record.last_100 for record in records if record.last_100 is not None]
+    best = [record.best_return for record in records if record.best_return is not None]
+    return [
+        _seeds(line),
+        estimate(_greedy(records)),
+        f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
+        _drawn(records),
+        f"{estimate(trained, average)}, {min(trained):.1f}"
+        if len(trained) > 1
+        else estimate(trained, average),
+        _solved(line),
+        spread([record.solved_seconds for record in records], 1),
+        _ends(records),
+        *(
+            f"{median(getattr(record, name) for record in records):,.0f}"
+            for name in ("seconds", "steps", "steps_per_second")
+        ),
+        _staleness(records),
+        machines,
+    ]
+
+
+def _greedy(records: Sequence[Record]) -> list[float]:
+    return [record.greedy_return for record in records if record.greedy_return is not None]
+
+
+def _drawn(records: Sequence[Record]) -> str:
+    """The mean return of episodes with drawn actions, and the lowest one of each seed."""
+    means = [record.drawn_return for record in records if record.drawn_return is not None]
+    lowest = [record.drawn_lowest for record in records if record.drawn_lowest is not None]
+    return f"{mean(means):.1f} ({', '.join(f'{value:.0f}' for value in lowest)})" if means else "-"
+
+
+def _ends(records: Sequence[Record]) -> str:
+    """The reasons that ended the runs, with their number where there are several."""
+    reasons = Counter(
+        f"`{record.stop_reason}`" if record.stop_reason else "-" for record in records
+    )
+    return ", ".join(
+        f"{reason}" + f" {count}" * (len(reasons) > 1) for reason, count in reasons.most_common()
+    )
+
+
+def _seeds(line: Recorded) -> str:
+    count = len(line.records)
+    wanted = line.entry.seeds
+    return f"{count}" if count == wanted else f"{count} of {wanted}"
+
+
+def _solved(line: Recorded) -> str:
+    solved = sum(record.solved_steps is not None for record in line.records)
+    has_threshold = line.settings.get("reward_threshold", True) is not None
+    return f"{solved} of {len(line.records)}" if has_threshold else "no threshold"
+
+
+def _staleness(records: Sequence[Record]) -> str:
+    staleness = [record.staleness_mean for record in records if record.staleness_mean is not None]
+    return f"{mean(staleness):.2f}" if staleness else ""
+
+
+def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) -> tuple[str, str]:
+    """What an entry is to reach, and which of it is reached."""
+    found = [("mean", f">= {goals.greedy_return:g}", mean(greedy) >= goals.greedy_return)]
+    if goals.worst_seed is not None:
+        found.append(("worst", f">= {goals.worst_seed:g}", min(greedy) >= goals.worst_seed))
+    if goals.seconds is not None:
+        time = median_reached([record.solved_seconds for record in records])
+        found.append(("solved", f"<= {goals.seconds:g} s", time <= goals.seconds))
+    wanted = ", ".join(f"{what} {bar}" for what, bar, _ in found)
+    return wanted, ", ".join("yes" if reached else "no" for *_, reached in found)
+
+
+def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
+    """Commands, commits and machines of a table."""
+    parts = [
+        "Each with `seed=0`, `seed=1` and so on:",
+        "",
+        "```sh",
+        *(line.entry.recipe.command for line in lines),
+        "```",
+    ]
+    sources = [line.entry.source for line in lines if line.entry.source]
+    full_length = [source.full for source in sources if source.full]
+    if full_length:
+        parts += ["", FULL_LENGTH, "", "```sh", *full_length, "```"]
+    records = [record for line in lines for record in line.records]
+    if records:
+        commits = sorted({f"{record.commit[:7]}{record.commit[40:]}" for record in records})
+        here = {record.machine for record in records}
+        named = [f"{number}: {machine}" for machine, number in machines.items() if machine in here]
+        dates = sorted({record.date for record in records})
+        parts += [
+            "",
+            f"Machine {'; '.join(named)}. {dates[0]} to {dates[-1]}; commits {', '.join(commits)}.",
+        ]
+    return "\n".join(parts)

@@ -1,0 +1,357 @@
+"""Figures of RESULTS.md that ask what Mnih et al. 2016 (arXiv 1602.01783) ask: they stand in
+figures.yaml.
+
+A figure has a row for each of its panels, there a line for each of its series, and on it a point
+for each value of a setting. A point is an entry of the study, whose runs are trained and recorded
+like those of any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from a3c_exp.common.estimates import (
+    BOUNDS,
+    DRAWS,
+    bootstrap_interval,
+    interquartile_mean,
+    median_reached,
+    spread,
+)
+from a3c_exp.core.cpu import usable_cores
+from a3c_exp.report import charts
+from a3c_exp.report.runs import Axis, RecordedRun
+from a3c_exp.run import markdown, provenance
+from evidence.study import curves
+from evidence.study.entries import Entry
+from evidence.study.records import Record
+from evidence.study.runs import Trial, describe
+from evidence.study.text import text
+
+if TYPE_CHECKING:  # only drawing needs it
+    from matplotlib.axes import Axes
+
+INCHES = (5.2, 3.9)
+"""Of one panel."""
+MOST_TICKS = 8
+"""Values of the axis that have a tick each; more would run into one another."""
+LABELS = {
+    "last_100": "mean return of the last 100 episodes",
+    "solved_steps": "steps until solved (x: never)",
+    "solved_seconds": "seconds until solved (x: never)",
+    "staleness_mean": "mean staleness [updates]",
+    "optimizer.learning_rate": "learning rate",
+    "returns.n": "n",
+}
+UNSOLVED = {"solved_steps": "steps", "solved_seconds": "seconds"}
+"""What is plotted for a run that was not solved: where it ended."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A row of a figure; see figures.yaml."""
+
+    name: str
+    title: str
+    env: str
+    seeds: int
+    command: str
+    asked: bool = False
+    values: Sequence[Any] | None = None
+    series: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure; see figures.yaml."""
+
+    name: str
+    panels: Sequence[Panel]
+    series: Mapping[str, str]
+    measures: Sequence[str] = ()
+    axis: str | None = None
+    values: Sequence[Any] = (None,)
+    x: str | None = None
+    timed: bool = False
+    curves: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a line with the records of its runs. value: of the figure's axis, if it has
+    one."""
+
+    series: str
+    value: Any
+    entry: Entry
+    records: Sequence[Record]
+
+    def place(self, figure: Figure) -> float:
+        """Where it is on the horizontal axis."""
+        return float(
+            self.value
+            if figure.x is None
+            else np.mean([getattr(run, figure.x) for run in self.records])
+        )
+
+    def label(self, figure: Figure) -> str:
+        """The line of its learning curves."""
+        parts = [self.series] * (len(figure.series) > 1) + [f"{figure.axis}={self.value}"] * (
+            figure.axis is not None
+        )
+        return ", ".join(parts)
+
+
+Rows = Sequence[tuple[Panel, Sequence[Point]]]
+
+
+def _figures() -> dict[str, Figure]:
+    rows = yaml.safe_load(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))
+    return {
+        name: Figure(name, [Panel(**panel) for panel in row.pop("panels")], **row)
+        for name, row in rows.items()
+    }
+
+
+FIGURES = _figures()
+
+
+def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> list[Point]:
+    """All points of a panel. machine: of a figure that is timed."""
+    table = "_".join(part for part in (figure.name, machine, panel.name) if part)
+    common = tuple(panel.command.split())
+    found = []
+    for series, overrides in (panel.series or figure.series).items():
+        for value in panel.values or figure.values:
+            own = (*overrides.split(), *([] if value is None else [f"{figure.axis}={value}"]))
+            name = "_".join([table, *map(_file_name, own)])
+            recipe = Trial((*common, *own), common=common)
+            entry = Entry(
+                name, panel.env, panel.title, recipe, panel.seeds, curve=figure.curves, table=table
+            )
+            found.append(Point(series, value, entry, entry.records(folder)))
+    return found
+
+
+def entries(figure: Figure, folder: Path, env: str | None) -> list[Entry]:
+    """What this machine has to train. env: of its panels; None: all but those that are to be asked
+    for."""
+    machine = _file_name(describe(provenance.machine())) if figure.timed else ""
+    return [
+        point.entry
+        for panel in figure.panels
+        if env == panel.env or (env is None and not panel.asked)
+        for point in points(figure, panel, folder, machine)
+        if not figure.timed or point.value is None or point.value <= 2 * usable_cores()
+    ]
+
+
+def _file_name(words: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-")
+
+
+def sections(folder: Path) -> list[str]:
+    """Draw the figures of which there are records in `folder`, and return their sections of
+    RESULTS.md."""
+    found = []
+    for figure in FIGURES.values():
+        for machine in _machines(figure, folder):
+            every = [(panel, points(figure, panel, folder, machine)) for panel in figure.panels]
+            recorded = [(panel, [point for point in row if point.records]) for panel, row in every]
+            rows = [(panel, row) for panel, row in recorded if row]
+            if rows:
+                target = folder / "curves" / f"{'_'.join(filter(None, (figure.name, machine)))}.svg"
+                draw(figure, rows, folder, target)
+                picture = target.relative_to(folder.parents[1]).as_posix()
+                found.append(_section(figure, rows, picture))
+    return found
+
+
+def _machines(figure: Figure, folder: Path) -> list[str]:
+    """The machines of which there are tables, <figure>_<machine>_<panel>.csv."""
+    found = {path.stem.split("_")[-2] for path in folder.glob(f"{figure.name}_*_*.csv")}
+    return sorted(found) if figure.timed else [""]
+
+
+def _section(figure: Figure, rows: Rows, picture: str) -> str:
+    columns, cells = (SPEED_COLUMNS, _speeds) if figure.timed else (RANGE_COLUMNS, _ranges)
+    records = [record for _, row in rows for point in row for record in point.records]
+    return text(
+        figure.name,
+        picture=picture,
+        table=markdown.table(
+            columns.split(" | "),
+            [line for panel, row in rows for line in cells(figure, panel, row)],
+        ),
+        commands="\n".join(f"python -m a3c_exp {panel.command}" for panel, _ in rows),
+        runs=len(records),
+        minutes=f"{sum(record.seconds for record in records) / 60:.0f}",
+        machines="; ".join(sorted({record.machine for record in records})),
+    )
+
+
+def _lines(row: Sequence[Point]) -> dict[str, list[Point]]:
+    """The points of a panel by series."""
+    return {series: list(line) for series, line in groupby(row, key=lambda point: point.series)}
+
+
+SPEED_COLUMNS = (
+    " | runs | seeds | solved | steps/s | steps to it | seconds to it | against the first: "
+    "steps/s | steps | seconds"
+)
+RANGE_COLUMNS = " | line | runs solved | every seed solved at | soonest at | steps there"
+
+
+def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
+    """Speeds of each point against the first of its line, or of the panel where a line is one
+    point."""
+    for line in _lines(row).values():
+        first = line[0] if figure.axis else row[0]
+        for point in line:
+            yield [
+                panel.title,
+                point.label(figure),
+                f"{len(point.records)}",
+                _solved(point.records),
+                f"{median(record.steps_per_second for record in point.records):,.0f}",
+                spread([record.solved_steps for record in point.records], 0),
+                spread([record.solved_seconds for record in point.records], 1),
+                *([""] * 3 if point is first else _ratios(point, first)),
+            ]
+
+
+def _ratios(point: Point, first: Point) -> Iterator[str]:
+    """Ratios of medians with their bootstrap intervals, above 1 if better; "-" where too few runs
+    were solved."""
+    rng = np.random.default_rng(0)
+    for name in ("steps_per_second", "solved_steps", "solved_seconds"):
+        columns = [
+            np.array([getattr(run, name) or np.inf for run in one.records])
+            for one in (point, first)
+        ]
+        over, under = columns if name == "steps_per_second" else columns[::-1]
+        draws = [
+            np.median(rng.choice(values, (DRAWS, len(values))), axis=1) for values in (over, under)
+        ]
+        if np.isfinite(draws).all():
+            low, high = np.quantile(draws[0] / draws[1], BOUNDS)
+            yield f"{np.median(over) / np.median(under):.2f} [{low:.2f}, {high:.2f}]"
+        else:
+            yield "-"
+
+
+def _solved(records: Sequence[Record]) -> str:
+    return f"{sum(record.solved_steps is not None for record in records)} of {len(records)}"
+
+
+def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
+    """Where each line is solved."""
+    for series, line in _lines(row).items():
+        works = [
+            point
+            for point in line
+            if all(record.solved_steps is not None for record in point.records)
+        ]
+        best = min(
+            line,
+            key=lambda point: median_reached([record.solved_steps for record in point.records]),
+        )
+        places = [f"{point.place(figure):.3g}" for point in works]
+        yield [
+            panel.title,
+            series,
+            _solved([record for point in line for record in point.records]),
+            f"{places[0]} to {places[-1]}: {len(works)} of {len(line)}" if works else "none",
+            f"{best.place(figure):.3g}",
+            spread([record.solved_steps for record in best.records], 0),
+        ]
+
+
+def draw(figure: Figure, rows: Rows, folder: Path, target: Path) -> None:
+    """Draw a figure as an SVG. folder: of the records. Raises ImportError without matplotlib."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    curve_axes: Sequence[Axis] = ("steps", "seconds") if figure.curves else ()
+    columns = len(curve_axes) + len(figure.measures)
+    with matplotlib.rc_context(charts.LOOK | {"font.size": 10}):
+        canvas = Canvas(figsize=(INCHES[0] * columns, INCHES[1] * len(rows)), layout="constrained")
+        grid = canvas.subplots(len(rows), columns, squeeze=False)
+        for panels, (panel, row) in zip(grid, rows, strict=True):
+            settings = row[0].entry.results(folder).settings()
+            panels[0].set_title(panel.title, loc="left")
+            for axes, axis in zip(panels, curve_axes, strict=False):
+                charts.draw_bands(
+                    axes, [_curves(figure, point, settings, folder) for point in row], axis
+                )
+                axes.set_ylabel("mean return of 100 episodes")
+            for axes, measure in zip(panels[len(curve_axes) :], figure.measures, strict=True):
+                _draw_scores(axes, figure, row, measure)
+                if measure == "last_100":
+                    axes.axhline(
+                        settings["reward_threshold"], color="black", linewidth=1.0, linestyle=":"
+                    )
+            panels[0].legend(fontsize="small")
+        curves.save(canvas, target)
+
+
+def _curves(
+    figure: Figure, point: Point, settings: Mapping[str, Any], folder: Path
+) -> tuple[str, list[RecordedRun]]:
+    paths = [point.entry.curve_file(folder, record.seed) for record in point.records]
+    return point.label(figure), [curves.as_run(path, settings) for path in paths]
+
+
+def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str) -> None:
+    """Draw a mark for each run, and for each series a line through the interquartile means with a
+    95 % band."""
+    for (series, line), colour, style in zip(
+        _lines(row).items(), charts.COLOURS, charts.STYLES, strict=False
+    ):
+        places = [point.place(figure) for point in line]
+        middle = []
+        bounds = []
+        for place, point in zip(places, line, strict=True):
+            scores = [_score(record, measure) for record in point.records]
+            for record, score in zip(point.records, scores, strict=True):
+                never = measure in UNSOLVED and record.solved_steps is None
+                axes.plot(
+                    place, score, "x" if never else ".", color=colour, alpha=0.6, markersize=5
+                )
+            middle.append(interquartile_mean(np.array(scores)))
+            bounds.append(bootstrap_interval(scores))
+        axes.plot(places, middle, color=colour, linestyle=style, label=series)
+        axes.fill_between(places, *np.transpose(bounds), color=colour, alpha=0.15, linewidth=0)
+        if figure.timed:  # N workers N times as fast
+            axes.plot(
+                places,
+                middle[0] * places[0] / np.array(places),
+                color="black",
+                linestyle=":",
+                linewidth=1.0,
+            )
+    # which has a 0
+    axes.set_xscale("symlog", linthresh=next(place for place in places if place > 0))
+    axes.xaxis.set_major_formatter("{x:g}")
+    if len(places) <= MOST_TICKS:
+        axes.set_xticks(places, [f"{place:.3g}" for place in places])
+    if measure in UNSOLVED:
+        axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_xlabel(LABELS.get(figure.x or str(figure.axis), str(figure.axis)))
+    axes.set_ylabel(LABELS[measure])
+
+
+def _score(record: Record, measure: str) -> float:
+    """What is plotted of a run: of one that was not solved, where it ended."""
+    value = getattr(record, measure)
+    return float(getattr(record, UNSOLVED[measure]) if value is None else value)

@@ -1,0 +1,177 @@
+"""Runs of this project: the user's command in a process of its own, then an evaluation of the final
+policy."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import a3c_exp
+from a3c_exp.common.estimates import Array as Floats
+from a3c_exp.run.run_folder import SUMMARY_FILE
+from evidence.study.records import Record
+
+ROOT = Path(__file__).resolve().parents[2]
+EPISODES = 100
+FIRST_EVALUATION_SEED = 10_000
+"""Seed of the final evaluation, plus the run's own. Evaluations never share environment seeds with
+training."""
+
+
+class RunFailedError(Exception):
+    """A training run that failed; the message names its log."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """`python -m a3c_exp <overrides>`.
+
+    drawn: episodes of the final policy in which its actions are sampled. max_episode_steps: the
+        time limit of all episodes after training; None: the environment's own.
+    """
+
+    overrides: tuple[str, ...]
+    drawn: int = EPISODES
+    max_episode_steps: int | None = None
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["python", "-m", "a3c_exp", *self.overrides])
+
+    def settings(self) -> Mapping[str, Any]:
+        return _settings(self.overrides)
+
+    def run(self, seed: int, folder: Path) -> Record:
+        """Train in `folder` and evaluate."""
+        summary = self._train(seed, folder)
+        final = self._returns(folder, seed, "latest")
+        drawn = self._returns(folder, seed, "latest", greedy=False)
+        has_best = summary["best_eval_return"] is not None
+        return replace(
+            _record(f"{self.command} seed={seed}", seed, summary),
+            greedy_return=_mean(final),
+            greedy_deviation=round(float(final.std(ddof=1)), 3),
+            greedy_episodes=len(final),
+            best_return=_mean(self._returns(folder, seed, "best")) if has_best else None,
+            drawn_return=_mean(drawn),
+            drawn_lowest=round(float(drawn.min()), 3),
+            drawn_episodes=len(drawn),
+        )
+
+    def _train(self, seed: int, folder: Path) -> Mapping[str, Any]:
+        """Train in `folder`, and return the run's summary. A run that is there already is
+        resumed."""
+        # A resumed run with a limit in seconds would start counting again.
+        existing = "resume" if self.settings()["stop"]["max_seconds"] is None else "restart"
+        place = (f"hydra.run.dir={folder}", f"existing={existing}")
+        execute(
+            ["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place], folder.with_suffix(".log")
+        )
+        return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
+
+    def _returns(
+        self, folder: Path, seed: int, checkpoint: Literal["best", "latest"], *, greedy: bool = True
+    ) -> Floats:
+        """Returns of fresh episodes with the policy of a checkpoint."""
+        from a3c_exp.core.cpu import one_thread
+        from a3c_exp.evaluate import Options, evaluate_run, load_run
+
+        episodes = EPISODES if greedy else self.drawn
+        first = FIRST_EVALUATION_SEED + seed
+        options = Options(episodes=episodes, checkpoint=checkpoint, greedy=greedy, seed=first)
+        with one_thread():
+            loaded = load_run(folder, checkpoint, self.settings()["plugins"])
+            if self.max_episode_steps is not None:
+                env: Any = loaded.experiment.env
+                env = replace(env, max_episode_steps=self.max_episode_steps)
+                loaded = replace(loaded, experiment=replace(loaded.experiment, env=env))
+            return evaluate_run(loaded, folder, options).returns
+
+
+@dataclass(frozen=True)
+class Trial(Training):
+    """A run that is trained and not evaluated. common: those of its overrides that all runs in its
+    table share."""
+
+    common: tuple[str, ...] = ()
+
+    def settings(self) -> Mapping[str, Any]:
+        return _settings(self.common)
+
+    def run(self, seed: int, folder: Path) -> Record:
+        return _record(f"{self.command} seed={seed}", seed, self._train(seed, folder))
+
+
+@cache
+def _settings(overrides: tuple[str, ...]) -> Mapping[str, Any]:
+    return {key: value for key, value in a3c_exp.compose(overrides).items() if key != "seed"}
+
+
+def execute(arguments: Sequence[str], log: Path) -> None:
+    """Run this Python with `arguments` in the checkout, its output in `log`. Raises RunFailedError.
+
+    Each Ctrl-C here is passed on to the process, which is in a process group of its own: otherwise
+    a terminal would send it every signal too.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "wb") as output:
+        command = [sys.executable, *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
+        )
+        try:
+            code = process.wait()
+        finally:
+            while process.poll() is None:
+                with contextlib.suppress(KeyboardInterrupt):
+                    process.send_signal(signal.SIGINT)
+                    process.wait()
+    if code:
+        raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
+
+
+def _record(command: str, seed: int, summary: Mapping[str, Any]) -> Record:
+    return Record(
+        seed=seed,
+        steps=summary["steps"],
+        seconds=summary["training_seconds"],
+        steps_per_second=summary["steps_per_second"],
+        solved_steps=summary["solved_at_steps"],
+        solved_seconds=summary["solved_at_seconds"],
+        last_100=None
+        if summary["mean_return_100"] is None
+        else round(summary["mean_return_100"], 3),
+        stop_reason=summary["stop_reason"],
+        staleness_mean=None
+        if summary["staleness_mean"] is None
+        else round(summary["staleness_mean"], 3),
+        staleness_max=summary["staleness_max"],
+        date=datetime.date.today().isoformat(),
+        commit=summary["commit"] or "unknown",
+        machine=describe(summary["machine"]),
+        command=command,
+    )
+
+
+def describe(machine: Mapping[str, Any]) -> str:
+    """Processor and cores, as text."""
+    return f"{machine['processor']}, {machine['usable_cores']} cores"
+
+
+def _mean(returns: Floats) -> float:
+    return round(float(returns.mean()), 3)

@@ -1,1 +1,0 @@
-"""Learning over many seeds: `python -m study` trains, evaluates and writes RESULTS.md."""
