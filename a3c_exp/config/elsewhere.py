@@ -67,8 +67,8 @@ _HERE = {
     ),
 }
 ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split()}
-"""What names in other libraries, such as stable-baselines3, and in the notebooks that study/sources
-follows, are here, for a hint. Names in capitals are among them in small letters."""
+"""What names in other libraries, such as stable-baselines3, and in public notebooks are here, for a
+hint. Names in capitals are among them in small letters."""
 
 EXAMPLES = {"env.id": "env.id=Acrobot-v1", "env.game": "env.game=pong"}
 """What a setting that has to be given may look like."""
