@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +128,8 @@ def test_a_goal_is_said_with_the_return_that_has_reached_it(tmp_path: Path) -> N
     assert done.summary["goal_return"] >= 0.5
     first, second, *_ = ending(done.summary, 0.25)
     assert first.startswith("solved (0.25) after ")
-    assert second.startswith(
-        f"ended at {return_text(done.summary['goal_return'])}, the goal, after"
-    )
+    goal_return = return_text(done.summary["goal_return"])
+    assert second.startswith(f"ended by its goal, at {goal_return}, after ")
 
 
 @pytest.mark.parametrize(
@@ -203,6 +204,22 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     assert allowed("interrupted", NoImprovement()) == [" 'plugins=[scripted]'"]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]
+
+
+def test_a_command_names_the_package_of_an_environment_and_a_script_its_method(
+    register: Callable[[str, Any], str], tmp_path: Path
+) -> None:
+    """No command knows what a script or a notebook has registered itself."""
+
+    def command(entry_point: Any) -> str:
+        whole = config(register("Own-v0", entry_point), plugins=[])
+        [line] = next_commands("interrupted", tmp_path, whole, build_experiment(whole))
+        return line
+
+    assert command("scripted.envs:Bandit").endswith(" 'plugins=[scripted]'")
+    assert "plugins" not in command("gymnasium.envs.classic_control:CartPoleEnv")
+    for of_script in ("__main__:Own", partial(type("Own", (), {"__module__": "__main__"}), 3)):
+        assert command(of_script).endswith("run.resume()")
 
 
 @pytest.mark.parametrize(

@@ -290,11 +290,12 @@ def foreign_module(env: Environment) -> str | None:
     """Return the module of an environment whose name says nothing of it; None for those of
     gymnasium, of PACKAGES, and for a name with a module."""
     spec = gymnasium.registry.get(env.id) if isinstance(env, Gym) else None
-    if spec is None:
+    if spec is None or spec.entry_point is None:
         return None
 
-    entry = spec.entry_point
-    module = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+    entry: Any = spec.entry_point
+    maker = getattr(entry, "func", entry)  # of a partial
+    module = str(entry).partition(":")[0] if isinstance(entry, str) else maker.__module__
     packages = [GYMNASIUM, *(package for package, _ in PACKAGES.values())]
     return None if is_allowed_module(module, packages) else module
 

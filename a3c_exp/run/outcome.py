@@ -185,10 +185,13 @@ def next_commands(
 
 
 def _packages(experiment: Experiment) -> list[str]:
-    """Return the packages that a command has to allow for a run's components: its plugins, or the
-    one that has registered its environment without them."""
-    module = None if experiment.plugins else foreign_module(experiment.env)
-    return [*experiment.plugins] if module is None else [module.partition(".")[0]]
+    """Return the packages that a command has to allow for a run's components: its plugins, and the
+    one that has registered its environment if none of them may have."""
+    packages = [*experiment.plugins]
+    module = foreign_module(experiment.env)
+    if module == SCRIPT or (module is not None and not packages):
+        packages.append(module.partition(".")[0])
+    return packages
 
 
 def _program(name: str) -> str:
