@@ -74,7 +74,8 @@ def loss(model: ActorCritic, rollout: Rollout) -> Tensor:
 
     policy_losses: Tensor = -policy.log_prob(rollout.actions) * advantages
     value_losses = 0.5 * (returns - values) ** 2
-    return (policy_losses + VALUE_WEIGHT * value_losses - ENTROPY_WEIGHT * policy.entropy()).sum()
+    entropies: Tensor = policy.entropy()
+    return (policy_losses + VALUE_WEIGHT * value_losses - ENTROPY_WEIGHT * entropies).sum()
 
 
 def gradient(model: ActorCritic, rollout: Rollout) -> list[Tensor]:
