@@ -72,10 +72,10 @@ def loss(model: ActorCritic, rollout: Rollout) -> Tensor:
     returns = torch.tensor(targets[::-1])
     advantages = (returns - values).detach()  # the actor teaches the critic nothing
 
-    policy_losses: Tensor = -policy.log_prob(rollout.actions) * advantages
-    value_losses = 0.5 * (returns - values) ** 2
-    entropies: Tensor = policy.entropy()
-    return (policy_losses + VALUE_WEIGHT * value_losses - ENTROPY_WEIGHT * entropies).sum()
+    losses: Tensor = -policy.log_prob(rollout.actions) * advantages
+    losses += VALUE_WEIGHT * 0.5 * (returns - values) ** 2
+    losses -= ENTROPY_WEIGHT * policy.entropy()
+    return losses.sum()
 
 
 def gradient(model: ActorCritic, rollout: Rollout) -> list[Tensor]:
