@@ -47,14 +47,14 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     return config
 
 
-def _checked(overrides: Sequence[str]) -> Sequence[str]:
-    """Overrides as they were given. Raises ConfigError unless they are a list of texts."""
-    is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
-    if not is_list or not all(isinstance(each, str) for each in overrides):
-        raise ConfigError(
-            "overrides", overrides, 'must be a list of texts: ["env=lunar", "seed=1"]'
-        )
-    return overrides
+def _checked(
+    texts: Sequence[str], key: str = "overrides", form: str = '["env=lunar", "seed=1"]'
+) -> Sequence[str]:
+    """A list of texts as it was given. Raises ConfigError for anything else."""
+    is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
+    if not is_list or not all(isinstance(each, str) for each in texts):
+        raise ConfigError(key, texts, f"must be a list of texts: {form}")
+    return texts
 
 
 def train(
@@ -120,7 +120,8 @@ def open_run(folder: str | Path, plugins: Sequence[str] = ()) -> SavedRun:
     with named("run"):
         place = locate_run(folder)
         read_config(place)
-    return SavedRun(place, read_summary(place) or {}, plugins=tuple(plugins))
+    allowed = tuple(_checked(plugins, "plugins", '["my_a3c"]'))
+    return SavedRun(place, read_summary(place) or {}, plugins=allowed)
 
 
 def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:

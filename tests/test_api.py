@@ -154,6 +154,7 @@ def test_an_earlier_run_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert again.summary["resumed"] == 1
     assert a3c_exp.open_run("latest").folder.absolute() == first.folder, "it went on last"
     refused(lambda: a3c_exp.open_run(tmp_path), "run", str(tmp_path))
+    refused(lambda: a3c_exp.open_run(first.folder, plugins="scripted"), "plugins", "scripted")
     assert evaluate.main(["latest", "episodes=1", "plugins=[scripted]"]) == 0
     (tmp_path / "latest").mkdir()
     refused(lambda: a3c_exp.load("latest"), "run", "latest")  # a folder of that name goes before

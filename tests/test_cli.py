@@ -221,6 +221,7 @@ def test_a_word_of_another_library_is_answered_with_ours(
     [
         (["--env", "lunar", "--seed", "1"], "command line", "env=lunar seed=1"),
         (["--learning-rate=1e-3"], "command line", "optimizer.learning_rate=1e-3"),
+        (["--n-epochs", "5", "--name=x"], "command line", "n_epochs=5 name=x"),
         (["--config", "my.yaml"], "command line", "from=my.yaml"),
         (["env=lunar", "\u2018plugins=[a]\u2019"], "command line", "typographic"),
         (["env.id=\u201cA-v0\u201d"], "command line", "typographic"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 
 from a3c_exp.errors import did_you_mean
 
@@ -118,20 +118,21 @@ def atari_choice(name: str) -> str | None:
     return f"env=atari env.game={snake}" if game[1] or game[3] else None
 
 
-def as_settings(arguments: Iterable[str], flags: Container[str]) -> str:
+def as_settings(arguments: Iterable[str], flags: Collection[str]) -> str:
     """What unknown flags are as settings: "env=lunar seed=1" for --env lunar --seed=1; "" without
-    any. flags: those that are known."""
+    any. flags: those that are known, which may be shortened."""
     settings = []
     key = ""
     for argument in arguments:
         flag = re.fullmatch(r"(--?[a-zA-Z_][\w.-]*)(?:=(.*))?", argument)
         if flag is not None:
-            is_known = flag[1] in flags or re.fullmatch("-[a-z]", flag[1])
-            name = flag[1].lstrip("-").replace("-", "_")
-            here = "from" if name == "config" else ELSEWHERE.get(name, name)
-            key = "" if is_known else here
+            is_known = any(known.startswith(flag[1]) for known in flags)
+            key = "" if is_known else flag[1].lstrip("-").replace("-", "_")
+            if flag[1] == "--config":
+                key = "from"
         value = argument if flag is None else flag[2]
         if key and value is not None:
-            settings.append(f"{key}={value}")
+            here = ELSEWHERE.get(key, "")
+            settings.append(f"{here if re.fullmatch('[a-z_.]+', here) else key}={value}")
             key = ""
     return " ".join(settings)
