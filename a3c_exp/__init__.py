@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from a3c_exp.errors import ConfigError, RunError, named
 
 if TYPE_CHECKING:
-    from a3c_exp.core.callback import Callback
+    from a3c_exp.core.run_view import Callback
     from a3c_exp.run.policy import Policy
     from a3c_exp.saved_run import SavedRun
 

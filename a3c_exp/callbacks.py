@@ -1,5 +1,5 @@
 """Callbacks that a configuration may name: stop rules, histograms, videos, a profile, trackers. See
-`core.callback`."""
+`core.run_view`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ import numpy as np
 
 from a3c_exp.common.arrays import Floats
 from a3c_exp.common.ranges import Checked, Count
-from a3c_exp.common.reading import regular_only
 from a3c_exp.common.settings import flatten
-from a3c_exp.core.callback import Callback as Callback
-from a3c_exp.core.callback import EvalResult as EvalResult
-from a3c_exp.core.callback import Media
-from a3c_exp.core.callback import RunView as RunView
 from a3c_exp.core.events import RECENT, Event
+from a3c_exp.core.run_view import Callback as Callback
+from a3c_exp.core.run_view import EvalResult as EvalResult
+from a3c_exp.core.run_view import Media
+from a3c_exp.core.run_view import RunView as RunView
 from a3c_exp.errors import one_line, require_package
 
 log = logging.getLogger("a3c_exp")
@@ -78,11 +77,13 @@ class MetricTarget(Callback):
         name = self.metric if self.metric in values else f"rollout/{self.metric}"
         if name not in values:
             return
+
         self.seen = True
 
         is_mean_of_episodes = name.startswith("rollout/") and name != "rollout/episodes"
         if is_mean_of_episodes and values.get("rollout/episodes", RECENT) < RECENT:
             return
+
         value = values[name]
         if value <= self.value if self.at_most else value >= self.value:
             run.stop("metric_target")
@@ -184,7 +185,7 @@ class Profile(Callback):
         log.info("\n".join(["where the workers' time went:", *sorted(rows)]))
         # else the disk is full, or another run's folder may be there
         if "summary.json" not in summary["unwritten"]:
-            with open(run.folder / "trace.json", "w", opener=regular_only) as file:
+            with open(run.folder / "trace.json", "w") as file:
                 json.dump({"traceEvents": self.spans}, file)
 
 
@@ -262,6 +263,7 @@ class Wandb(Tracker):
                 "W&B is offline: it has no login (wandb login), or WANDB_MODE says so. "
                 "Later wandb sync sends its files"
             )
+
         self.connection = wandb.init(
             project=self.project,
             entity=self.entity,
@@ -363,6 +365,7 @@ class Mlflow(Tracker):
                 client.log_batch(self.id, params=params[first : first + MOST_PARAMS])
         else:
             client.update_run(self.id, status="RUNNING")
+
         client.log_dict(self.id, dict(run.config), "config.yaml")
         self.connection = client
         log.info("MLflow: run %s", self.id)
@@ -373,6 +376,7 @@ class Mlflow(Tracker):
         experiment = client.get_experiment_by_name(self.experiment)
         if experiment:
             return str(experiment.experiment_id)
+
         try:
             return str(client.create_experiment(self.experiment))
         except MlflowException:  # another run of the sweep has made it meanwhile
@@ -391,6 +395,7 @@ class Mlflow(Tracker):
         """Log images, texts and videos. MLflow has no histograms."""
         if not self.takes(run, step):
             return
+
         match kind:
             case "image":
                 self.connection.log_image(self.id, value, key=name, step=step)
@@ -408,6 +413,7 @@ class Mlflow(Tracker):
         MLflow sorts."""
         if self.connection is None:
             return
+
         numbers = {
             f"summary/{name}": value
             for name, value in summary.items()
@@ -421,10 +427,12 @@ class Mlflow(Tracker):
                 operation.wait()
             except Exception as error:
                 errors.append(error)
+
         if errors:
             log.warning(
                 "MLflow has refused %d points, the first: %s", len(errors), one_line(errors[0])
             )
+
         self.connection.log_dict(self.id, dict(summary), "summary.json")
         status = "FINISHED"
         if summary["error"] is not None:

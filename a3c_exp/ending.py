@@ -99,7 +99,7 @@ def run_exit_code(summary: Mapping[str, Any]) -> int:
     return int(summary["error"] is not None or bool(summary["unwritten"]))
 
 
-def describe(word: str) -> str:
+def reason_text(word: str) -> str:
     """Return the words that a run's last lines have for a `stop_reason`."""
     if word == StopReason.TOTAL_STEPS:
         return "finished"

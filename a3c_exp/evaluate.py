@@ -20,7 +20,7 @@ from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
 from a3c_exp.common.ranges import Checked, Count, Whole
 from a3c_exp.common.reading import expanded, parse_key_values
-from a3c_exp.common.trust import beyond_folder, only_inside
+from a3c_exp.common.trust import acts_outside, beyond_folder
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.saved import of_saved_run, read_config, with_value
 from a3c_exp.config.schema import build
@@ -81,7 +81,8 @@ def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = (
         config = read_config(folder, plugins)
     for key, value in beyond_folder(config).items():
         if key.endswith("wrappers"):
-            config = with_value(config, key, only_inside(value))
+            inside = [wrapper for wrapper in value if not acts_outside(wrapper)]
+            config = with_value(config, key, inside)
     with of_saved_run():
         experiment = load_experiment(config, to_train=False)
 

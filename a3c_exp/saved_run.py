@@ -17,7 +17,7 @@ from a3c_exp.common.signals import error_of
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import of_saved_run
 from a3c_exp.config.schema import build
-from a3c_exp.core.callback import Callback
+from a3c_exp.core.run_view import Callback
 from a3c_exp.core.seeding import globals_kept
 from a3c_exp.errors import ConfigError, RunError, say
 from a3c_exp.evaluate import Evaluation, Options, play

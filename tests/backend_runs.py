@@ -61,7 +61,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "returns": {"_target_": "a3c_exp.returns.NStep", "n": 1},
         "epsilon": 0.5,
     },
-    "pictures": {"env": CORNERS, "network": SMALL_CNN},
+    "images": {"env": CORNERS, "network": SMALL_CNN},
     "an optimizer of torch, locked": {
         "optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2},
         "lock": True,

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,14 +112,20 @@ def _write_half(pipe: int, data: Any) -> int:
 
 @dataclass(kw_only=True)
 class AtTheLimit(Callback):
-    """Once a worker has learned, no thread or process is to be had any more, and the workers are
-    killed."""
+    """Once a worker has learned, no thread or process is to be had until the run has ended, and the
+    fork server dies."""
+
+    def on_start(self, run: RunView) -> None:
+        self.before = resource.getrlimit(resource.RLIMIT_NPROC)
+
+    def on_end(self, run: RunView, summary: Mapping[str, Any]) -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, self.before)
 
     def on_event(self, run: RunView, event: Event) -> None:
         if event.contributions:
-            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-            for child in multiprocessing.active_children():
-                child.kill()
+            resource.setrlimit(resource.RLIMIT_NPROC, (1, self.before[1]))
+            server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+            os.kill(server, signal.SIGKILL)
 
 
 class Simulator(Bandit):

@@ -17,7 +17,7 @@ from scripted import Bandit
 
 from a3c_exp.cli.hydra_compose import DEFAULTS
 from a3c_exp.cli.startup import conf_folder
-from a3c_exp.core.callback import Callback, RunView
+from a3c_exp.core.run_view import Callback, RunView
 
 
 class Composing(Bandit):

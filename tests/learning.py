@@ -120,7 +120,7 @@ def compare_gradients(
     )
     network.gradient.fill(0)
     learned(network, observations, actions, recurrent_input, **weights)
-    found = network.gradient.copy()
+    network_gradient = network.gradient.copy()
 
     state = None
     ends = np.zeros(observations.shape[:2], np.bool_)
@@ -141,4 +141,6 @@ def compare_gradients(
     torch.autograd.backward(loss)
     largest = float(np.abs(network.gradient).max())
     assert largest > 0.01
-    np.testing.assert_allclose(found, network.gradient, rtol=1e-4, atol=2e-5 * max(largest, 0.5))
+    np.testing.assert_allclose(
+        network_gradient, network.gradient, rtol=1e-4, atol=2e-5 * max(largest, 0.5)
+    )

@@ -24,7 +24,7 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.envs import EnvBatch, Step
 
 Observation = NDArray[np.float32]
-Picture = NDArray[np.uint8]
+Image = NDArray[np.uint8]
 Answer = tuple[Any, float, bool, bool, dict[str, Any]]
 End = Literal["terminated", "truncated", "both"]
 
@@ -235,7 +235,7 @@ class Target(Asking):
 
 
 class Corners(Asking):
-    """A bright square in one of four corners of a dim, noisy picture in colour; the lever of that
+    """A bright square in one of four corners of a dim, noisy image in colour; the lever of that
     corner pays 1.
 
     A perfect policy returns `length`, a random one `length` / 4.
@@ -245,14 +245,14 @@ class Corners(Asking):
         super().__init__(Box(0, 255, (size, size, 3), np.uint8), Discrete(4), length)
         self.size = size
 
-    def ask(self) -> Picture:
+    def ask(self) -> Image:
         self.corner = int(self.np_random.integers(4))
-        picture = self.np_random.integers(0, 100, (self.size, self.size, 3)).astype(np.uint8)
+        image = self.np_random.integers(0, 100, (self.size, self.size, 3)).astype(np.uint8)
         down, right = divmod(self.corner, 2)
         half = self.size // 2
         row, column = self.np_random.integers(0, half - 2, 2) + half * np.array([down, right])
-        picture[row : row + 3, column : column + 3] = 255
-        return picture
+        image[row : row + 3, column : column + 3] = 255
+        return image
 
     def pay(self, action: Any) -> float:
         return float(action == self.corner)

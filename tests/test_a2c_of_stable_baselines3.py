@@ -31,7 +31,7 @@ GAMES = 16
 STEPS = 5
 ACTIONS = 6
 UPDATES = 3
-NOISE = "NoisePictures-v0"
+NOISE = "NoiseImages-v0"
 RECIPE = f"""
     env=gym env.id={NOISE} env.normalize_observations=false
     network=cnn_nature network.precision=float32 network.policy_gain=1
@@ -54,7 +54,7 @@ LAYERS = {
 }
 
 
-class NoisePictures(gymnasium.Env[Array, Any]):
+class NoiseImages(gymnasium.Env[Array, Any]):
     """Four frames of random bytes. Rewards depend on the action; episodes end at random, by death
     or a time limit."""
 
@@ -65,19 +65,19 @@ class NoisePictures(gymnasium.Env[Array, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
-        return self._picture(), {}
+        return self._image(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         died, cut = (bool(flag) for flag in self.np_random.random(2) < 0.2)
         return (
-            self._picture(),
+            self._image(),
             float(self.np_random.normal() + action - 2),
             died,
             cut and not died,
             {},
         )
 
-    def _picture(self) -> NDArray[np.uint8]:
+    def _image(self) -> NDArray[np.uint8]:
         return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)
 
 
@@ -101,20 +101,22 @@ class Ours:
     def parameters(self) -> dict[str, Array]:
         """The shared parameters as they are now."""
         self._worker._learner.pull()
-        named = self._worker._network.named_parameters()
-        return {their_name(name): parameter.detach().numpy().copy() for name, parameter in named}
+        parameters = self._worker._network.named_parameters()
+        return {
+            their_name(name): parameter.detach().numpy().copy() for name, parameter in parameters
+        }
 
     def gradients(self) -> dict[str, Array]:
         """The gradient of the latest update, clipped."""
-        named: Any = self._worker._network.named_parameters()
-        return {their_name(name): parameter.grad.numpy() for name, parameter in named}
+        parameters: Any = self._worker._network.named_parameters()
+        return {their_name(name): parameter.grad.numpy() for name, parameter in parameters}
 
 
 class Theirs:
     """Its A2C on the same environments, with the actions that it is told."""
 
     def __init__(self, parameters: dict[str, Array], monkeypatch: pytest.MonkeyPatch) -> None:
-        envs = DummyVecEnv([NoisePictures] * GAMES)
+        envs = DummyVecEnv([NoiseImages] * GAMES)
         envs._seeds = list(seeding.environment_seeds(0, Role.ENVIRONMENT, 0, GAMES))
         policy = {
             "optimizer_class": RMSpropTFLike,
@@ -188,16 +190,16 @@ def assert_close(of_updates: list[dict[str, float]]) -> None:
     be within 1e-4 in some update only.
     """
     for name in of_updates[0]:
-        found = [each[name] for each in of_updates]
+        differences = [update[name] for update in of_updates]
         before_units = name.startswith("features_extractor")
-        assert max(found) < (1e-2 if before_units else 1e-4), (name, found)
-        assert min(found) < 1e-4, (name, found)
+        assert max(differences) < (1e-2 if before_units else 1e-4), (name, differences)
+        assert min(differences) < 1e-4, (name, differences)
 
 
 @pytest.fixture
 def noise() -> Iterator[None]:
     """The environment, under a name."""
-    gymnasium.register(NOISE, f"{__name__}:NoisePictures")
+    gymnasium.register(NOISE, f"{__name__}:NoiseImages")
     yield
     del gymnasium.registry[NOISE]
 

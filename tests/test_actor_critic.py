@@ -31,7 +31,7 @@ from a3c_exp.common.arrays import Array
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.networks import ActorCritic, Cnn, Mlp
 
-PICTURES = Box(0, 255, (2, 20, 18), np.uint8)
+IMAGES = Box(0, 255, (2, 20, 18), np.uint8)
 MLP: dict[str, Any] = {"hidden_sizes": (5,), "policy_gain": 1.0, "init": "orthogonal"}
 CNN: dict[str, Any] = {
     "layers": ((4, 4, 2),),
@@ -57,20 +57,20 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {
         Mlp, VECTORS, SPACES["no layers"], **MLP | {"hidden_sizes": ()} | more
     ),
     "bits": lambda **more: make_network(Mlp, VECTORS, SPACES["bits"], **MLP | more),
-    "cnns": lambda **more: make_network(Cnn, PICTURES, Discrete(3), policy_gain=1.0, **CNN | more),
+    "cnns": lambda **more: make_network(Cnn, IMAGES, Discrete(3), policy_gain=1.0, **CNN | more),
     "constants": lambda **more: make_network(Constants, VECTORS, policy_gain=1.0, **more),
     "lstm": lambda **more: make_lstm(Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, **CELLS | more),
     "lstm of a box": lambda **more: make_lstm(
         Residual, VECTORS, SPACES["box"], state_dependent_std=True, **CELLS | more
     ),
-    "lstm of pictures": lambda **more: make_lstm(Cnn, PICTURES, encoder=PADDED, **CELLS | more),
+    "lstm of images": lambda **more: make_lstm(Cnn, IMAGES, encoder=PADDED, **CELLS | more),
 }
 ALL = pytest.mark.parametrize("name", NETWORKS)
 
 
 def draw_observations(name: str, *rows: int) -> Array:
-    if "cnn" in name or "pictures" in name:
-        return np.random.default_rng(2).integers(0, 256, (*rows, *PICTURES.shape)).astype(np.uint8)
+    if "cnn" in name or "images" in name:
+        return np.random.default_rng(2).integers(0, 256, (*rows, *IMAGES.shape)).astype(np.uint8)
     return normal(*rows, 4)
 
 
@@ -321,5 +321,5 @@ class TestSeeds:
         expected = torch.rand(3)
         torch.manual_seed(7)
         with pytest.raises(ConfigError) if fails else nullcontext():
-            make_network(Draws) if fails else NETWORKS["lstm of pictures"]()
+            make_network(Draws) if fails else NETWORKS["lstm of images"]()
         torch.testing.assert_close(torch.rand(3), expected, atol=0, rtol=0)

@@ -26,7 +26,7 @@ from a3c_exp.envs.batch import Normalization
 from a3c_exp.run.policy import Policy
 
 QUARTER = 64.0
-PICTURES: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": "background"}
+IMAGES: dict[str, Any] = {"network": SMALL_CNN, "env__normalize_observations": "background"}
 
 
 def normalization(env: str, check: bool = True, **settings: Any) -> Normalization:
@@ -35,7 +35,7 @@ def normalization(env: str, check: bool = True, **settings: Any) -> Normalizatio
     return load(config(env, **settings)).env.normalize_observations
 
 
-def test_it_is_the_most_frequent_byte_of_all_pictures() -> None:
+def test_it_is_the_most_frequent_byte_of_all_images() -> None:
     """Corners is noise below 100 with a square of 255."""
     counts = count_bytes(Gym(id=CORNERS).make(1, [0]), steps=50)
     assert counts.sum() == 50 * 12 * 12 * 3
@@ -52,16 +52,16 @@ def test_of_a_game_it_is_what_its_environments_begin_with() -> None:
 
 
 def test_a_run_and_its_policy_subtract_it(tmp_path: Path) -> None:
-    whole = config(CORNERS, "processes", total_steps=400, **PICTURES)
-    train_config(whole, tmp_path)
+    run_config = config(CORNERS, "processes", total_steps=400, **IMAGES)
+    train_config(run_config, tmp_path)
     saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert saved["env"]["normalize_observations"] == [255.0, QUARTER]
     assert saved["typed"]["env.normalize_observations"] == "background"
-    train_config(whole | {"total_steps": 600}, tmp_path, resume=True)
+    train_config(run_config | {"total_steps": 600}, tmp_path, resume=True)
     state = latest(tmp_path)["store"]
     assert state["steps"] >= 600
     assert not state["stats"].size, "workers measure nothing"
-    pixels = Policy(load_experiment(whole), state).network.observation_input.pixels
+    pixels = Policy(load_experiment(run_config), state).network.observation_input.pixels
     assert pixels is not None
     assert (pixels.center, pixels.scale) == (255.0, 1 / QUARTER)
 
@@ -69,7 +69,7 @@ def test_a_run_and_its_policy_subtract_it(tmp_path: Path) -> None:
 AUTO: dict[str, Any] = {"env__normalize_observations": "auto"}
 
 
-def test_auto_is_the_background_of_pictures_whose_pixels_the_network_scales() -> None:
+def test_auto_is_the_background_of_images_whose_pixels_the_network_scales() -> None:
     assert normalization(CORNERS, network=SMALL_CNN, **AUTO) == (255.0, QUARTER)
     assert normalization(TARGET, **AUTO) is False, "there are none"
 
@@ -123,16 +123,16 @@ def test_images_that_are_no_bytes_and_not_scaled_are_warned_of(high: int, dtype:
         assert any("255" in warning for warning in network.warnings) == warns
 
 
-def test_a_whole_network_that_asks_for_no_pictures_takes_them_as_they_are(tmp_path: Path) -> None:
-    own = {"_target_": "user_modules.OnlyOutputs"}
-    whole: dict[str, Any] = {"network": own, "plugins": ["scripted", "user_modules"]}
-    train(tmp_path, CORNERS, total_steps=40, **whole, **AUTO)
-    shared = config(CORNERS, env__normalize_observations="shared", **whole)
+def test_a_whole_network_that_asks_for_no_images_takes_them_as_they_are(tmp_path: Path) -> None:
+    module = {"_target_": "user_modules.OnlyOutputs"}
+    settings: dict[str, Any] = {"network": module, "plugins": ["scripted", "user_modules"]}
+    train(tmp_path, CORNERS, total_steps=40, **settings, **AUTO)
+    shared = config(CORNERS, env__normalize_observations="shared", **settings)
     refused(lambda: load_experiment(shared), "env.normalize_observations", "shared")
 
 
 def test_a_copy_with_another_environment_measures_again(here: Path) -> None:
-    train(here / "run", CORNERS, total_steps=40, **PICTURES)
+    train(here / "run", CORNERS, total_steps=40, **IMAGES)
     common = [f"from={here / 'run'}", "plugins=[scripted]"]
     assert main([*common, "seed=1", "hydra.run.dir=same"]) == 0
     assert read_config(here / "same")["env"]["normalize_observations"] == [255.0, QUARTER]
@@ -145,10 +145,10 @@ def test_a_copy_with_another_environment_measures_again(here: Path) -> None:
 
 def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
     space = Box(0, 3, (2, 8, 8), np.uint8)
-    picture = np.ones((2, 8, 8), np.uint8)
+    image = np.ones((2, 8, 8), np.uint8)
     few = Gym(
         id="scripted:Echo-v0",
-        kwargs={"observations": space, "actions": Discrete(2), "observation": picture},
+        kwargs={"observations": space, "actions": Discrete(2), "observation": image},
     )
     experiment = load_experiment(config(CORNERS, network=SMALL_CNN))
     with_few = replace(few, normalize_observations="background")
@@ -169,13 +169,13 @@ def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:
         ),
         (
             CORNERS,
-            {**PICTURES, "env__kwargs": {"size": 4}},
+            {**IMAGES, "env__kwargs": {"size": 4}},
             "env.normalize_observations",
             "cannot be measured",
         ),
-        (CORNERS, {**PICTURES, "plugins": []}, "env.id", "plugins"),
+        (CORNERS, {**IMAGES, "plugins": []}, "env.id", "plugins"),
     ],
-    ids=["no pictures", "an environment that fails", "code that may not be imported"],
+    ids=["no images", "an environment that fails", "code that may not be imported"],
 )
 def test_what_cannot_be_measured_is_refused(
     env: str, settings: dict[str, Any], key: str, hint: str

@@ -13,9 +13,11 @@ from runs import train
 # evidence is not installed: it belongs to the checkout
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from a3c_exp.cli.hydra_compose import hydra_session
+from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
+from a3c_exp.config.builder import load_final
 from evidence.bench import __main__ as bench
-from evidence.bench import fuzz, size, soak
+from evidence.bench import fuzz, size, soak, versus
+from evidence.bench.checkout import HERE
 from evidence.bench.compare import REQUIRED, difference, read_run
 from evidence.bench.damage import flip_bits
 from evidence.bench.faults.bits import Checkpoint, Damage, cut_end
@@ -49,6 +51,26 @@ def test_what_was_measured_stays_until_it_is_measured_anew(
     assert after.splitlines()[-1] == before.splitlines()[-1], "the other row is as it was"
 
 
+def test_every_row_beside_a_checkout_is_a_run_that_can_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands: dict[str, list[str]] = {}
+    for measure in ("training_speed", "seconds_to_first_update"):
+        monkeypatch.setattr(versus, measure, lambda *overrides, **_: list(overrides))
+    for name in versus.ROWS:
+        commands[name] = versus.measure(name, HERE, ["seed=3"], 1.0)  # type: ignore[assignment]
+    with hydra_session() as hydra:
+        composed = [to_container(job.node) for job in compose_jobs(hydra, commands.values())]
+    for config in composed:
+        load_final(config)
+    workers = {name: config["workers"] for name, config in zip(commands, composed, strict=True)}
+    assert {name: count for name, count in workers.items() if count != 2} == {
+        "lunar_16": 16,
+        "pong_16": 16,
+    }
+    assert all(config["seed"] == 3 for config in composed)
+
+
 SOURCE = '''"""Of a module."""
 
 # a comment
@@ -60,8 +82,8 @@ but data"""
 '''
 
 
-def test_lines_are_those_with_code() -> None:
-    assert len(size.code_lines(SOURCE)) == 1 + 3, "LIMIT, the three lines of TEXT"
+def test_tokens_are_those_of_code() -> None:
+    assert size.code_tokens(SOURCE) == 3 + 3, "LIMIT, TEXT"
 
 
 @pytest.mark.parametrize(

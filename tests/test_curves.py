@@ -204,13 +204,13 @@ def test_a_run_that_was_killed_and_resumed_has_one_curve_and_its_first_page(
     tmp_path: Path,
 ) -> None:
     """What a killed session had logged after its last checkpoint is in its file only."""
-    whole = config(total_steps=160, log__every=16, **THREE_STEPS)
-    train_config(whole, tmp_path)
+    run_config = config(total_steps=160, log__every=16, **THREE_STEPS)
+    train_config(run_config, tmp_path)
     killed = EventFile(tmp_path, start=161)
     killed.scalars(176, {"train/entropy": 1.0})
     killed.scalars(1000, {"train/entropy": 1.0})
     killed.close()
-    train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+    train_config(run_config | {"total_steps": 320}, tmp_path, resume=True)
 
     written = read(tmp_path)
     steps = [point.step for point in written.Scalars("train/entropy")]
@@ -238,8 +238,8 @@ def test_returns_come_first_where_curves_are_sorted_by_name(tmp_path: Path) -> N
     """TensorBoard's first page shows the curves of the first two prefixes, and hides the others."""
     histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
     profile = {"_target_": "a3c_exp.callbacks.Profile"}
-    whole = config(workers=2, eval__every=80, callbacks=[histograms, profile], **THREE_STEPS)
-    train_config(whole, tmp_path)
+    run_config = config(workers=2, eval__every=80, callbacks=[histograms, profile], **THREE_STEPS)
+    train_config(run_config, tmp_path)
     tags = read(tmp_path).Tags()
     names = [*tags["scalars"], *(tag for tag in tags["tensors"] if tag.startswith("train/"))]
     prefixes = {name.partition("/")[0] for name in names}
@@ -383,14 +383,14 @@ class TestARun:
     def test_that_is_resumed_drops_rows_after_its_checkpoint(self, tmp_path: Path) -> None:
         train_config(config(record_episodes=0, **THREE_STEPS), tmp_path)
         assert not (tmp_path / "episodes.csv").exists()
-        whole = config(total_steps=160, **THREE_STEPS)
-        train_config(whole, tmp_path)
+        run_config = config(total_steps=160, **THREE_STEPS)
+        train_config(run_config, tmp_path)
         table = tmp_path / "episodes.csv"
         before = rows_of(table)
         with table.open("a") as file:
             # after the checkpoint, and cut off by a kill
             file.write("100000,0,1,3,9.000\n200000,0,1,")
-        train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
+        train_config(run_config | {"total_steps": 320}, tmp_path, resume=True)
         after = rows_of(table)
         assert after[: len(before)] == before
         assert len(after) > len(before)
@@ -400,15 +400,15 @@ class TestARun:
         self, tmp_path: Path
     ) -> None:
         """A checkpoint has the steps of events that come after it, but not their episodes."""
-        whole = config(total_steps=160, **THREE_STEPS)
-        before = train_config(whole, tmp_path).summary["episodes"]
+        run_config = config(total_steps=160, **THREE_STEPS)
+        before = train_config(run_config, tmp_path).summary["episodes"]
         table = tmp_path / "metrics.csv"
         header, *rows = table.read_text().splitlines()
         place = header.split(",").index("rollout/episodes")
         last = rows[-1].split(",")
         last[place] = str(before + 5)
         table.write_text("\n".join([header, *rows[:-1], ",".join(last), ""]))
-        after = train_config(whole | {"total_steps": 320}, tmp_path, resume=True).summary
+        after = train_config(run_config | {"total_steps": 320}, tmp_path, resume=True).summary
         points = read_points(table)
         episodes = [point["rollout/episodes"] for point in points if "rollout/episodes" in point]
         assert episodes == sorted(episodes)

@@ -240,11 +240,12 @@ def run_shown(words: list[str], here: Path) -> None:
     words = [word.replace("<run>", "run").replace("/<sweep>", "") for word in words]
     if words[:2] == ["python", "-m"] and words[2].startswith("evidence."):
         shown = io.StringIO()
+        module = importlib.import_module(words[2])
+        if hasattr(module, "__path__"):
+            module = importlib.import_module(f"{words[2]}.__main__")
         # that it runs is tested by its own tests
         with redirect_stdout(shown), pytest.raises(SystemExit):
-            importlib.import_module(words[2] if "." in words[2] else f"{words[2]}.__main__").main(
-                ["--help"]
-            )
+            module.main(["--help"])
         assert [
             word for word in words[3:] if word.startswith("--") and word not in shown.getvalue()
         ] == []

@@ -14,7 +14,7 @@ from a3c_exp.ending import (
     STOP_RULES,
     Ending,
     StopReason,
-    describe,
+    reason_text,
     run_exit_code,
 )
 
@@ -83,6 +83,6 @@ def test_the_exit_code_follows_from_the_summary(summary: dict[str, Any], code: i
 
 
 def test_a_reason_is_described_in_words() -> None:
-    assert describe("total_steps") == "finished"
-    assert describe("worker_return") == "reached stop.worker_return"
-    assert describe("enough") == "enough"
+    assert reason_text("total_steps") == "finished"
+    assert reason_text("worker_return") == "reached stop.worker_return"
+    assert reason_text("enough") == "enough"

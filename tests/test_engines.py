@@ -54,8 +54,10 @@ def test_a_function_of_a_plugin_makes_the_environments(tmp_path: Path) -> None:
         a3c_exp.train([*same, setting], tmp_path / setting)
         for setting in ("env.engine=scripted:engine", "env.vectorized=true")
     ]
-    own, gymnasiums = (a3c_exp.load(run.folder, ["scripted"]).network.state_dict() for run in runs)
-    assert all((own[name] == gymnasiums[name]).all() for name in gymnasiums)
+    engines, gymnasiums = (
+        a3c_exp.load(run.folder, ["scripted"]).network.state_dict() for run in runs
+    )
+    assert all((engines[name] == gymnasiums[name]).all() for name in gymnasiums)
 
 
 @pytest.mark.skipif(find_spec("envpool") is not None, reason="EnvPool is there")
@@ -72,11 +74,11 @@ def test_envpool_is_the_environment_that_gymnasium_has(name: str) -> None:
     if name == "Hopper-v5":
         pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
     batch = Gym(id=name, engine="envpool").make(3, [1, 2, 3])
-    own = gymnasium.make(name)
-    assert batch.observation_space.shape == own.observation_space.shape
+    gymnasium_env = gymnasium.make(name)
+    assert batch.observation_space.shape == gymnasium_env.observation_space.shape
     # EnvPool's robots take float64: only the type differs.
-    assert str(batch.action_space).replace("float64", "float32") == str(own.action_space)
-    limit = own.spec.max_episode_steps if own.spec else None
+    assert str(batch.action_space).replace("float64", "float32") == str(gymnasium_env.action_space)
+    limit = gymnasium_env.spec.max_episode_steps if gymnasium_env.spec else None
     assert limit is not None
     began = np.zeros(3, int)
     lengths = []

@@ -175,9 +175,9 @@ class TestFlags:
 
     @pytest.mark.parametrize("flags", [[0.0, math.nan], ["", "a"], [False], [0, 2], [0.01, 0]])
     def test_of_a_native_vector_are_checked_too(self, flags: Any) -> None:
-        for given in ([False, True], [0, 1], np.array([0.0, 1.0])):
-            found = flags_of("truncated", given, 2)
-            np.testing.assert_array_equal(found, [False, True], strict=True)
+        for flags_given in ([False, True], [0, 1], np.array([0.0, 1.0])):
+            read = flags_of("truncated", flags_given, 2)
+            np.testing.assert_array_equal(read, [False, True], strict=True)
         with pytest.raises(WrongAnswerError, match="truncated"):
             flags_of("truncated", flags, 2)
         with pytest.raises(WrongAnswerError, match="truncated"):
@@ -278,8 +278,8 @@ def test_environments_of_a_worker_whose_first_reset_fails_are_closed(
     """They may have started programs of their own."""
     closed: list[object] = []
     monkeypatch.setattr(SyncEnvBatch, "close", lambda batch: closed.append(batch))
-    whole = config(NAME, plugins=["faulty"], env__kwargs={"fault": "reset", "at": [1]})
-    context = RunContext(experiment=load_final(whole)[1])
+    run_config = config(NAME, plugins=["faulty"], env__kwargs={"fault": "reset", "at": [1]})
+    context = RunContext(experiment=load_final(run_config)[1])
     with pytest.raises(EnvError):
         make_actor(context, 0, lambda _: FixedPolicy(lambda step: 0), Heartbeat())
     assert len(closed) == 1
@@ -422,24 +422,24 @@ class TestARunWhoseEnvironmentsFail:
         """In its last step, or in the reset after it. Updates alone are no progress."""
         short: dict[str, Any] = {"envs_per_worker": 1, "rollout_length": 2}
         done = self.trained(tmp_path, fault, every, [3], backend, **short)
-        found = done.summary
-        assert (done.exit_code, found["stop_reason"]) == (1, "max_restarts")
-        assert (found["episodes"], found["restarts"]) == (0, 3)
+        summary = done.summary
+        assert (done.exit_code, summary["stop_reason"]) == (1, "max_restarts")
+        assert (summary["episodes"], summary["restarts"]) == (0, 3)
 
     def test_once_in_50_episodes_trains_to_its_end(self, tmp_path: Path) -> None:
         done = self.trained(tmp_path, "raise", 3 * 50 + 1, [3], total_steps=16_000)
-        found = done.summary
-        assert (done.exit_code, found["stop_reason"]) == (0, "total_steps")
-        assert found["restarts"] > 20 and found["episodes"] > 50 * found["restarts"]
+        summary = done.summary
+        assert (done.exit_code, summary["stop_reason"]) == (0, "total_steps")
+        assert summary["restarts"] > 20 and summary["episodes"] > 50 * summary["restarts"]
         assert "most episodes" not in (tmp_path / "train.log").read_text()
 
     def test_always_after_an_update_and_half_of_its_episodes_says_so_once(
         self, tmp_path: Path
     ) -> None:
         done = self.trained(tmp_path, "raise", 6, [3, 100])
-        found = done.summary
-        assert (done.exit_code, found["stop_reason"]) == (0, "total_steps")
-        assert 10 < found["restarts"] < found["episodes"] < 4 * found["restarts"]
+        summary = done.summary
+        assert (done.exit_code, summary["stop_reason"]) == (0, "total_steps")
+        assert 10 < summary["restarts"] < summary["episodes"] < 4 * summary["restarts"]
         assert (tmp_path / "train.log").read_text().count("most episodes end in a failure") == 1
 
     def test_ten_times_and_never_ends_an_episode_has_failed(self, tmp_path: Path) -> None:
@@ -447,10 +447,10 @@ class TestARunWhoseEnvironmentsFail:
         keeps it."""
         short: dict[str, Any] = {"envs_per_worker": 1, "rollout_length": 1, "total_steps": 1100}
         done = self.trained(tmp_path, "raise", 102, [0], **short)
-        found = done.summary
-        assert (done.exit_code, found["stop_reason"]) == (1, "no_episodes")
-        assert (found["episodes"], found["restarts"]) == (0, 10)
-        assert "no episode has ended" in found["error"] and found["steps"] == 1100
+        summary = done.summary
+        assert (done.exit_code, summary["stop_reason"]) == (1, "no_episodes")
+        assert (summary["episodes"], summary["restarts"]) == (0, 10)
+        assert "no episode has ended" in summary["error"] and summary["steps"] == 1100
         config = read_config(tmp_path, ["faulty"])
         assert find_action(tmp_path, config, "resume") == "leave"
         assert find_action(tmp_path, config, "restart") == "begin"

@@ -67,7 +67,7 @@ def test_copies_have_ports_and_names_of_their_own(register: Register, tmp_path: 
 def test_a_wrapper_gets_arrays_where_it_asks_for_them_and_tuples_elsewhere(
     env: str, wrapper: dict[str, Any]
 ) -> None:
-    pytest.importorskip("cv2", reason="pictures: pip install 'a3c-exp[images]'")
+    pytest.importorskip("cv2", reason="images: pip install 'a3c-exp[images]'")
     batch = Gym(id=env, wrappers=(wrapper,)).make(1, [0])
     assert batch.observation_space.shape == (42, 42, 3) or float(batch.action_space.high[0]) == 0.5  # type: ignore[attr-defined]
     batch.close()
@@ -114,19 +114,21 @@ class Spaceless(gymnasium.Env[Any, Any]):
     ],
 )
 def test_a_first_step_that_fails_is_one_line(kind: str, words: str, register: Register) -> None:
-    whole = config(register("Peculiar-v0", Peculiar), env__kwargs={"kind": kind})
-    assert re.search(words, refused(lambda: load_experiment(whole), "env", "Gym"))
+    run_config = config(register("Peculiar-v0", Peculiar), env__kwargs={"kind": kind})
+    assert re.search(words, refused(lambda: load_experiment(run_config), "env", "Gym"))
 
 
 def test_an_environment_that_cannot_be_made_is_one_line_with_its_place(register: Register) -> None:
-    whole = config(register("Peculiar-v0", Peculiar), env__kwargs={"kind": "is not made"})
-    problem = refused(lambda: load_experiment(whole), "env.kwargs")
+    run_config = config(register("Peculiar-v0", Peculiar), env__kwargs={"kind": "is not made"})
+    problem = refused(lambda: load_experiment(run_config), "env.kwargs")
     assert re.search(r"AssertionError.*test_environments_of_others\.py:\d+\)$", problem)
 
 
 def test_an_environment_needs_spaces(register: Register) -> None:
-    whole = config(register("Spaceless-v0", Spaceless))
-    assert "observation_space" in refused(lambda: load_experiment(whole), "env.id", "Spaceless-v0")
+    run_config = config(register("Spaceless-v0", Spaceless))
+    assert "observation_space" in refused(
+        lambda: load_experiment(run_config), "env.id", "Spaceless-v0"
+    )
 
 
 class Warns(Bandit):
@@ -217,8 +219,8 @@ def test_an_estimator_that_crosses_episodes_is_told_unless_it_means_to() -> None
 
 
 def test_a_schedule_that_leaves_no_learning_rate_is_told() -> None:
-    whole = own("sums", "Meant") | {"schedule": {"_target_": f"{__name__}.WarmUp"}}
-    [warning] = load_experiment(whole).warnings
+    run_config = own("sums", "Meant") | {"schedule": {"_target_": f"{__name__}.WarmUp"}}
+    [warning] = load_experiment(run_config).warnings
     assert warning.startswith("schedule: ") and "0.0001" in warning
 
 
@@ -313,8 +315,8 @@ def test_a_finished_run_is_not_resumed(
 
 def test_evaluations_may_have_other_arguments(tmp_path: Path) -> None:
     """Episodes of CartPole with the other reward have a return of at most 0."""
-    given = [*QUICK[:-1], "eval.every=32", "eval.env.kwargs.sutton_barto_reward=true"]
-    run = a3c_exp.train(given, tmp_path)
+    overrides = [*QUICK[:-1], "eval.every=32", "eval.env.kwargs.sutton_barto_reward=true"]
+    run = a3c_exp.train(overrides, tmp_path)
     assert run.summary["best_eval_return"] == -1
     assert run.summary["mean_return_100"] is None or run.summary["mean_return_100"] > 1
     loaded = load_run(tmp_path)

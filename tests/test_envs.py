@@ -55,7 +55,7 @@ def collected_transitions(
     batch: EnvBatch, steps: int, policy: Callable[[Array], Array] = policy
 ) -> list[list[Transition]]:
     """The transitions of a batch, by environment, read off by the documented meaning of a Step."""
-    found: list[list[Transition]] = [[] for _ in range(batch.count)]
+    transitions: list[list[Transition]] = [[] for _ in range(batch.count)]
     obs = batch.reset()
     for _ in range(steps):
         actions = policy(obs)
@@ -64,7 +64,7 @@ def collected_transitions(
         following = np.where(ended.reshape(-1, *[1] * (obs.ndim - 1)), step.final_obs, step.obs)
         for k in np.flatnonzero(step.valid):
             ends = bool(step.terminated[k]), bool(step.truncated[k])
-            found[k].append(
+            transitions[k].append(
                 (
                     obs[k].tolist(),
                     int(actions[k]),
@@ -74,7 +74,7 @@ def collected_transitions(
                 )
             )
         obs = step.obs
-    return found
+    return transitions
 
 
 def scripted_batch(kind: str, **kwargs: Any) -> EnvBatch:
@@ -94,16 +94,18 @@ KINDS = ["sync", "NextStep", "SameStep", "SameStep dense", "Disabled"]
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryBatchMeansTheSame:
     def test_its_transitions_are_those_of_each_environment_alone(self, kind: str) -> None:
-        for seed, found in zip(SEEDS, collected_transitions(scripted_batch(kind), 40), strict=True):
-            assert len(found) >= 25
-            assert found == true_transitions(seed, len(found))
+        for seed, transitions in zip(
+            SEEDS, collected_transitions(scripted_batch(kind), 40), strict=True
+        ):
+            assert len(transitions) >= 25
+            assert transitions == true_transitions(seed, len(transitions))
 
     def test_arrays_have_the_documented_shapes_and_types_and_are_not_written_to_again(
         self, kind: str
     ) -> None:
         batch = scripted_batch(kind)
         obs = batch.reset()
-        kept: list[tuple[Array, Array]] = []
+        copies: list[tuple[Array, Array]] = []
         for _ in range(12):
             step = batch.step(policy(obs))
             obs = step.obs
@@ -118,8 +120,8 @@ class TestEveryBatchMeansTheSame:
                 np.float32,
                 bool,
             ]
-            kept += [(array, array.copy()) for array in arrays]
-        for array, before in kept:
+            copies += [(array, array.copy()) for array in arrays]
+        for array, before in copies:
             np.testing.assert_array_equal(array, before)
 
     def test_a_second_reset_starts_new_episodes_without_the_seeds(self, kind: str) -> None:

@@ -23,7 +23,7 @@ from a3c_exp.envs import Atari, VectorEnvBatch
 START = Snapshot(version=0, steps=0, normalizer=None)
 ALE = pytest.importorskip("ale_py.vector_env", reason="Atari games: pip install 'a3c-exp[atari]'")
 SEEDS = [4, 5]  # gymnasium gives a native vector environment one seed, and it counts on from there
-# Quick: small pictures, no stack, always the same start, and whole games of few steps.
+# Quick: small images, no stack, always the same start, and whole games of few steps.
 QUICK = Atari(game="breakout", height=12, width=12, frame_stack=1, noop_max=0)
 
 
@@ -59,10 +59,10 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
     ours = setting.make(2, SEEDS)
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
-    found = collected_transitions(ours, steps, fire)
+    transitions = collected_transitions(ours, steps, fire)
     expected = collected_transitions(theirs, steps, fire)
-    assert found[0] != found[1]
-    for mine, other in zip(found, expected, strict=True):
+    assert transitions[0] != transitions[1]
+    for mine, other in zip(transitions, expected, strict=True):
         assert mine[: len(other)] == other
         assert sum(terminated or truncated for *_, terminated, truncated in other) >= 1
         assert {truncated for *_, truncated in other} == (
@@ -73,27 +73,27 @@ def test_its_transitions_are_those_of_the_environment_that_restarts_a_step_late(
 
 
 class TestACrop:
-    def test_of_the_whole_picture_changes_nothing(self) -> None:
+    def test_of_the_whole_image_changes_nothing(self) -> None:
         """Not a point of any observation, with games that end in between and frames from before and
         after that."""
         small: dict[str, Any] = {"height": 42, "width": 36, "frame_stack": 3}
-        whole = Atari(
+        uncropped = Atari(
             game="space_invaders",
             noop_max=0,
             max_frames=100,
             repeat_action_probability=0.25,
             **small,
         )
-        cropped = replace(whole, crop=(0, 210, 0, 160)).make(2, SEEDS)
-        plain = whole.make(2, SEEDS)
+        cropped = replace(uncropped, crop=(0, 210, 0, 160)).make(2, SEEDS)
+        plain = uncropped.make(2, SEEDS)
         assert cropped.observation_space == plain.observation_space
         assert cropped.action_space == plain.action_space
-        picture = cropped.observation_space.sample()
-        assert np.array_equal(cropped.encode([picture]), [picture]), "as a policy is given it"
-        found = collected_transitions(cropped, 60, fire)
+        image = cropped.observation_space.sample()
+        assert np.array_equal(cropped.encode([image]), [image]), "as a policy is given it"
+        transitions = collected_transitions(cropped, 60, fire)
         expected = collected_transitions(plain, 60, fire)
-        assert found == expected
-        assert sum(truncated for *_, truncated in found[0]) == 2
+        assert transitions == expected
+        assert sum(truncated for *_, truncated in transitions[0]) == 2
         cropped.close()
         plain.close()
 
@@ -113,7 +113,7 @@ class TestACrop:
         half.close()
 
 
-def first_pictures(seeds: list[int]) -> Array:
+def first_images(seeds: list[int]) -> Array:
     batch = Atari(game="pong", height=20, width=20, repeat_action_probability=0.25).make(
         len(seeds), seeds
     )
@@ -125,8 +125,8 @@ def first_pictures(seeds: list[int]) -> Array:
 
 
 def test_each_game_has_its_own_seed() -> None:
-    together = first_pictures([3, 8])
-    again = first_pictures([8, 3])
+    together = first_images([3, 8])
+    again = first_images([8, 3])
     np.testing.assert_array_equal(together, again[::-1])
     assert (together[0] != together[1]).any()
 
@@ -149,7 +149,7 @@ def test_scores_are_those_of_the_game_and_only_training_clips() -> None:
 def test_a_lost_life_ends_the_learned_episode_and_not_the_game() -> None:
     """Breakout has five lives: the learner sees four ends more, and games have the same scores and
     lengths."""
-    found = []
+    ends_by_setting = []
     for terminal_on_life_loss in (False, True):
         actor = make_actor(replace(QUICK, terminal_on_life_loss=terminal_on_life_loss), 2000)
         ends = 0
@@ -158,10 +158,10 @@ def test_a_lost_life_ends_the_learned_episode_and_not_the_game() -> None:
             rollout = actor.collect(START)
             ends += int(rollout.terminated.sum())
             episodes = episodes.merge(rollout.episodes)
-        found.append((episodes.returns.tolist(), episodes.lengths.tolist()))
+        ends_by_setting.append((episodes.returns.tolist(), episodes.lengths.tolist()))
         assert ends == (5 if terminal_on_life_loss else 1)
         actor.env.close()
-    assert found[0] == found[1]
+    assert ends_by_setting[0] == ends_by_setting[1]
 
 
 def test_games_can_be_filmed() -> None:

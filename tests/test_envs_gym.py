@@ -64,12 +64,12 @@ class TestGym:
     @pytest.mark.parametrize("mode", [None, "rgb_array"])
     def test_observations_may_be_what_is_drawn(self, mode: str | None) -> None:
         """Whether or not somebody watches besides."""
-        pictures = Gym(
+        images = Gym(
             id="CartPole-v1",
             kwargs={"render_mode": "rgb_array"},
             wrappers=("AddRenderObservation",),
         )
-        batch = pictures.make(1, [0], mode)
+        batch = images.make(1, [0], mode)
         assert batch.reset().shape == (1, 400, 600, 3)
         assert batch.step(np.array([0])).obs.dtype == np.uint8
 

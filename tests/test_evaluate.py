@@ -86,13 +86,13 @@ class TestThePolicyInAnotherProgram:
             with pytest.raises(ValueError, match=re.escape(word)):
                 a3c_exp.load(tmp_path).act(observation)
 
-    def test_a_picture_of_other_numbers_than_bytes_is_refused(self, tmp_path: Path) -> None:
+    def test_an_image_of_other_numbers_than_bytes_is_refused(self, tmp_path: Path) -> None:
         """Fractions would all become 0."""
         train(tmp_path, CORNERS, network=SMALL_CNN)
         policy = a3c_exp.load(tmp_path, plugins=["scripted"])
-        picture = gymnasium.make(CORNERS).observation_space.sample()
-        assert policy.act(picture.tolist()) == policy.act(picture)
-        for wrong in (picture / 255, picture + np.int64(256)):
+        image = gymnasium.make(CORNERS).observation_space.sample()
+        assert policy.act(image.tolist()) == policy.act(image)
+        for wrong in (image / 255, image + np.int64(256)):
             with pytest.raises(ValueError, match=f"{wrong.dtype} that is not in Box"):
                 policy.act(wrong)
 

@@ -20,7 +20,7 @@ from a3c_exp.__main__ import main
 from a3c_exp.cli.existing import saved_runs
 from a3c_exp.config import builder
 from a3c_exp.config.builder import load_final
-from a3c_exp.core.callback import RunView
+from a3c_exp.core.run_view import RunView
 from a3c_exp.run.files import RunOutput
 from a3c_exp.run.recorders.stop_rules import StopRules
 from a3c_exp.run.run_folder import config_text

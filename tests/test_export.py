@@ -43,7 +43,7 @@ LSTM = {
     "distribution": "beta",
 }
 
-PICTURE = Box(0, 255, (12, 12, 3), np.uint8)
+IMAGE = Box(0, 255, (12, 12, 3), np.uint8)
 UNEVEN = Box(
     np.array([-2.0, -np.inf, 0.0], np.float32), np.array([4.0, np.inf, np.inf], np.float32)
 )
@@ -97,8 +97,8 @@ CASES = {
     "one-hot, user's encoder, continuous": Case(
         Discrete(5), UNEVEN, {"_target_": "user_modules.Residual"}
     ),
-    "pictures in bfloat16, several choices": Case(
-        PICTURE, MultiDiscrete([2, 3]), CNN, normalize="shared"
+    "images in bfloat16, several choices": Case(
+        IMAGE, MultiDiscrete([2, 3]), CNN, normalize="shared"
     ),
 }
 

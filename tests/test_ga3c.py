@@ -63,7 +63,7 @@ NAMES = [
     "rmsprop, locked",
     "v-trace",
     "lstm",
-    "pictures",
+    "images",
     "ppo, whole rollouts",
     "sarsa",
     "a loss with a module",
@@ -105,14 +105,14 @@ def test_settings_that_agents_cannot_have_are_refused(key: str, value: Any) -> N
 def test_minibatches_divide_a_training_batch_not_one_agents_rollout() -> None:
     """An agent's rollout has 4 transitions, a minibatch 16."""
     algorithm = {"_target_": "a3c_exp.algorithms.PPO", "minibatch_size": 16, "epochs": 2}
-    whole = ga3c(
+    run_config = ga3c(
         workers=4,
         envs_per_worker=1,
         algorithm=algorithm,
         backend__training_batch=16,
         total_steps=320,
     )
-    events, state, error = drain(whole)
+    events, state, error = drain(run_config)
     assert error is None
     assert state["steps"] >= 320
     assert state["version"] == sum(event.updates for event in events) >= 2 * 320 / 32
@@ -143,14 +143,14 @@ class TestEveryTransitionIsLearnedFromOnce:
             "rollout_length": 5,
         }
         batches = {"backend__training_batch": 12, "backend__trainers": trainers}
-        whole = ga3c(
+        run_config = ga3c(
             SCRIPTED,
             env__kwargs={"lengths": lengths, "ends": ends},
             total_steps=300,
             **settings,
             **batches,
         )
-        events, state, error = drain(whole)
+        events, state, error = drain(run_config)
         assert error is None
         rows = Counter[tuple[int, ...]]()
         # A seed is not exact in a float32 observation.
@@ -184,11 +184,13 @@ class TestEveryTransitionIsLearnedFromOnce:
         names = {name for name, _, _ in rows}
         assert len(names) == count
         for name in names:
-            found = sorted(row[1:] for row in rows if row[0] == name)
+            learned = sorted(row[1:] for row in rows if row[0] == name)
             expected = [
-                (e, m) for e in range(len(found)) for m in range(lengths[(name + e) % len(lengths)])
+                (e, m)
+                for e in range(len(learned))
+                for m in range(lengths[(name + e) % len(lengths)])
             ]
-            assert found == expected[: len(found)]
+            assert learned == expected[: len(learned)]
 
     def test_even_those_collected_before_the_store_was_stopped(
         self, learned: list[Rollout]
@@ -240,9 +242,10 @@ class TestLag:
     def test_versions_of_the_steps_of_a_rollout_may_differ(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        found: list[Array] = []
+        seen_versions: list[Array] = []
         _on_training(
-            monkeypatch, lambda batch: found.extend(np.array(rollout.version) for rollout in batch)
+            monkeypatch,
+            lambda batch: seen_versions.extend(np.array(rollout.version) for rollout in batch),
         )
         settings: dict[str, Any] = {
             "workers": 3,
@@ -251,8 +254,8 @@ class TestLag:
             "total_steps": 1600,
         }
         drain(ga3c(SCRIPTED, env__kwargs={"lengths": (0,)}, backend__training_batch=1, **settings))
-        assert any(len(np.unique(versions)) > 1 for versions in found)
-        assert all((np.diff(versions, axis=0) >= 0).all() for versions in found)
+        assert any(len(np.unique(versions)) > 1 for versions in seen_versions)
+        assert all((np.diff(versions, axis=0) >= 0).all() for versions in seen_versions)
 
 
 def test_threads_make_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +277,7 @@ class TestManyAgents:
     def test_every_update_step_and_episode_is_counted_once(self, envs: int) -> None:
         normalized = {"env__normalize_observations": True, "env__normalize_rewards": True}
         threads = {"backend__trainers": 2, "backend__predictors": 2}
-        whole = ga3c(
+        run_config = ga3c(
             CORRIDOR,
             workers=3,
             envs_per_worker=envs,
@@ -283,7 +286,7 @@ class TestManyAgents:
             **normalized,
             **threads,
         )
-        events, state, error = drain(whole)
+        events, state, error = drain(run_config)
         assert error is None
         updates, steps, measured, _ = totals(events)
         assert updates == measured == state["version"]
@@ -403,15 +406,15 @@ class TestConcatRollouts:
 
     def test_shorter_ones_are_filled_up_with_rows_that_are_no_transitions(self) -> None:
         rollouts = self.rollouts(self.experiment())
-        whole = concat_rollouts(rollouts)
-        assert whole.observations.shape == (4, 6, 4)
+        joined = concat_rollouts(rollouts)
+        assert joined.observations.shape == (4, 6, 4)
         lengths = [len(rollout.rewards) for rollout in rollouts]
-        np.testing.assert_array_equal(whole.valid, np.arange(4)[:, None] < lengths)
+        np.testing.assert_array_equal(joined.valid, np.arange(4)[:, None] < lengths)
         for index, rollout in enumerate(rollouts):
             np.testing.assert_array_equal(
-                whole.rewards[: lengths[index], index], rollout.rewards[:, 0]
+                joined.rewards[: lengths[index], index], rollout.rewards[:, 0]
             )
-        assert whole.transitions == sum(lengths)
+        assert joined.transitions == sum(lengths)
         assert concat_rollouts(rollouts[:1]) is rollouts[0], "a single one is not copied"
 
     @pytest.mark.parametrize(
@@ -440,8 +443,10 @@ class TestConcatRollouts:
             return np.asarray(built.gradient, np.float64)
 
         sums = np.sum([gradient(rollout) * rollout.transitions for rollout in rollouts], axis=0)
-        whole = concat_rollouts(rollouts)
-        np.testing.assert_allclose(gradient(whole), sums / whole.transitions, rtol=1e-4, atol=1e-4)
+        joined = concat_rollouts(rollouts)
+        np.testing.assert_allclose(
+            gradient(joined), sums / joined.transitions, rtol=1e-4, atol=1e-4
+        )
 
 
 class TestSharedBuffers:

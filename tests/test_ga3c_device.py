@@ -104,11 +104,15 @@ class TestSteps:
                     event = push(store, 0, vector, snapshot).event
                     assert event.staleness == {min(t, 2): 1}
                 expected = on_host.state()
-                found = on_device.state()
-                assert expected["version"] == found["version"] == t + 1
+                device_state = on_device.state()
+                assert expected["version"] == device_state["version"] == t + 1
                 for key in ("parameters", "optimizer_state"):
                     np.testing.assert_allclose(
-                        found[key], expected[key], rtol=1e-5, atol=1e-6, err_msg=f"{key}, {t}"
+                        device_state[key],
+                        expected[key],
+                        rtol=1e-5,
+                        atol=1e-6,
+                        err_msg=f"{key}, {t}",
                     )
 
 
@@ -172,7 +176,7 @@ def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(
 # Small denominators would make steps of rounding errors.
 LEARNERS: dict[str, dict[str, Any]] = {
     "gaussian": {"env": TARGET},
-    "pictures": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
+    "images": {"env": CORNERS, "network": SMALL_CNN | {"precision": "float32"}},
     "lstm": {"env": SCRIPTED, "network": LSTM},
     "ppo": {
         "env": SCRIPTED,
@@ -220,14 +224,14 @@ class TestLearner:
         with parameters_on(device, on_device):
             events = self.learn(experiment, on_device, rollouts)
         expected = on_host.state()
-        found = on_device.state()
-        assert found["version"] == expected["version"] >= 8
-        assert not np.allclose(found["parameters"], before, atol=1e-3)
+        device_state = on_device.state()
+        assert device_state["version"] == expected["version"] >= 8
+        assert not np.allclose(device_state["parameters"], before, atol=1e-3)
         np.testing.assert_allclose(
-            found["parameters"], expected["parameters"], rtol=1e-3, atol=1e-4
+            device_state["parameters"], expected["parameters"], rtol=1e-3, atol=1e-4
         )
         np.testing.assert_allclose(
-            found["optimizer_state"], expected["optimizer_state"], rtol=1e-2, atol=1e-4
+            device_state["optimizer_state"], expected["optimizer_state"], rtol=1e-2, atol=1e-4
         )
         for event, other in zip(events, expected_events, strict=True):
             assert (event.steps, event.updates, event.staleness) == (
@@ -249,8 +253,8 @@ class TestRuns:
         monkeypatch.setattr(backend, "find_device", lambda network, name: CPU)
 
     def test_the_bandit_is_learned_evaluated_saved_and_resumed(self, tmp_path: Path) -> None:
-        whole = ga3c(BANDIT, workers=2, total_steps=3000, eval={"every": 1500, "episodes": 20})
-        done = train_config(whole, tmp_path)
+        run_config = ga3c(BANDIT, workers=2, total_steps=3000, eval={"every": 1500, "episodes": 20})
+        done = train_config(run_config, tmp_path)
         assert (done.summary["stop_reason"], done.summary["error"]) == ("total_steps", None)
         assert done.summary["best_eval_return"] == 1
         assert (
@@ -259,7 +263,7 @@ class TestRuns:
         )
         before = latest(tmp_path)["store"]
         assert before["version"] == done.summary["updates"] > 30
-        train_config(whole | {"total_steps": 3200}, tmp_path, resume=True)
+        train_config(run_config | {"total_steps": 3200}, tmp_path, resume=True)
         after = latest(tmp_path)["store"]
         assert after["steps"] >= 3200 and after["version"] > before["version"]
         assert not same(after["parameters"], before["parameters"])
@@ -282,8 +286,8 @@ class TestRuns:
 @GPU
 def test_a_run_learns_on_a_gpu() -> None:
     settings = {"backend__device": "cuda", "backend__trainers": 2, "lock": True}
-    whole = ga3c(CORNERS, network=SMALL_CNN, workers=2, total_steps=800, **settings)
-    _, state, error = drain(whole)
+    run_config = ga3c(CORNERS, network=SMALL_CNN, workers=2, total_steps=800, **settings)
+    _, state, error = drain(run_config)
     assert error is None
     assert np.isfinite(state["parameters"]).all()
     assert state["version"] > 5

@@ -228,27 +228,27 @@ class TestKilledAgents:
 
     def test_are_replaced_and_the_run_ends_at_its_steps(self) -> None:
         """Predictors and trainers do not take the death of all for the end."""
-        found: list[Event] = []
+        received: list[Event] = []
         victims = [0, 1, 2]
         one_slot = {"backend__rollouts": 1, "backend__training_batch": 16}
         with running(ga3c(CORRIDOR, workers=3, total_steps=3000, **one_slot)) as (events, store):
             for event in events:
-                found += filter(None, [event])
+                received += filter(None, [event])
                 # one may learn before all are forked
-                if found and len(worker_processes()) == len(victims) > 0:
+                if received and len(worker_processes()) == len(victims) > 0:
                     kill(victims)
                     victims = []
             state = store.state()
-        restarts, warnings = restarts_of(found)
+        restarts, warnings = restarts_of(received)
         assert restarts == 3 == warnings.count("was killed by SIGKILL: another one takes its place")
-        updates, steps, measured, _ = totals(found)
+        updates, steps, measured, _ = totals(received)
         assert updates == measured == state["version"], "trainers report what the store counts"
         assert 3000 <= steps == state["steps"] < 3000 + 3 * 16 * 2
 
     def test_are_not_replaced_once_the_run_is_over(self, broken: Break) -> None:
         """They die in their last rollouts, which are lost. Nobody waits for them."""
         broken("predictor", lambda number: time.sleep(0.02))
-        found: list[Event] = []
+        received: list[Event] = []
         settings = {
             "env__kwargs": {"lengths": (0,)},
             "rollout_length": 64,
@@ -257,11 +257,11 @@ class TestKilledAgents:
         }
         with running(ga3c(SCRIPTED, **settings)) as (events, store):
             for event in events:
-                found += filter(None, [event])
-                if found and not store.stopped:
+                received += filter(None, [event])
+                if received and not store.stopped:
                     kill([0, 1])
                     store.stop()
-        restarts, warnings = restarts_of(found)
+        restarts, warnings = restarts_of(received)
         assert restarts == 0
         assert warnings.count("at its end: worker") == 2
 

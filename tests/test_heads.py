@@ -287,8 +287,8 @@ class TestDistributions:
         exact -= np.log(np.exp(exact).sum(1, keepdims=True))
         exact_entropy = -(np.exp(exact) * exact).sum(1)
         chosen = np.arange(choices) == actions[:, None]
-        for found in (log_probs, evaluated):
-            np.testing.assert_allclose(found, exact[chosen], atol=3e-6)
+        for computed in (log_probs, evaluated):
+            np.testing.assert_allclose(computed, exact[chosen], atol=3e-6)
         np.testing.assert_allclose(entropy, exact_entropy, rtol=1e-6, atol=3e-6)
         np.testing.assert_allclose(
             grad, chosen - np.exp(exact) * (1 + exact + exact_entropy[:, None]), atol=3e-6

@@ -42,17 +42,17 @@ def episodes(*rows: dict[str, float], first: int = 0) -> Episodes:
 def played(batch: EnvBatch, steps: int) -> list[tuple[int, dict[str, Any]]]:
     """The index and the info of each episode that ended."""
     batch.reset()
-    found = []
+    infos_found = []
     for _ in range(steps):
         step = batch.step(np.zeros(batch.count, np.int64))
         infos = step.final_info or {}
         assert set(infos) <= set(np.flatnonzero(step.episode_over).tolist())
-        found += [
+        infos_found += [
             (index, dict(infos.get(index, {})))
             for index in np.flatnonzero(step.episode_over).tolist()
         ]
     batch.close()
-    return found
+    return infos_found
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_every_batch_gives_the_info_of_the_step_that_ended_an_episode(kind: str)
         )
     else:
         batch = VectorEnvBatch(vector(2, kind, **kwargs), [0, 1])
-    found = played(batch, 30)
+    all_infos = played(batch, 30)
     for index in range(2):
-        infos = [info for env, info in found if env == index]
+        infos = [info for env, info in all_infos if env == index]
         assert len(infos) > 5
         for number, info in enumerate(infos):
             turn = index + number
@@ -181,9 +181,9 @@ def test_a_truth_value_that_some_episodes_lack_is_told_once(success: Any) -> Non
     chosen = InfoNumbers(None)
     for number in range(4):
         chosen.of(always | ({"is_success": success, "time": 7.0} if number % 2 else {}))
-        found = chosen.warnings()
-        assert len(found) == (number == 1), "at the first episode that differs"
-        for line in found:
+        lines = chosen.warnings()
+        assert len(lines) == (number == 1), "at the first episode that differs"
+        for line in lines:
             assert "is_success (1 of 2)" in line and "crashed" not in line
 
 
@@ -288,7 +288,7 @@ INFORMED: dict[str, Any] = {"env__kwargs": {"lengths": [3], "infos": INFOS}}
 @pytest.mark.parametrize("backend", ["serial", "processes", "ga3c"])
 def test_a_run_leaves_them_everywhere(backend: str, tmp_path: Path) -> None:
     settings = {"backend__device": "cpu"} if backend == "ga3c" else {}
-    whole = config(
+    run_config = config(
         SCRIPTED,
         backend,
         total_steps=400,
@@ -297,7 +297,7 @@ def test_a_run_leaves_them_everywhere(backend: str, tmp_path: Path) -> None:
         **INFORMED,
         **settings,
     )
-    done = train_config(whole, tmp_path)
+    done = train_config(run_config, tmp_path)
     wanted = {"success_rate", "level", "moment"}
     assert set(done.summary["rollout"]) == wanted
     assert set(json.loads((tmp_path / "summary.json").read_text())["rollout"]) == wanted
@@ -342,17 +342,17 @@ def test_what_info_keys_names_has_a_column_though_the_first_episodes_lack_it(
 def test_a_resumed_run_goes_on_with_them_and_a_damaged_checkpoint_is_refused(
     tmp_path: Path,
 ) -> None:
-    whole = config(SCRIPTED, **INFORMED)
-    train_config(whole, tmp_path)
+    run_config = config(SCRIPTED, **INFORMED)
+    train_config(run_config, tmp_path)
     path = tmp_path / "checkpoints" / "latest.ckpt"
     state = latest(tmp_path)
     assert set(state["statistics"]["recent_names"]) == {"is_success", "level", "moment"}
-    again = train_config(whole | {"total_steps": 168}, tmp_path, resume=True)
+    again = train_config(run_config | {"total_steps": 168}, tmp_path, resume=True)
     assert again.summary["rollout"]["moment"] == 3
     damaged = {**state, "statistics": {**state["statistics"], "recent_numbers": np.zeros((3, 1))}}
     checkpoint.save(path, damaged)
     with pytest.raises(FolderError):
-        train_config(whole | {"total_steps": 168}, tmp_path, resume=True)
+        train_config(run_config | {"total_steps": 168}, tmp_path, resume=True)
 
 
 def test_evaluate_prints_their_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,14 +133,14 @@ class Flat(nn.Sequential):
 
 @pytest.mark.parametrize("space", [Box(-1, 1, (2, 3)), Box(0, 255, (4, 5, 3), np.uint8)], ids=str)
 def test_arrays_of_several_axes_are_flattened_first(space: Box) -> None:
-    """Pictures become what a module of torch would be given: scaled, and with channels first."""
+    """Images become what a module of torch would be given: scaled, and with channels first."""
     network = make_network(Flat, space)
     assert network.runtime.description == "kernels: numpy"
     compare_gradients(
         network, np.stack([[space.sample() for _ in range(3)] for _ in range(4)]), CHOICES
     )
-    found = find_obstacle(nn.Sequential(nn.Linear(3, 3), nn.Flatten()), axes=2)
-    assert found is not None and "Flatten" in found
+    obstacle = find_obstacle(nn.Sequential(nn.Linear(3, 3), nn.Flatten()), axes=2)
+    assert obstacle is not None and "Flatten" in obstacle
 
 
 @pytest.mark.parametrize(
@@ -241,5 +241,5 @@ def test_a_layer_that_kernels_do_not_compute_is_found(
 ) -> None:
     layer = make()
     for module in (layer, nn.Sequential(nn.Linear(4, 4), nn.Sequential(layer))):
-        found = find_obstacle(module)
-        assert found is not None and text in found and type(layer).__name__ in found
+        obstacle = find_obstacle(module)
+        assert obstacle is not None and text in obstacle and type(layer).__name__ in obstacle

@@ -71,9 +71,9 @@ CASES |= {
 
 
 def make_worker(env: str, kernels: bool, settings: dict[str, Any]) -> Worker:
-    whole = config(env, kernels=kernels, **settings, total_steps=10**6)
-    whole["optimizer"] = sgd(0.01)
-    _, [worker] = make_workers(whole)
+    run_config = config(env, kernels=kernels, **settings, total_steps=10**6)
+    run_config["optimizer"] = sgd(0.01)
+    _, [worker] = make_workers(run_config)
     worker._learner.rng = np.random.default_rng(0)  # draws minibatches
     return worker
 
@@ -97,11 +97,11 @@ def test_the_same_rollouts_give_the_same_updates(case: str) -> None:
         fast, defined = (make_worker(env, kernels, settings) for kernels in (True, False))
         snapshot = fast._learner.pull()
         rollouts = [fast._actor.collect(snapshot) for _ in range(UPDATES)]
-        found = updates(fast, rollouts)
+        fast_updates = updates(fast, rollouts)
         expected = updates(defined, rollouts)
     largest = float(np.abs(expected).max())
     assert largest > 1e-3
-    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * largest)
+    np.testing.assert_allclose(fast_updates, expected, rtol=0, atol=TOLERANCE * largest)
 
 
 def test_no_kernel_is_used(tmp_path: Path) -> None:

@@ -79,8 +79,10 @@ def make_learner(
 def experiment_of(algorithm: str = "A3C") -> Experiment:
     """A3C, or PPO with whole rollouts in one epoch."""
     settings = {"minibatch_size": None, "epochs": 1} if algorithm == "PPO" else {}
-    whole = config(SCRIPTED, algorithm={"_target_": f"a3c_exp.algorithms.{algorithm}", **settings})
-    return replace(load_experiment(whole), gamma=GAMMA)
+    run_config = config(
+        SCRIPTED, algorithm={"_target_": f"a3c_exp.algorithms.{algorithm}", **settings}
+    )
+    return replace(load_experiment(run_config), gamma=GAMMA)
 
 
 def learn(experiment: Experiment, network: ActorCritic, rollout: Rollout) -> Event:

@@ -46,7 +46,7 @@ def test_a_target_is_hit_by_a_continuous_action(distribution: str, tmp_path: Pat
     assert done.summary["best_eval_return"] > -0.05
 
 
-def test_the_place_of_a_light_in_a_picture_is_learned(tmp_path: Path) -> None:
+def test_the_place_of_a_light_in_an_image_is_learned(tmp_path: Path) -> None:
     """At random: 0.25. The square may stand at several places of its corner, in noise."""
     settings: dict[str, Any] = {
         "network": SMALL_CNN,

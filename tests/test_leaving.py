@@ -27,10 +27,11 @@ def episodes_by_worker(events: list[Event]) -> Counter[int]:
 def test_a_worker_leaves_once_its_last_episodes_are_good() -> None:
     """Exactly then: an episode that would spoil the mean comes too late."""
     rules = LeavingRules(Stop(worker_return=2.0, window=2), 0)
-    for found, expected in (([9.0], None), ([-9.0, 1.0], None), ([3.0, -100.0], "worker_return")):
-        count = len(found)
+    for returns, expected in (([9.0], None), ([-9.0, 1.0], None), ([3.0, -100.0], "worker_return")):
+        count = len(returns)
         assert (
-            rules.add(Episodes(np.array(found), np.full(count, 3), np.arange(count), 1)) == expected
+            rules.add(Episodes(np.array(returns), np.full(count, 3), np.arange(count), 1))
+            == expected
         )
 
 
@@ -41,8 +42,10 @@ def test_a_worker_leaves_once_its_last_episodes_are_good() -> None:
 def test_each_worker_makes_exactly_its_episodes(backend: str, update: str) -> None:
     """With one environment a rollout ends where an episode does, so none is begun after the last
     one."""
-    whole = config(backend=backend, workers=3, update=update, stop__worker_episodes=20, **ALONE)
-    events, state, error = drain(whole)
+    run_config = config(
+        backend=backend, workers=3, update=update, stop__worker_episodes=20, **ALONE
+    )
+    events, state, error = drain(run_config)
     assert error is None
     assert {worker: count for worker, count in episodes_by_worker(events).items() if count} == {
         0: 20,
@@ -74,9 +77,9 @@ class TestAWholeRun:
 
     def test_goes_on_with_its_counts_and_has_no_more_after_the_last(self, tmp_path: Path) -> None:
         """A run of 60 steps has made 10 episodes of each worker; resumed, each makes 10 more."""
-        whole = config(workers=2, stop__worker_episodes=20, **ALONE)
+        run_config = config(workers=2, stop__worker_episodes=20, **ALONE)
         short, *resumed = (
-            train_config(whole | {"total_steps": steps}, tmp_path, resume=steps > 60).summary
+            train_config(run_config | {"total_steps": steps}, tmp_path, resume=steps > 60).summary
             for steps in (60, 10**9, 10**9)
         )
         assert short["stop_reason"] == "total_steps"
@@ -91,8 +94,10 @@ class TestAWholeRun:
         self, tmp_path: Path
     ) -> None:
         """It ends no more episodes, so nobody waits for one."""
-        whole = config(workers=1, stop__worker_episodes=20, **ALONE)
-        train_config(whole, tmp_path)
+        run_config = config(workers=1, stop__worker_episodes=20, **ALONE)
+        train_config(run_config, tmp_path)
         goal = {"worker_episodes": 20, "mean_return": -1e9, "window": 22}
-        done = train_config(whole | {"workers": 2, "stop": goal}, tmp_path, resume=True).summary
+        done = train_config(
+            run_config | {"workers": 2, "stop": goal}, tmp_path, resume=True
+        ).summary
         assert (done["stop_reason"], done["episodes"]) == ("mean_return", 22)

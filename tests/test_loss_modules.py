@@ -84,18 +84,18 @@ def gradient(network: ActorCritic, algorithm: Algorithm, batch: BatchArrays) -> 
         batch.observations, batch.actions, batch.recurrent_input
     )
     backward(loss_gradient(algorithm, network.loss_module)(outputs, batch, 0.0)[0])
-    found: Floats = network.gradient.copy()
-    return found
+    network_gradient: Floats = network.gradient.copy()
+    return network_gradient
 
 
 def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float) -> Floats:
     """The gradient of the whole as torch finds it, from the modules and the formula."""
-    whole = deepcopy(network)
-    assert isinstance(whole, EncoderActorCritic) and whole.loss_module is not None
+    copied = deepcopy(network)
+    assert isinstance(copied, EncoderActorCritic) and copied.loss_module is not None
     state = boundaries = None
     if batch.recurrent_input is not None:
         state, boundaries = map(torch.from_numpy, batch.recurrent_input)
-    parameters, values, features = whole.unroll(
+    parameters, values, features = copied.unroll(
         torch.from_numpy(batch.observations), state, boundaries
     )
     parameters, values = parameters.reshape(LENGTH, COUNT, -1), values.reshape(LENGTH, COUNT)
@@ -111,10 +111,10 @@ def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float
         torch.from_numpy, (batch.advantages, batch.targets, batch.rewards)
     )
     terms = -log_probs * advantages + 0.25 * (targets - values) ** 2 - 0.01 * entropy
-    terms = terms + coefficient * (whole.loss_module(features) - rewards) ** 2
+    terms = terms + coefficient * (copied.loss_module(features) - rewards) ** 2
     terms[valid].mean().backward()
 
-    groups = [*whole.parameter_groups().values(), list(whole.loss_module.parameters())]
+    groups = [*copied.parameter_groups().values(), list(copied.loss_module.parameters())]
     gradients = [
         torch.zeros_like(p) if p.grad is None else p.grad for group in groups for p in group
     ]
@@ -129,8 +129,8 @@ class TestTheGradient:
         network = build(NETWORKS[name], algorithm)
         batch = draw_batch(network, masked)
         expected = torchs_gradient(network, batch, 0.7)
-        own = network.param_slices["loss"]
-        assert expected[own].any()
+        loss_columns = network.param_slices["loss"]
+        assert expected[loss_columns].any()
         np.testing.assert_allclose(
             gradient(network, algorithm, batch), expected, rtol=1e-3, atol=1e-6
         )
@@ -162,9 +162,9 @@ def test_a_loss_may_use_logits_actions_and_observations(masked: bool) -> None:
     expected = gradient(
         network, A3C(), replace(batch, advantages=batch.advantages + weights.astype(np.float32))
     )
-    found = gradient(network, Imitating(), batch)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
-    assert not np.allclose(found, gradient(network, A3C(), batch), rtol=1e-3, atol=1e-6)
+    computed = gradient(network, Imitating(), batch)
+    np.testing.assert_allclose(computed, expected, rtol=1e-3, atol=1e-6)
+    assert not np.allclose(computed, gradient(network, A3C(), batch), rtol=1e-3, atol=1e-6)
 
 
 class TestItsParameters:
@@ -174,14 +174,14 @@ class TestItsParameters:
     ) -> None:
         network = build(NETWORKS[name], PredictingA3C())
         assert list(network.param_slices)[-1] == "loss"
-        place = network.param_slices["loss"]
-        assert place == slice(
+        loss_columns = network.param_slices["loss"]
+        assert loss_columns == slice(
             len(network.vector) - (5 * 4 + 4 * (features - 4) + 4 + 1), len(network.vector)
         )
         module = network.loss_module
         assert isinstance(module, Predictor)
-        own = torch.cat([parameter.detach().ravel() for parameter in module.parameters()])
-        np.testing.assert_array_equal(network.vector[place], own)
+        parameters = torch.cat([parameter.detach().ravel() for parameter in module.parameters()])
+        np.testing.assert_array_equal(network.vector[loss_columns], parameters)
 
     def test_the_rest_of_the_network_is_drawn_as_without_it(self) -> None:
         with_it, without = (build(NETWORKS["separate"], each) for each in (PredictingA3C(), A3C()))
@@ -267,9 +267,9 @@ LOSSES[Unmasked] = lambda algorithm, outputs, batch, progress: LOSSES[A3C](
 def refusal(algorithm: str, **settings: Any) -> ConfigError:
     target = algorithm if "." in algorithm else f"{HERE}.{algorithm}"
     kind = settings.pop("kind", None)
-    given = {"_target_": target} | ({} if kind is None else {"kind": kind})
+    algorithm_node = {"_target_": target} | ({} if kind is None else {"kind": kind})
     with pytest.raises(ConfigError) as refused:
-        load_experiment(config(TARGET, plugins=PLUGINS, algorithm=given, **settings))
+        load_experiment(config(TARGET, plugins=PLUGINS, algorithm=algorithm_node, **settings))
     assert "\n" not in str(refused.value)
     return refused.value
 
@@ -297,8 +297,12 @@ def test_the_names_that_a_run_keeps_for_itself_are_those_of_its_curves(tmp_path:
         for point in read_points(tmp_path / "metrics.csv")
         for name in point
     }
-    found = {name for name in names if "/" not in name} - {"policy_loss", "value_loss", "entropy"}
-    assert found - {"step", "wall_seconds"} == RUN_METRICS - {"clipped"}, (
+    metric_names = {name for name in names if "/" not in name} - {
+        "policy_loss",
+        "value_loss",
+        "entropy",
+    }
+    assert metric_names - {"step", "wall_seconds"} == RUN_METRICS - {"clipped"}, (
         "this one is measured for callbacks alone"
     )
 
@@ -322,12 +326,13 @@ class TestWhatIsRefused:
             )
 
     def test_one_that_needs_features_for_a_whole_actor_critic(self) -> None:
-        whole = {"_target_": "thirdparty.Whole"}
-        error = refusal("thirdparty.PredictingA3C", network=whole)
+        whole_network = {"_target_": "thirdparty.Whole"}
+        error = refusal("thirdparty.PredictingA3C", network=whole_network)
         assert (error.key, error.value) == (
             "network",
             "Whole",
         ) and "must be made of an encoder" in error.problem
         assert (
-            "must be made of an encoder" in refusal("Wrong", kind="features", network=whole).problem
+            "must be made of an encoder"
+            in refusal("Wrong", kind="features", network=whole_network).problem
         )

@@ -311,12 +311,14 @@ def differentiated(
 ) -> tuple[list[Floats], dict[str, float]]:
     """The derivatives by all outputs and by the parameters of the loss's module, and the
     metrics."""
-    own = module()
-    gradient, metrics = loss_gradient(algorithm, own)(*sample, 0.5)
+    loss_module = module()
+    gradient, metrics = loss_gradient(algorithm, loss_module)(*sample, 0.5)
     by_features = (
         np.zeros_like(sample[0].features) if gradient.features is None else gradient.features
     )
-    by_parameters = [torch.zeros_like(p) if p.grad is None else p.grad for p in own.parameters()]
+    by_parameters = [
+        torch.zeros_like(p) if p.grad is None else p.grad for p in loss_module.parameters()
+    ]
     return [*parts(gradient), by_features, *(each.numpy() for each in by_parameters)], metrics
 
 

@@ -34,8 +34,8 @@ START = Snapshot(version=0, steps=0, normalizer=None)
 def build(**settings: Any) -> EncoderActorCritic:
     # A large last layer, so that a wrong one shows: by default the first policy is nearly uniform.
     encoder = {"hidden_sizes": (5,), "init": "orthogonal"}
-    own: dict[str, Any] = {"hidden_size": 8, "policy_gain": 1.0, "encoder": encoder}
-    network = make_lstm(Mlp, SPACE, **own | settings)
+    defaults: dict[str, Any] = {"hidden_size": 8, "policy_gain": 1.0, "encoder": encoder}
+    network = make_lstm(Mlp, SPACE, **defaults | settings)
     assert isinstance(network, EncoderActorCritic)
     return network
 
@@ -54,14 +54,14 @@ def as_torch(matrix: Tensor) -> Tensor:
 
 class TestTheCells:
     def test_they_are_those_of_torch(self) -> None:
-        own = core()
+        cells = core()
         theirs = torch.nn.LSTM(F, C)
         with torch.no_grad():
-            named = dict(theirs.named_parameters())
-            named["weight_ih_l0"].copy_(as_torch(own.inputs))
-            named["weight_hh_l0"].copy_(as_torch(own.recurrent))
-            named["bias_ih_l0"].copy_(as_torch(own.bias[None])[:, 0])
-            named["bias_hh_l0"].zero_()
+            their_parameters = dict(theirs.named_parameters())
+            their_parameters["weight_ih_l0"].copy_(as_torch(cells.inputs))
+            their_parameters["weight_hh_l0"].copy_(as_torch(cells.recurrent))
+            their_parameters["bias_ih_l0"].copy_(as_torch(cells.bias[None])[:, 0])
+            their_parameters["bias_hh_l0"].zero_()
         observations = normal(T, B, F)
         state = normal(B, 2 * C)
         expected, (h, c) = theirs(
@@ -69,27 +69,27 @@ class TestTheCells:
             (torch.from_numpy(state[None, :, :C]), torch.from_numpy(state[None, :, C:])),
         )
         last = np.concatenate([h[0].detach(), c[0].detach()], 1)
-        kernel = LstmKernel(own)
-        found, _ = kernel.train_forward(
+        kernel = LstmKernel(cells)
+        unrolled, _ = kernel.train_forward(
             observations, RecurrentInput(state, np.zeros((T, B), np.bool_))
         )
-        np.testing.assert_allclose(found, expected.detach(), atol=1e-6, rtol=1e-5)
+        np.testing.assert_allclose(unrolled, expected.detach(), atol=1e-6, rtol=1e-5)
 
         acted = state
         by_torch = torch.from_numpy(state)
         for t, row in enumerate(observations):
             hidden, acted = kernel.act_forward(row, acted)
-            hidden_by_torch, by_torch = own(torch.from_numpy(row), by_torch)
+            hidden_by_torch, by_torch = cells(torch.from_numpy(row), by_torch)
             np.testing.assert_allclose(hidden, expected[t].detach(), atol=1e-6, rtol=1e-5)
             torch.testing.assert_close(hidden_by_torch, expected[t], atol=1e-6, rtol=1e-5)
         np.testing.assert_allclose(acted, last, atol=1e-6)
         np.testing.assert_allclose(by_torch.detach(), last, atol=1e-6)
 
     def test_forget_gates_start_open_and_each_gate_is_drawn_by_itself(self) -> None:
-        own = core()
-        bias = own.bias.detach().reshape(4, C)
+        cells = core()
+        bias = cells.bias.detach().reshape(4, C)
         assert (bias[2] == 1).all() and not bias[[0, 1, 3]].any()
-        for gate in torch.split(own.recurrent.detach(), C, dim=1):
+        for gate in torch.split(cells.recurrent.detach(), C, dim=1):
             torch.testing.assert_close(gate @ gate.T, torch.eye(C), atol=1e-5, rtol=0)
 
 

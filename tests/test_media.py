@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from refusals import refused
 from runs import BACKENDS, SCRIPTED, config, latest, train, train_config
-from scripted import Picture, Scripted
+from scripted import Image, Scripted
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
@@ -79,10 +79,10 @@ def test_tensorboard_reads_histograms_images_and_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None:
     histograms = {"_target_": "a3c_exp.callbacks.Histograms", "points": 1}
-    whole = config(backend=backend, callbacks=[histograms], eval__every=80)
-    train_config(whole, tmp_path)
+    run_config = config(backend=backend, callbacks=[histograms], eval__every=80)
+    train_config(run_config, tmp_path)
     found = tensors(tmp_path)
-    network, _ = build_network(load_experiment(whole))
+    network, _ = build_network(load_experiment(run_config))
     for name, parameters in network.parameter_groups().items():
         sizes = [histogram[:, 2].sum() for _, histogram in found[f"train/parameters/{name}"]]
         assert sizes and set(sizes) == {sum(each.numel() for each in parameters)}
@@ -149,21 +149,21 @@ def test_a_video_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     assert "videos" in (tmp_path / "train.log").read_text()
 
 
-def change_size() -> Picture:
+def change_size() -> Image:
     return np.zeros((8, 6, 3), np.uint8)
 
 
-def run_out_of_memory() -> Picture:
+def run_out_of_memory() -> Image:
     raise MemoryError
 
 
-def leave() -> Picture:
+def leave() -> Image:
     sys.exit(3)
 
 
 @pytest.mark.parametrize("fault", [change_size, run_out_of_memory, leave])
 def test_a_video_that_fails_costs_that_video_alone(
-    fault: Callable[[], Picture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: Callable[[], Image], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run has all its evaluations, its best checkpoint, and the videos of the others."""
     pytest.importorskip("moviepy")

@@ -27,10 +27,10 @@ def load(target: str, env: str = SCRIPTED, **settings: Any) -> Network:
 
 
 def test_settings_are_those_of_every_network_of_the_constructor_and_of_the_critic() -> None:
-    own = {"width", "blocks", "critic_width", "critic_blocks"}
-    assert settings_of("user_modules.Residual", PLUGINS).keys() == EVERY | own
-    own = {"hidden_sizes", "activation", "critic_hidden_sizes", "critic_activation"}
-    assert settings_of("a3c_exp.networks.Mlp").keys() == EVERY | own
+    particular = {"width", "blocks", "critic_width", "critic_blocks"}
+    assert settings_of("user_modules.Residual", PLUGINS).keys() == EVERY | particular
+    particular = {"hidden_sizes", "activation", "critic_hidden_sizes", "critic_activation"}
+    assert settings_of("a3c_exp.networks.Mlp").keys() == EVERY | particular
     assert settings_of("user_modules.Gru", PLUGINS).keys() == {"width"}, (
         "a whole actor-critic has its constructor's"
     )
@@ -43,15 +43,15 @@ def test_settings_become_the_record_of_the_network() -> None:
         policy_gain=1.0,
     )
     as_the_actor = EncoderNetwork(encoder=ModuleSpec(Mlp, {"hidden_sizes": (8,)}), shared=True)
-    found = load("a3c_exp.networks.Mlp", hidden_sizes=[8], critic_hidden_sizes=None, shared=True)
-    assert found == as_the_actor
+    loaded = load("a3c_exp.networks.Mlp", hidden_sizes=[8], critic_hidden_sizes=None, shared=True)
+    assert loaded == as_the_actor
 
 
 VECTORS = ("Residual", "Lazy", "Normed", "Constants", "Tied", "Gru", "Plain")
 
 
-@pytest.mark.parametrize("name", [*VECTORS, "Pictures", "Seen", "SeenRaw"])
-def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
+@pytest.mark.parametrize("name", [*VECTORS, "Images", "Seen", "SeenRaw"])
+def test_modules_for_vectors_and_images_are_accepted(name: str) -> None:
     load(name, SCRIPTED if name in VECTORS else CORNERS)
 
 
@@ -90,9 +90,9 @@ def test_modules_for_vectors_and_pictures_are_accepted(name: str) -> None:
         ),
         (
             LSTM,
-            {"encoder": {"_target_": "user_modules.Pictures"}},
+            {"encoder": {"_target_": "user_modules.Images"}},
             "encoder",
-            "Pictures takes images",
+            "Images takes images",
         ),
     ],
     ids=str,
@@ -104,6 +104,6 @@ def test_what_cannot_be_configured_is_refused(
 
 
 def test_a_module_as_another_component_is_refused() -> None:
-    whole = config(SCRIPTED, returns={"_target_": "user_modules.Residual"}, plugins=PLUGINS)
+    run_config = config(SCRIPTED, returns={"_target_": "user_modules.Residual"}, plugins=PLUGINS)
     with pytest.raises(ConfigError, match="Residual is a torch module, which makes a network"):
-        load_experiment(whole)
+        load_experiment(run_config)

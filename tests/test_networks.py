@@ -187,14 +187,14 @@ class Reusing(nn.Module):
 
 
 def test_a_constructor_may_build_another_network() -> None:
-    found: list[ActorCritic] = []
+    built: list[ActorCritic] = []
     building = threading.Thread(
-        target=lambda: found.append(make_network(Reusing, OBSERVATIONS)), daemon=True
+        target=lambda: built.append(make_network(Reusing, OBSERVATIONS)), daemon=True
     )
     building.start()
     building.join(120)
-    assert found, "it waits for itself"
-    encoder: Any = found[0].encoders[0]
+    assert built, "it waits for itself"
+    encoder: Any = built[0].encoders[0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the other network draws under its own seed
         for layer in (encoder.before, encoder.after):

@@ -1,4 +1,4 @@
-"""Networks for pictures: what they compute, in every number format and memory layout, and what they
+"""Networks for images: what they compute, in every number format and memory layout, and what they
 refuse."""
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ ENCODERS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
 
 
 def build(name: str, space: Box = SMALL, **settings: Any) -> ActorCritic:
-    encoder, own = ENCODERS[name]
-    return build_encoder(encoder, space, **EXACT | own | settings)
+    encoder, defaults = ENCODERS[name]
+    return build_encoder(encoder, space, **EXACT | defaults | settings)
 
 
 def build_encoder(encoder: type[nn.Module], space: Box = SMALL, **settings: Any) -> ActorCritic:
@@ -63,7 +63,7 @@ def encoder_of(network: ActorCritic) -> Any:
     return dict(network.named_children())["actor_encoder"]
 
 
-def pictures(count: int = 7, space: Box = SMALL) -> Array:
+def random_images(count: int = 7, space: Box = SMALL) -> Array:
     return np.random.default_rng(2).integers(0, 256, (count, *space.shape)).astype(np.uint8)
 
 
@@ -93,9 +93,9 @@ def test_the_published_networks_have_their_published_sizes(
 ) -> None:
     network = build_encoder(encoder, ATARI, init="default", **settings)
     layers = [*encoder_of(network).convolutions, encoder_of(network).last]
-    found = [sum(p.numel() for p in layer.parameters()) for layer in layers]
-    assert found == [*convolutions, (flat + 1) * features]
-    assert len(network.vector) == sum(found) + (features + 1) * (5 + 1)
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in layers]
+    assert sizes == [*convolutions, (flat + 1) * features]
+    assert len(network.vector) == sum(sizes) + (features + 1) * (5 + 1)
 
 
 def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
@@ -110,7 +110,7 @@ def test_it_computes_what_torch_computes_with_the_same_layers() -> None:
     theirs = nn.Sequential(*convolutions, nn.Linear(2592, 256), nn.ReLU())
     for mine, index in zip([*encoder.convolutions, encoder.last], (0, 2, 5), strict=True):
         theirs[index].load_state_dict(mine.state_dict())
-    images = torch.from_numpy(pictures(3, ATARI))
+    images = torch.from_numpy(random_images(3, ATARI))
     np.testing.assert_allclose(
         encoder(images).detach(), theirs(images.float() / 255).detach(), atol=1e-5
     )
@@ -129,14 +129,14 @@ def test_padding_is_that_of_tensorflow(kernel: int, stride: int) -> None:
     """Even and odd heights and widths, larger and smaller than the kernel. Zeros around bytes are
     zeros, scaled."""
     for height, width in ((6, 9), (7, 8), (3, 2)):
-        own: dict[str, Any] = {
+        fixed: dict[str, Any] = {
             "features_dim": None,
             "activation": "elu",
             "padding": "same",
             "precision": "float32",
         }
-        encoder = Cnn(2, height, width, 255.0, ((3, kernel, stride),), **own)
-        image = pictures(1, Box(0, 255, (2, height, width), np.uint8))
+        encoder = Cnn(2, height, width, 255.0, ((3, kernel, stride),), **fixed)
+        image = random_images(1, Box(0, 255, (2, height, width), np.uint8))
         layer: Any = encoder.convolutions[0]
         margins = (
             *tensorflows_zeros(width, kernel, stride),
@@ -157,7 +157,7 @@ def test_a_residual_block_adds_to_its_input() -> None:
         layer for start in (1, 4) for layer in encoder.convolutions[start : start + 2]
     ]:
         convolution.weight.data.zero_()
-    images = torch.from_numpy(pictures(3))
+    images = torch.from_numpy(random_images(3))
     x = images.float() / 255
     for first in (encoder.convolutions[0], encoder.convolutions[3]):
         x = nn.functional.max_pool2d(
@@ -173,7 +173,7 @@ def test_a_residual_block_adds_to_its_input() -> None:
 def test_its_gradient_is_that_of_torch(name: str) -> None:
     """Heads and values are computed on arrays. Their derivatives go on into the graph of the
     convolutions."""
-    compare_gradients(build(name), pictures(6).reshape(3, 2, *SMALL.shape), Discrete(5))
+    compare_gradients(build(name), random_images(6).reshape(3, 2, *SMALL.shape), Discrete(5))
 
 
 @pytest.mark.parametrize("name", ["separate", "padded", "residual"])
@@ -182,9 +182,9 @@ def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
 ) -> None:
     """Channels lie last with AVX-512. The layout changes nothing but rounding, as the size of
     chunks."""
-    images = pictures()
+    images = random_images()
     network = build(name)
-    found = []
+    outputs = []
     for vectors, chunk in (("AVX512", 1), ("AVX512", 2**20), ("DEFAULT", 2**20)):
         monkeypatch.setattr(
             torch.backends.cpu, "get_cpu_capability", lambda vectors=vectors: vectors
@@ -196,17 +196,17 @@ def test_acting_and_learning_agree_in_every_layout_and_size_of_chunks(
         np.testing.assert_allclose(again.values[0], values, atol=1e-5)
         np.testing.assert_allclose(network.values(images), values, atol=1e-5)
         np.testing.assert_allclose(again.log_probs[0], log_probs, atol=1e-5)
-        found.append((parameters, gradient(network, images)))
-    for parameters, by in found[1:]:
-        np.testing.assert_allclose(parameters, found[0][0], atol=1e-5)
-        np.testing.assert_allclose(by, found[0][1], atol=1e-4, rtol=1e-4)
+        outputs.append((parameters, gradient(network, images)))
+    for parameters, by in outputs[1:]:
+        np.testing.assert_allclose(parameters, outputs[0][0], atol=1e-5)
+        np.testing.assert_allclose(by, outputs[0][1], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["plain", "padded", "residual"])
 def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
     half = build(name, precision="bfloat16")
     full = build(name)
-    images = pictures()
+    images = random_images()
     np.testing.assert_array_equal(half.vector, full.vector)
     assert half.act_forward(images)[1].dtype == half.gradient.dtype == np.float32
     np.testing.assert_allclose(half.act_forward(images)[1], full.act_forward(images)[1], atol=0.05)
@@ -221,7 +221,7 @@ def test_in_bfloat16_it_is_the_same_network_to_two_digits(name: str) -> None:
 def test_auto_chooses_what_is_fast_on_the_processor(
     half: bool, vectors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bfloat16 for many pictures, if it is multiplied; channels last with AVX-512, in bfloat16 and
+    """bfloat16 for many images, if it is multiplied; channels last with AVX-512, in bfloat16 and
     where they pay."""
     monkeypatch.setattr(cnn, "multiplies_bfloat16", lambda: half)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
@@ -236,7 +236,7 @@ def test_auto_chooses_what_is_fast_on_the_processor(
         encoder = encoder_of(build(name, precision="auto"))
         for count, learns in product((large, large - 1), (False, True)):
             with torch.set_grad_enabled(learns):
-                encoder(torch.from_numpy(pictures(count)))
+                encoder(torch.from_numpy(random_images(count)))
             reduced = half and count == large
             last = vectors == "AVX512" and (reduced or learns or always_last)
             assert formats.pop() == (torch.bfloat16 if reduced else torch.float32, last)
@@ -294,16 +294,16 @@ def test_every_order_of_axes_is_understood(
     ("low", "high", "dtype"),
     [(0, 1, np.uint8), (0, 255, np.uint8), (-255, 100, np.float32), (0, 0.5, np.float32)],
 )
-def test_the_largest_number_of_a_picture_is_scaled_to_1(
-    low: float, high: float, dtype: Any
-) -> None:
+def test_the_largest_number_of_an_image_is_scaled_to_1(low: float, high: float, dtype: Any) -> None:
     """A board game of 0 and 1 is no darker than one of 0 and 255, in bytes or in floats."""
     board = np.random.default_rng(2).integers(0, 2, (3, *SMALL.shape))
-    shown = build("plain", Box(low, high, SMALL.shape, dtype)).values((board * high).astype(dtype))
+    values_of_bytes = build("plain", Box(low, high, SMALL.shape, dtype)).values(
+        (board * high).astype(dtype)
+    )
     expected = build("plain", Box(0, 1, SMALL.shape)).values(
         (board * high / max(-low, high, 1)).astype(np.float32)
     )
-    np.testing.assert_allclose(shown, expected, atol=1e-5)
+    np.testing.assert_allclose(values_of_bytes, expected, atol=1e-5)
 
 
 def test_kernels_have_the_size_of_their_initialization() -> None:
@@ -320,7 +320,7 @@ def test_kernels_have_the_size_of_their_initialization() -> None:
     assert 0.9 / np.sqrt(32) < kernel("default").abs().max().item() <= 1 / np.sqrt(32)
 
 
-def test_a_picture_too_small_for_the_convolutions_is_refused_with_networks_that_take_it() -> None:
+def test_an_image_too_small_for_the_convolutions_is_refused_with_networks_that_take_it() -> None:
     small = Box(0, 255, (7, 7, 3), np.uint8)
     with pytest.raises(ConfigError, match=r"layers.* 7 x 7: padding=same .*network=cnn_impala"):
         make_network(Cnn, small)

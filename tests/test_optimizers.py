@@ -105,9 +105,9 @@ def test_it_is_torchs_over_many_steps(
     ours: Any, theirs: Any, settings: dict[str, Any], torchs: dict[str, Any]
 ) -> None:
     rate = 1e-4 if ours is SGD else 0.01
-    found = train(ours(learning_rate=rate, **settings))
+    trained = train(ours(learning_rate=rate, **settings))
     np.testing.assert_allclose(
-        found, train_with_torch(lambda p: theirs(p, lr=rate, **torchs)), rtol=1e-4, atol=1e-5
+        trained, train_with_torch(lambda p: theirs(p, lr=rate, **torchs)), rtol=1e-4, atol=1e-5
     )
 
 
@@ -142,7 +142,7 @@ def test_an_optimizer_of_torch_is_torchs_own_on_a_module(
 ) -> None:
     """With the same rate for all, and with one of the critic's own. Its state, saved and read after
     ten steps, is all that the next ten need."""
-    given = {"lr": 0.01} | settings
+    arguments = {"lr": 0.01} | settings
     actor = torch.nn.Linear(4, 3)
     critic = torch.nn.Linear(4, 1)
     slices = {"actor": slice(0, 15), "critic": slice(15, 20)}
@@ -154,17 +154,17 @@ def test_an_optimizer_of_torch_is_torchs_own_on_a_module(
         .copy()
     )
     options = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
+        key: tuple(value) if isinstance(value, list) else value for key, value in arguments.items()
     }
     theirs = getattr(torch.optim, name)(
         [
             {"params": actor.parameters()},
-            {"params": critic.parameters(), "lr": critic_rate or given["lr"]},
+            {"params": critic.parameters(), "lr": critic_rate or arguments["lr"]},
         ],
         **options,
     )
-    ours = of_torch(name, **given, param_groups={"critic": {"learning_rate": critic_rate}})
-    kept = ours.initial_state(size)
+    ours = of_torch(name, **arguments, param_groups={"critic": {"learning_rate": critic_rate}})
+    optimizer_state = ours.initial_state(size)
     inputs = np.random.default_rng(0).normal(size=(20, 8, 4)).astype(np.float32)
     for t, batch in enumerate(inputs, start=1):
         x = torch.from_numpy(batch)
@@ -173,7 +173,7 @@ def test_an_optimizer_of_torch_is_torchs_own_on_a_module(
         parameters = [*actor.parameters(), *critic.parameters()]
         gradient = torch.nn.utils.parameters_to_vector([each.grad for each in parameters]).numpy()  # type: ignore[misc]
         gradient.flags.writeable = False
-        ours.step(flat, kept, gradient, rates(ours, slices, flat, 1.0), t)
+        ours.step(flat, optimizer_state, gradient, rates(ours, slices, flat, 1.0), t)
         theirs.step()
         np.testing.assert_allclose(
             flat,
@@ -182,7 +182,7 @@ def test_an_optimizer_of_torch_is_torchs_own_on_a_module(
             atol=1e-7,
         )
         if t == 10:
-            kept = kept.copy()
+            optimizer_state = optimizer_state.copy()
             ours = copy.deepcopy(ours)
 
 
@@ -190,8 +190,8 @@ def test_an_optimizer_of_torch_is_torchs_own_on_a_module(
     ("updates", "told"), [({}, True), ({"lock": True}, False), ({"update": "sync"}, False)]
 )
 def test_that_workers_write_over_one_another_is_told(updates: dict[str, Any], told: bool) -> None:
-    whole = config(optimizer={"_target_": "torch.optim.Adam", "lr": 0.01}, **updates)
-    assert any("lock=true" in line for line in build_experiment(whole).warnings) == told
+    run_config = config(optimizer={"_target_": "torch.optim.Adam", "lr": 0.01}, **updates)
+    assert any("lock=true" in line for line in build_experiment(run_config).warnings) == told
 
 
 @pytest.mark.parametrize(
@@ -266,11 +266,11 @@ def test_a_vector_is_updated_the_same_in_pieces(
     optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one rate, or with one for each element."""
-    whole = train(optimizer)
+    in_one_piece = train(optimizer)
     monkeypatch.setattr(optimizers, "CHUNK", 8)
-    np.testing.assert_array_equal(train(optimizer), whole)
+    np.testing.assert_array_equal(train(optimizer), in_one_piece)
     by_element = train(optimizer, np.full(SIZE, optimizer.learning_rate, np.float32))
-    np.testing.assert_allclose(by_element, whole, rtol=1e-6)
+    np.testing.assert_allclose(by_element, in_one_piece, rtol=1e-6)
 
 
 # -- workers that write over one another

@@ -178,18 +178,18 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     def allowed(reason: str, callback: Callback, **settings: Any) -> list[str]:
         """What the commands allow again: a folder cannot itself allow code, or what acts beyond
         it."""
-        whole = config(**settings)
-        experiment = replace(build_experiment(whole), callbacks=(callback,))
-        whole["callbacks"] = [recorded(callback)]
+        run_config = config(**settings)
+        experiment = replace(build_experiment(run_config), callbacks=(callback,))
+        run_config["callbacks"] = [recorded(callback)]
         return [
             line.partition("'a run'")[2]
-            for line in next_commands(reason, folder, whole, experiment)
+            for line in next_commands(reason, folder, run_config, experiment)
         ]
 
     own = {"plugins": ["scripted", "user_modules"]}
-    assert allowed("interrupted", Callback(), **own) == [
-        " 'plugins=[scripted,user_modules]'"
-        " 'callbacks=[{_target_:a3c_exp.core.callback.Callback,on_error:warn}]'"
+    filming = [{"RecordVideo": {"video_folder": "films"}}]
+    assert allowed("interrupted", Callback(), env__wrappers=filming, **own) == [
+        " 'plugins=[scripted,user_modules]' 'env.wrappers=[{RecordVideo:{video_folder:films}}]'"
     ]
     assert allowed("total_steps", Callback(), **own) == [
         " 'plugins=[scripted,user_modules]'",
@@ -197,10 +197,7 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
         "",
         "",
     ]
-    assert allowed("interrupted", Users()) == [
-        " 'plugins=[scripted,user_callbacks]'"
-        " 'callbacks=[{_target_:user_callbacks.stopping.Users,on_error:warn}]'"
-    ]
+    assert allowed("interrupted", Users()) == [" 'plugins=[scripted,user_callbacks]'"]
     assert allowed("interrupted", NoImprovement()) == [" 'plugins=[scripted]'"]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]

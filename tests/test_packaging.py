@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import site
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 TRAIN = ["backend=serial", "workers=1", "total_steps=64", "eval.every=null", "hydra.run.dir=run"]
@@ -104,6 +109,27 @@ def test_a_wheel_carries_every_configuration_file_inside_the_package(wheel: Path
         "hydra_plugins",
         wheel.name.rsplit("-", 3)[0] + ".dist-info",
     }
+
+
+def test_every_pinned_version_takes_all_promised_versions_of_python() -> None:
+    """As far as it is installed: its metadata say what it takes, down to the bug-fix release."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    promised = [
+        f"{classifier.rpartition(' ')[2]}.0"
+        for classifier in project["classifiers"]
+        if classifier.startswith("Programming Language :: Python ::")
+    ]
+    assert "3.11.0" in promised
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (CHECKOUT / "constraints.txt").read_text(), re.M))
+    refusals = {}
+    for name, version in pins.items():
+        with suppress(PackageNotFoundError):
+            package = distribution(name)
+            takes = SpecifierSet(",".join(package.metadata.get_all("Requires-Python") or ()))
+            is_pinned = package.version.partition("+")[0] == version
+            if is_pinned and not all(map(takes.contains, promised)):
+                refusals[name] = str(takes)
+    assert refusals == {}
 
 
 @pytest.mark.slow

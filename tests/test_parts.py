@@ -209,11 +209,11 @@ class TestSpaces:
         for part in space.parts:
             bounds = (-1, 1) if part.name == "place.1" else (0, 1)
             for box, expected in ((space, bounds), (space.unbounded(), (-np.inf, np.inf))):
-                found = {
+                part_bounds = {
                     (low, high)
                     for low, high in zip(box.low[part.columns], box.high[part.columns], strict=True)
                 }
-                assert found == {expected if part.is_measured else bounds}, part.name
+                assert part_bounds == {expected if part.is_measured else bounds}, part.name
 
     @pytest.mark.parametrize(
         ("space", "word"),
@@ -466,8 +466,8 @@ def test_images_of_small_numbers_reach_1_too(largest: int) -> None:
     full = {"board": np.full((4, 5, 2), largest, np.uint8), "action_mask": np.ones(3, np.int8)}
     answers = check.observations([full])
     assert answers is not None
-    given: Any = ObservationInput.of(DictEncoder, check.box).prepare(torch.from_numpy(answers))
-    assert given["board"].max().item() == 1 and given["action_mask"].max().item() == 1
+    inputs: Any = ObservationInput.of(DictEncoder, check.box).prepare(torch.from_numpy(answers))
+    assert inputs["board"].max().item() == 1 and inputs["action_mask"].max().item() == 1
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.float32])

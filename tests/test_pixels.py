@@ -1,4 +1,4 @@
-"""Pictures of bytes with a mean and a standard deviation: measured by the workers, applied by the
+"""Images of bytes with a mean and a standard deviation: measured by the workers, applied by the
 network."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from nets import make_network
 from refusals import refused
 from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train
-from test_networks_cnn import SMALL, build, pictures
+from test_networks_cnn import SMALL, build, random_images
 from user_modules import SeenRaw
 
 import a3c_exp
@@ -71,22 +71,22 @@ def test_pixels_less_their_mean_over_their_deviation_enter_the_network(
 ) -> None:
     """The same numbers give the same outputs and gradients as a network that gets them as they
     are."""
-    images = pictures()
+    images = random_images()
     network = build(name)
     plain = build(name, Box(-1, 1, SPACE.shape, np.float32))
     plain.vector[:] = network.vector
     network.normalize_pixels(*statistics(each))
     actions = np.zeros((1, len(images)), np.int64)
-    found = []
+    results = []
     for one, observations in ((network, images), (plain, scaled(images, each))):
         outputs, add_gradient = one.runtime.evaluate(observations[None], actions)
         ones = np.ones_like(outputs.values)
         add_gradient(OutputGradients(log_probs=ones, entropy=0 * ones, values=ones))
-        found.append(
+        results.append(
             (outputs.values, outputs.log_probs, one.act_forward(observations)[0], one.gradient)
         )
-    for own, expected in zip(*found, strict=True):
-        np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+    for scaled_by_network, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(scaled_by_network, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_bfloat16_does_not_lose_what_differs_a_little_from_the_center() -> None:
@@ -115,7 +115,7 @@ def test_pixels_of_one_color_are_not_blown_up() -> None:
 
 @pytest.mark.parametrize("setting", ["shared", True])
 def test_workers_measure_the_pixels_of_their_environments(setting: Any, tmp_path: Path) -> None:
-    """CORNERS shows bright squares on black: the statistics of a run are those of its pictures."""
+    """CORNERS shows bright squares on black: the statistics of a run are those of its images."""
     train(
         tmp_path, CORNERS, network=SMALL_CNN, env__normalize_observations=setting, total_steps=800
     )
@@ -148,17 +148,17 @@ def test_the_network_of_a_callback_scales_them_as_the_policy_does(tmp_path: Path
         def on_trained(self, run: RunView) -> None:
             self.outputs.append(run.module()(seen))
 
-    seen = torch.from_numpy(pictures(2, Box(0, 255, (12, 12, 3), np.uint8)))
-    whole = config(CORNERS, network=SMALL_CNN, env__normalize_observations="shared")
-    a3c_exp.train(whole, tmp_path / "run", callbacks=[Looks()])
-    [found] = Looks.outputs
+    seen = torch.from_numpy(random_images(2, Box(0, 255, (12, 12, 3), np.uint8)))
+    run_config = config(CORNERS, network=SMALL_CNN, env__normalize_observations="shared")
+    a3c_exp.train(run_config, tmp_path / "run", callbacks=[Looks()])
+    [looked_at] = Looks.outputs
     torch.testing.assert_close(
-        found[:2], a3c_exp.load(tmp_path / "run", ["scripted"]).network(seen)[:2]
+        looked_at[:2], a3c_exp.load(tmp_path / "run", ["scripted"]).network(seen)[:2]
     )
 
 
 def test_workers_elsewhere_measure_them_too(tmp_path: Path) -> None:
-    """Pictures are sent as bytes, and whoever computes the network scales them."""
+    """Images are sent as bytes, and whoever computes the network scales them."""
     settings: dict[str, Any] = {"env__normalize_observations": "shared", "network": SMALL_CNN}
     train(tmp_path, CORNERS, "ga3c", workers=2, total_steps=800, **settings)
     count, mean = latest(tmp_path)["store"]["stats"][:2]

@@ -147,23 +147,23 @@ def test_every_minibatch_is_a_pull() -> None:
 def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any]) -> None:
     sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1.0}
     settings: dict[str, Any] = {"optimizer": sgd, "network": network, "total_steps": 16}
-    whole = config(env, **settings)
+    run_config = config(env, **settings)
     ends = [
         drain(each)[1]["parameters"]
         for each in (
-            whole,
+            run_config,
             ppo_config(
                 env, None, 1, entropy_coefficient=0.01, normalize_advantages=False, **settings
             ),
         )
     ]
-    start = build_network(load_experiment(whole))[0].vector
+    start = build_network(load_experiment(run_config))[0].vector
     assert np.abs(ends[0] - start).max() > 1e-3
     np.testing.assert_allclose(ends[1] - start, ends[0] - start, rtol=1e-3, atol=1e-6)
 
 
 def test_pixels_of_a_rollout_are_scaled_as_they_were_acted_on() -> None:
-    """The first push brings the first statistics of pixels: the next minibatch is of pictures seen
+    """The first push brings the first statistics of pixels: the next minibatch is of images seen
     before that."""
     settings: dict[str, Any] = {
         "network": SMALL_CNN,
@@ -228,8 +228,8 @@ def test_a_worker_with_fewer_minibatches_leaves_the_rounds_and_waits(
 
     monkeypatch.setattr(Actor, "collect", noted)
     events, state, _ = drain(ppo_config(**UNEVEN, update="sync", workers=2, total_steps=200))
-    acted, others = versions.values()
-    assert acted[:20] == others[:20], "both act with the same parameters"
+    acted, acted_by_other = versions.values()
+    assert acted[:20] == acted_by_other[:20], "both act with the same parameters"
     numbers = [sum(event.worker == worker for event in events) for worker in range(2)]
     assert numbers[0] != numbers[1]
     assert max(numbers) <= state["version"] < sum(numbers)

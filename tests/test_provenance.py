@@ -82,9 +82,9 @@ def test_versions_and_the_machine_are_described_in_json() -> None:
     assert {"a3c-exp", "torch", "gymnasium"} <= versions.keys()
     assert machine["cores"] and machine["usable_cores"] and machine["processor"]
     assert isinstance(machine["memory_bytes"], int) and machine["memory_bytes"] > 2**28
-    json.dumps([versions, machine, look_up(), provenance.command()])
+    json.dumps([versions, machine, look_up(), provenance.command_line()])
 
 
 def test_the_command_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["python", "a b", "n=[1,2]", "it's"])
-    assert shlex.split(provenance.command()) == sys.orig_argv
+    assert shlex.split(provenance.command_line()) == sys.orig_argv

@@ -102,15 +102,15 @@ def test_an_update_is_minus_the_gradient_of_the_papers_loss(name: str, envs: int
                     # Where a time limit has cut an episode, its last place is one step from the
                     # row's own.
                     if not rollout.terminated[last, env]:
-                        place = max(0, seen[last, env] + (1 if actions[last, env] else -1))
-                        total += discount * target[place].max()
+                        state = max(0, seen[last, env] + (1 if actions[last, env] else -1))
+                        total += discount * target[state].max()
                 else:
                     after = following if last == length - 1 else rollout
                     row = 0 if last == length - 1 else last + 1
-                    place = after.observations[row, env].argmax()
+                    state = after.observations[row, env].argmax()
                     action = after.actions[row, env]
                     total += discount * (
-                        target[place, action] if name == "Sarsa" else target[place].max()
+                        target[state, action] if name == "Sarsa" else target[state].max()
                     )
                 error = online[seen[t, env], actions[t, env]] - total
                 expected[actions[t, env], seen[t, env]] += error
@@ -155,10 +155,10 @@ def test_a_worker_samples_the_share_that_explores_anew_for_each_rollout() -> Non
         return [2 * (1 - float(np.exp(rollout.log_probs.max()))) for rollout in rollouts]
 
     assert epsilons(0.0, 1) == pytest.approx([1.0])
-    assert {round(found, 3) for found in epsilons(0.25, 20)} == {0.55, 0.505, 0.75}
-    found = epsilons(0.5, 400)
+    assert {round(sampled, 3) for sampled in epsilons(0.25, 20)} == {0.55, 0.505, 0.75}
+    sampled = epsilons(0.5, 400)
     np.testing.assert_allclose(
-        [np.mean(np.isclose(found, end, atol=1e-3)) for end in (0.1, 0.01, 0.5)],
+        [np.mean(np.isclose(sampled, end, atol=1e-3)) for end in (0.1, 0.01, 0.5)],
         [0.4, 0.3, 0.3],
         atol=0.08,
     )
@@ -188,15 +188,15 @@ def test_nothing_moves_it_but_a_copy_every_so_many_steps(
         param_slices=GROUPS, target_every=10, optimizer=OPTIMIZERS[optimizer], **settings
     )
     store.initialize(ones(2.0))
-    found = []
+    outcomes = []
     for _ in range(8):
         before = read(store)
         assert push(store, 0, ones(), steps=4).done()
         after = read(store)
         assert (after[:3] < before[:3]).all()
-        found.append("copied" if np.array_equal(after[3:], after[:3]) else "kept")
-        assert found[-1] == "copied" or np.array_equal(after[3:], before[3:])
-    assert [4 * (number + 1) for number, what in enumerate(found) if what == "copied"] == [
+        outcomes.append("copied" if np.array_equal(after[3:], after[:3]) else "kept")
+        assert outcomes[-1] == "copied" or np.array_equal(after[3:], before[3:])
+    assert [4 * (number + 1) for number, what in enumerate(outcomes) if what == "copied"] == [
         12,
         20,
         32,
@@ -247,11 +247,11 @@ def test_the_target_network_begins_as_a_copy() -> None:
     assert isinstance(network, QNetwork) and online.any()
 
 
-def test_the_target_network_scales_pictures_as_the_other_does() -> None:
-    pictures = Box(0, 255, (8, 8, 3), np.uint8)
+def test_the_target_network_scales_images_as_the_other_does() -> None:
+    images = Box(0, 255, (8, 8, 3), np.uint8)
     network = network_of(Cnn, {"layers": ((4, 3, 1),), "features_dim": 8})
     rng = np.random.default_rng(1)
-    built = with_runtime(network.build(pictures, Discrete(3), rng, action_values=True))
+    built = with_runtime(network.build(images, Discrete(3), rng, action_values=True))
     built.normalize_pixels(np.array(100, np.float32), np.array(0.1, np.float32))
     parameters, _, _ = built.act_forward(
         np.random.default_rng(2).integers(0, 256, (4, 8, 8, 3), np.uint8)

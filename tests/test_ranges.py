@@ -17,14 +17,14 @@ from a3c_exp.returns import GAE, NStep, NStepZero, VTrace
 from a3c_exp.schedules import Constant, Linear
 
 RATE = {"learning_rate": 1.0}
-PICTURES = {"channels": 4, "height": 84, "width": 84, "max_pixel": 255.0}
+IMAGES = {"channels": 4, "height": 84, "width": 84, "max_pixel": 255.0}
 NEEDED: dict[Any, dict[str, Any]] = {
     SGD: RATE,
     Adam: RATE,
     RMSProp: RATE,
     Mlp: {"inputs": 4},
-    Cnn: PICTURES,
-    Impala: PICTURES,
+    Cnn: IMAGES,
+    Impala: IMAGES,
     EncoderNetwork: {"encoder": ModuleSpec(Mlp)},
 }
 WRONG: dict[Any, dict[str, list[Any]]] = {

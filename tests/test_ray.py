@@ -57,15 +57,15 @@ def cluster() -> Iterator[Any]:
     """A cluster of one node; tests may add others. One for all tests: it takes seconds to start."""
     os.environ[CLUSTER] = MARK.partition("=")[2]
     os.environ[NICENESS] = "0"  # by default actors wait for all other tests that run now
-    whole = Cluster(
+    ray_cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False} | ports()
     )
-    ray.init(address=whole.address, log_to_driver=False, logging_level="ERROR")
+    ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
-        yield whole
+        yield ray_cluster
     finally:
         ray.shutdown()
-        whole.shutdown()
+        ray_cluster.shutdown()
         del os.environ[CLUSTER], os.environ[NICENESS]
 
 
@@ -74,19 +74,19 @@ def on_ray(
 ) -> dict[str, Any]:
     """A small run's configuration. backend: settings of the backend. A worker that fails is not
     replaced by default."""
-    whole = config(*arguments, **settings)
-    return whole | {"backend": {"_target_": RAY, "max_restarts": 0} | (backend or {})}
+    run_config = config(*arguments, **settings)
+    return run_config | {"backend": {"_target_": RAY, "max_restarts": 0} | (backend or {})}
 
 
 def actors(name: str, mark: str = MARK) -> list[int]:
     """The processes of living actors of a class, which Ray names by it. mark: in the environment of
     their cluster."""
-    found = []
+    pids = []
     for pid in processes(mark):
         with suppress(OSError):
             if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"ray::{name}".encode()):
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 @dataclass
@@ -131,8 +131,8 @@ def test_one_worker_that_waits_does_bit_for_bit_what_one_does_on_serial(cluster:
 
 @pytest.mark.parametrize("settings", [{"quorum": 2}, {"algorithm": PPO}])
 def test_rounds_of_a_quorum_or_of_minibatches_have_one_server(settings: dict[str, Any]) -> None:
-    whole = on_ray(workers=3, update="sync", backend={"shards": 2}, **settings)
-    refused(lambda: load_experiment(whole), "backend.shards", 2)
+    run_config = on_ray(workers=3, update="sync", backend={"shards": 2}, **settings)
+    refused(lambda: load_experiment(run_config), "backend.shards", 2)
 
 
 def test_a_run_goes_on_from_another_backend_and_goes_on_there(cluster: Any, tmp_path: Path) -> None:
@@ -172,8 +172,10 @@ def test_a_worker_that_hangs_is_replaced(cluster: Any) -> None:
     ) as run:
         run.wait_for_events({0, 1}, count=2)
         os.kill(min(actors("WorkerActor")), signal.SIGSTOP)
-        told = re.compile(r"worker \d hung: .* for 2 s .*: another one takes its place").fullmatch
-        run.until(lambda event: event and any(map(told, event.warnings)))
+        says_so = re.compile(
+            r"worker \d hung: .* for 2 s .*: another one takes its place"
+        ).fullmatch
+        run.until(lambda event: event and any(map(says_so, event.warnings)))
         run.wait_for_events({0, 1}, count=2)
 
 
@@ -183,10 +185,10 @@ def test_a_worker_that_raises_at_once_ends_the_run_with_its_traceback(
     trigger = tmp_path / "trigger"
     trigger.touch()
     loss = {"_target_": "faulty.FailingA3C", "trigger": str(trigger)}
-    whole = on_ray(
+    run_config = on_ray(
         SCRIPTED, algorithm=loss, plugins=["scripted", "faulty"], backend={"max_restarts": 3}
     )
-    _, _, error = drain(whole)
+    _, _, error = drain(run_config)
     assert error is not None
     assert str(error).startswith("worker 0 failed:\nTraceback")
     assert str(error).endswith("RuntimeError: scripted to fail")
@@ -202,8 +204,8 @@ class TestFaults:
         with endless(backend={"shards": 2, "max_restarts": 3}) as run:
             run.wait_for_events({0})
             os.kill(min(actors("WorkerActor")), signal.SIGKILL)
-            told = re.compile(r"worker 0 died: \w.*: another one takes its place").fullmatch
-            run.until(lambda event: event and any(map(told, event.warnings)))
+            says_so = re.compile(r"worker 0 died: \w.*: another one takes its place").fullmatch
+            run.until(lambda event: event and any(map(says_so, event.warnings)))
             run.wait_for_events({0})
             saved = run.store.state()
             run.wait_for_events({0})

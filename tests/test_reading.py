@@ -3,18 +3,17 @@ that waits."""
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from a3c_exp.common import reading
 from a3c_exp.common.reading import (
     UnreadableError,
     check_plain,
     expanded,
-    open_regular,
     parse_key_values,
     parse_yaml,
     read_text,
@@ -117,25 +116,17 @@ def test_an_option_that_is_not_plain_is_refused_by_its_key() -> None:
 # Files.
 
 
-def test_only_regular_files_are_opened(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "device").symlink_to("/dev/zero")
-    os.mkfifo(tmp_path / "FIFO")
-    for path in tmp_path.iterdir():
-        with pytest.raises(UnreadableError, match="is not a regular file"):
-            open_regular(path)
-    with pytest.raises(UnreadableError):
-        open_regular(Path("a\0b"))
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"x" * 101, "has 101 bytes, and may have 100"), (b"\xff", "is no text in UTF-8")],
+    [(b"x" * 101, "has more than 100 bytes"), (b"\xff", "is no text in UTF-8")],
 )
-def test_a_text_has_its_limits(content: bytes, reason: str, tmp_path: Path) -> None:
+def test_a_text_has_its_limits(
+    content: bytes, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_BYTES", 100)
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(UnreadableError, match=f"^{reason}$"):
-        read_text(tmp_path / "file", most=100)
+        read_text(tmp_path / "file")
 
 
 def test_the_home_of_a_user_who_does_not_exist_is_a_name_like_any(

@@ -210,9 +210,9 @@ def test_a_long_episode_keeps_five_digits() -> None:
 
 @given(trajectories(), gammas, st.integers(0, 10))
 def test_an_n_past_the_rollout_is_all_of_it(x: Trajectory, gamma: float, more: int) -> None:
-    _, whole = NStep()(x, gamma)
-    np.testing.assert_array_equal(NStep(n=len(whole) + more)(x, gamma)[1], whole)
-    np.testing.assert_array_equal(Discounted()(x, gamma)[1], whole)
+    _, full_returns = NStep()(x, gamma)
+    np.testing.assert_array_equal(NStep(n=len(full_returns) + more)(x, gamma)[1], full_returns)
+    np.testing.assert_array_equal(Discounted()(x, gamma)[1], full_returns)
 
 
 # -- what holds for all of them

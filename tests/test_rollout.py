@@ -160,7 +160,7 @@ def test_a_rollout_is_normalized_with_one_set_of_statistics_bootstraps_included(
 
 
 def test_where_rewards_alone_are_normalized_observations_are_not_measured() -> None:
-    """Those of pictures would be thousands of numbers a rollout, which nothing uses."""
+    """Those of images would be thousands of numbers a rollout, which nothing uses."""
     scaling = Normalizer.from_row(
         np.zeros(stats_width((4,), False, True)), NormalizedObservations(), True
     )

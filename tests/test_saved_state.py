@@ -4,9 +4,7 @@ it."""
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +20,7 @@ from a3c_exp import evaluate
 from a3c_exp.cli.existing import clear, how_ended
 from a3c_exp.config.builder import build_experiment
 from a3c_exp.config.saved import read_config
-from a3c_exp.errors import ConfigError, FolderError
+from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.checkpoint import load_latest, load_state
 from a3c_exp.run.files import RunOutput
@@ -91,24 +89,6 @@ def test_a_finished_run_that_is_killed_before_it_goes_on_is_as_it_was(run: Path)
     assert (
         train_config(config(**RUN) | {"total_steps": 128}, run, resume=True).summary["steps"] == 128
     )
-
-
-def test_a_table_that_waits_for_its_writer_is_refused(run: Path) -> None:
-    (run / "episodes.csv").unlink()
-    os.mkfifo(run / "episodes.csv")
-    with pytest.raises(FolderError, match="is not a regular file"):
-        train_config(config(**RUN) | {"total_steps": 128}, run, resume=True)
-
-
-# The archive.
-
-
-def test_an_array_in_many_places_does_not_fill_the_memory(run: Path) -> None:
-    with zipfile.ZipFile(latest_path(run), "a") as archive:
-        many = '{"version": %d, "state": {"x": [%s]}}'
-        places = ",".join(['{"__array__": "store/parameters.npy"}'] * 1000)
-        archive.writestr("state.json", many % (checkpoint.VERSION, places))
-    assert len({id(array) for array in checkpoint.load(latest_path(run))["x"]}) == 1
 
 
 # The checkpoint that a run goes on from.
@@ -276,12 +256,12 @@ def test_those_of_the_last_saves_are_kept(tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on_with_them(tmp_path: Path) -> None:
     """Of a checkpoint that is damaged the one before it takes the place; numbers of the lost part
     go."""
-    whole = config(**SAVES)
-    train_config(whole, tmp_path)
+    run_config = config(**SAVES)
+    train_config(run_config, tmp_path)
     for name in ("latest", "step_160"):
         (tmp_path / "checkpoints" / f"{name}.ckpt").write_bytes(b"damaged")
-    whole |= {"checkpoint": {"every": 1000, "last": 3}, "total_steps": 144}
-    train_config(whole, tmp_path, resume=True)
+    run_config |= {"checkpoint": {"every": 1000, "last": 3}, "total_steps": 144}
+    train_config(run_config, tmp_path, resume=True)
     assert "the run goes on from step_128.ckpt" in (tmp_path / "train.log").read_text()
     assert latest(tmp_path)["store"]["steps"] == 144 and numbers(tmp_path) == [96, 128, 144]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from urllib.error import URLError
@@ -17,13 +18,14 @@ import a3c_exp
 from a3c_exp.__main__ import main
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_final
+from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
 
 # evidence is not installed: it belongs to the checkout
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evidence.study import __main__ as study
-from evidence.study import curves, figures, runs, screenshots
+from evidence.study import curves, figures, runs, screenshots, tables
 from evidence.study.entries import SECTIONS, Entry, Goals
 from evidence.study.records import Results, read_rows
 from evidence.study.runs import ROOT, Training
@@ -58,10 +60,49 @@ def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(
 
 def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
     for one in [entry for section in SECTIONS.values() for entry in section]:
-        found = Results(ROOT / "evidence" / "results", one.name).read()
-        assert all(record.command.startswith(f"{one.recipe.command} ") for record in found), (
-            one.name
-        )
+        kept = one.results(ROOT / "evidence" / "results").read()
+        today = f"{one.recipe.command} "
+        before = today.replace("-m evidence.", "-m ")  # in records that are older than this folder
+        assert all(record.command.startswith((today, before)) for record in kept), one.name
+
+
+def test_a_row_is_added_in_the_place_of_its_key_and_leaves_all_others_as_they_were(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "new" / "table.csv"
+    key = ("record", "seed")
+    for record, seed, value in (("b", 0, 0.1), ("a", 10, 2), ("a", 9, "x"), ("b", 0, 0.25)):
+        tables.put(table, [{"record": record, "seed": seed, "value": value}], key)
+    assert table.read_text() == "record,seed,value\na,9,x\na,10,2\nb,0,0.25\n"
+    tables.put(table, [{"record": "c", "seed": 0, "later": 3}], key)
+    lines = table.read_text().splitlines()
+    assert lines == ["record,seed,value,later", "a,9,x,", "a,10,2,", "b,0,0.25,", "c,0,,3"]
+
+
+def test_rows_that_several_commands_add_at_once_are_all_there(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+
+    def add(record: int) -> None:
+        for seed in range(10):
+            tables.put(table, [{"record": f"{record}", "seed": seed}], ("record", "seed"))
+
+    with ThreadPoolExecutor(4) as commands:
+        list(commands.map(add, range(4)))
+    assert len(tables.read(table)) == 40
+
+
+def test_records_of_other_settings_are_refused_and_stay(tmp_path: Path) -> None:
+    (record,) = next(iter(SECTIONS.values()))[0].records(ROOT / "evidence" / "results")[:1]
+    results = Results(tmp_path, "environments", "mine")
+    results.add({"gamma": 0.9, "workers": 2}, record)
+    results.add({"gamma": 0.5}, replace(record, seed=record.seed + 1))
+    assert results.settings() == {"gamma": 0.9, "workers": 2}, "those of the first record"
+    results.check({"gamma": 0.9, "workers": 2})
+    before = (tmp_path / "environments.csv").read_bytes()
+    with pytest.raises(ConfigError, match=r"mine.*gamma") as refusal:
+        results.check({"gamma": 0.8, "workers": 2})
+    assert refusal.value.key == "results"
+    assert (tmp_path / "environments.csv").read_bytes() == before
 
 
 # What is run.
@@ -72,7 +113,8 @@ def test_the_command_trains_plays_and_writes(
 ) -> None:
     """Within the time limit of the recipe: all policies fall after 8 steps or later."""
     recipe = Training((*SMALL, "total_steps=1024"), drawn=3, max_episode_steps=7)
-    tiny = Entry("tiny", "cartpole", "Tiny", recipe, 1, Goals(7.0, worst_seed=1000), curve=True)
+    goals = Goals(7.0, worst_seed=1000)
+    tiny = Entry("tiny", "environments", "cartpole", "Tiny", recipe, 1, goals, curve=True)
     monkeypatch.setattr(runs, "execute", lambda arguments, log: main(arguments[2:]))
     results = tmp_path / "evidence" / "results"
     monkeypatch.setattr(study, "RECORDS", results)
@@ -81,7 +123,7 @@ def test_the_command_trains_plays_and_writes(
     monkeypatch.setattr(study, "SECTIONS", {"One": (tiny,)})
     assert study.main([]) == 0
     assert "tiny, seed 0: return 7.0" in capsys.readouterr().out
-    (record,) = Results(results, "tiny").read()
+    (record,) = tiny.records(results)
     assert (record.seed, record.steps, record.greedy_episodes, record.solved_steps) == (
         0,
         1024,
@@ -101,10 +143,10 @@ def test_the_command_trains_plays_and_writes(
     assert "](evidence/results/curves/curves.svg)" in text
     assert str(tmp_path) not in text
 
-    table = np.loadtxt(results / "curves" / "tiny_s0.csv", delimiter=",", skiprows=1, ndmin=2)
-    assert 1 <= len(table) <= curves.POINTS
-    assert np.all(np.diff(table[:, 0]) > 0)
-    assert np.all((table[:, 2] >= 8) & (table[:, 2] <= 500)), "CartPole's returns"
+    curve = tiny.curves(results).read()[0]
+    assert 1 <= len(curve) <= curves.POINTS
+    assert np.all(np.diff(curve[:, 0]) > 0)
+    assert np.all((curve[:, 2] >= 8) & (curve[:, 2] <= 500)), "CartPole's returns"
     picture = (results / "curves" / "curves.svg").read_bytes()
     assert b"<!-- cartpole: mean return of 100 episodes -->" in picture
     study.write()
@@ -163,7 +205,8 @@ def test_zero_and_maximum_terms_are_the_same_where_every_episode_ends_with_value
 def test_command_runs_each_source_once_for_a_seed_and_its_table_shows_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sources, "FOLDER", tmp_path)
+    table = tmp_path / "sources.csv"
+    monkeypatch.setattr(sources, "TABLE", table)
     monkeypatch.setattr(
         records, "SOURCES", {name: replace(one, seeds=1) for name, one in records.SOURCES.items()}
     )
@@ -171,12 +214,12 @@ def test_command_runs_each_source_once_for_a_seed_and_its_table_shows_the_record
     monkeypatch.setattr(records, "train", lambda name, seed: full(name, seed, episodes=2))
     for name in records.SOURCES:
         assert sources.main([name]) == 0
-        (line,) = read_rows(tmp_path / f"{name}.csv", records.Line)
+        (line,) = read_rows(table, records.Line, name)
         assert len(line.returns.split()) == line.episodes >= 2
         assert f"{name}, seed 0: last hundred {line.last_100:.1f}" in capsys.readouterr().out
         assert sources.main([name]) == 0
         assert capsys.readouterr().out == ""
-    section = records.section(tmp_path)
+    section = records.section(table)
     assert all(f"| `{name}` |" in section for name in records.SOURCES)
 
 

@@ -48,17 +48,17 @@ class TestConstants:
     def test_are_those_of_the_seed_in_every_worker_and_in_the_checkpoint(
         self, tmp_path: Path
     ) -> None:
-        whole = config(workers=3, **PREDICTING)
-        expected = constants(whole)
+        run_config = config(workers=3, **PREDICTING)
+        expected = constants(run_config)
         assert expected.keys() == CONSTANTS
-        others = constants(whole | {"seed": 1})
+        others = constants(run_config | {"seed": 1})
         assert not any(torch.equal(expected[name], others[name]) for name in CONSTANTS)
         assert not torch.equal(
             expected["actor_encoder.directions"], expected["critic_encoder.directions"]
         )
         torch.manual_seed(1)  # as another process would have another state
-        train_config(whole, tmp_path)
-        found = [worker._network.constants() for worker in make_workers(whole)[1]]
+        train_config(run_config, tmp_path)
+        found = [worker._network.constants() for worker in make_workers(run_config)[1]]
         for each in [*found, latest(tmp_path)["store"]["constants"]]:
             assert each.keys() == CONSTANTS
             for name in CONSTANTS:
@@ -84,20 +84,20 @@ class TestConstants:
 
     def test_are_as_built_where_a_forward_pass_changes_them(self, tmp_path: Path) -> None:
         """The checks before a run make such passes."""
-        whole = config(
+        run_config = config(
             network={"_target_": "thirdparty.Counting"}, plugins=["scripted", "thirdparty"]
         )
-        a3c_exp.train(whole, tmp_path / "run")
-        built = build_network(load_experiment(whole))[0].constants()
+        a3c_exp.train(run_config, tmp_path / "run")
+        built = build_network(load_experiment(run_config))[0].constants()
         saved = latest(tmp_path / "run")["store"]["constants"]
         assert saved["actor_encoder.passes"] == built["actor_encoder.passes"]
 
     def test_that_each_worker_would_draw_anew_are_refused(self) -> None:
-        whole = config(
+        run_config = config(
             network={"_target_": "thirdparty.Unseeded"}, plugins=["scripted", "thirdparty"]
         )
         refused(
-            lambda: load_experiment(whole),
+            lambda: load_experiment(run_config),
             "network",
             ["actor_encoder.matrix", "critic_encoder.matrix"],
         )
@@ -140,9 +140,11 @@ class TestConstants:
 
     def test_nor_started_from(self, tmp_path: Path) -> None:
         train(tmp_path / "one", **PREDICTING)
-        whole = config(**PREDICTING, init_from=str(tmp_path / "one"))
-        load_experiment(whole)
-        assert "constants" in refused(lambda: load_experiment(whole | {"seed": 1}), "init_from")
+        run_config = config(**PREDICTING, init_from=str(tmp_path / "one"))
+        load_experiment(run_config)
+        assert "constants" in refused(
+            lambda: load_experiment(run_config | {"seed": 1}), "init_from"
+        )
 
 
 def spoil(folder: Path, name: str, change: str) -> dict[str, Any]:

@@ -44,22 +44,23 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def curves(folder: Path) -> Curves:
     """The points of a run by their names, as metrics.csv has them."""
-    found: Curves = defaultdict(list)
+    points_by_name: Curves = defaultdict(list)
     for point in read_points(folder / "metrics.csv"):
         for name in point.keys() - {"step", "wall_seconds"}:
-            found[name].append((int(point["step"]), point[name]))
-    return {name: sorted(points) for name, points in found.items()}
+            points_by_name[name].append((int(point["step"]), point[name]))
+    return {name: sorted(points) for name, points in points_by_name.items()}
 
 
 def sent(first: Curves, folder: Path, is_cut: bool) -> Curves:
     """What a tracker has of a run that was resumed: of a part that was lost, what came first."""
     last = max(step for points in first.values() for step, _ in points) if is_cut else -1
-    found = {
+    points_by_name = {
         name: [point for point in points if point[0] > last]
         for name, points in curves(folder).items()
     }
     return {
-        name: sorted((first[name] if is_cut else []) + points) for name, points in found.items()
+        name: sorted((first[name] if is_cut else []) + points)
+        for name, points in points_by_name.items()
     }
 
 
@@ -83,18 +84,18 @@ def records(path: Path) -> Iterator[Any]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     data = path.read_bytes()
-    place = 7
+    offset = 7
     parts = b""
-    while place < len(data):
-        left = 32768 - place % 32768
+    while offset < len(data):
+        left = 32768 - offset % 32768
         if left < 7:
-            place += left
+            offset += left
             continue
-        _, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        if place + 7 + length > len(data):
+        _, length, kind = struct.unpack("<IHB", data[offset : offset + 7])
+        if offset + 7 + length > len(data):
             return
-        parts += data[place + 7 : place + 7 + length]
-        place += 7 + length
+        parts += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
         if kind in (1, 4):  # whole, or the last part
             yield Record.FromString(parts)
             parts = b""
@@ -102,21 +103,23 @@ def records(path: Path) -> Iterator[Any]:
 
 def of_kind(folder: Path, kind: str) -> list[Any]:
     """The records of a kind in all files of a run, once W&B's process has written their ends."""
-    found = []
+    records_found = []
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         waiting = time.monotonic() + 30
         while not (every := list(records(path))) or every[-1].WhichOneof("record_type") != "exit":
             assert time.monotonic() < waiting
             time.sleep(0.02)
-        found += [getattr(each, kind) for each in every if each.WhichOneof("record_type") == kind]
-    return found
+        records_found += [
+            getattr(each, kind) for each in every if each.WhichOneof("record_type") == kind
+        ]
+    return records_found
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    found = of_kind(folder, "history")
+    history = of_kind(folder, "history")
     return [
         {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in each.item}
-        for each in found
+        for each in history
     ]
 
 
@@ -134,35 +137,39 @@ def test_wandb_has_every_point_once_also_of_a_resumed_run(
         "tags": ["mine"],
     }
     media = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
-    whole = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
-    train_config(whole, tmp_path)
+    run_config = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
+    train_config(run_config, tmp_path)
     first = curves(tmp_path)
     if is_cut:
         cut(tmp_path)
-    train_config(whole | {"total_steps": 320}, tmp_path, resume=True)
-    found: Curves = defaultdict(list)
+    train_config(run_config | {"total_steps": 320}, tmp_path, resume=True)
+    sent_curves: Curves = defaultdict(list)
     for row in rows(tmp_path):
         for name, value in row.items():
             if (
                 not name.startswith(("_", "train/gradients/", "train/parameters/"))
                 and name != "global_step"
             ):
-                found[name].append((row["global_step"], value))
-    assert {name: sorted(points) for name, points in found.items()} == sent(first, tmp_path, is_cut)
-    shown = [row["global_step"] for row in rows(tmp_path) if "train/parameters/actor/_type" in row]
-    assert shown == [step for step, _ in sorted(found["train/n_updates"])]
+                sent_curves[name].append((row["global_step"], value))
+    assert {name: sorted(points) for name, points in sent_curves.items()} == sent(
+        first, tmp_path, is_cut
+    )
+    histogram_steps = [
+        row["global_step"] for row in rows(tmp_path) if "train/parameters/actor/_type" in row
+    ]
+    assert histogram_steps == [step for step, _ in sorted(sent_curves["train/n_updates"])]
     numbers = [row["_step"] for row in rows(tmp_path)]
     assert numbers == sorted(set(numbers))  # of one run, whose second part is appended
     begun = of_kind(tmp_path, "run")
     assert len({each.run_id for each in begun}) == 1
     assert {each.display_name for each in begun} == {tmp_path.name}
     configured = {each.key: json.loads(each.value_json) for each in begun[0].config.update}
-    assert configured["total_steps"] == 160 and configured["env"]["id"] == whole["env"]["id"]
+    assert configured["total_steps"] == 160 and configured["env"]["id"] == run_config["env"]["id"]
     assert {each.name for each in of_kind(tmp_path, "artifact")} == {f"{begun[0].run_id}-best"}
-    told = {
+    summary = {
         each.key: each.value_json for part in of_kind(tmp_path, "summary") for each in part.update
     }
-    assert told["stop_reason"] == '"total_steps"'
+    assert summary["stop_reason"] == '"total_steps"'
 
 
 def test_wandb_without_a_login_asks_nothing_and_is_offline(
@@ -215,12 +222,12 @@ def test_mlflow_has_every_point_once_also_of_a_resumed_run(
         "name": f"{backend}, {is_cut}",
     }
     media = [{"_target_": "a3c_exp.callbacks.Histograms", "points": 1}]
-    whole = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
-    done = [train_config(whole, tmp_path)]
+    run_config = config(backend=backend, workers=2, callbacks=[tracker, *media], **EVERY)
+    done = [train_config(run_config, tmp_path)]
     first = curves(tmp_path)
     if is_cut:
         cut(tmp_path)
-    done.append(train_config(whole | {"total_steps": 320}, tmp_path, resume=True))
+    done.append(train_config(run_config | {"total_steps": 320}, tmp_path, resume=True))
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("a3c_exp")
     (run,) = [
@@ -231,18 +238,20 @@ def test_mlflow_has_every_point_once_also_of_a_resumed_run(
     histories = {
         name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics
     }
-    found = {
+    curves_of_run = {
         name: sorted((each.step, each.value) for each in points)
         for name, points in histories.items()
     }
-    summaries = {name: found.pop(name) for name in list(found) if name.startswith("summary/")}
-    assert found == sent(first, tmp_path, is_cut)
+    summaries = {
+        name: curves_of_run.pop(name) for name in list(curves_of_run) if name.startswith("summary/")
+    }
+    assert curves_of_run == sent(first, tmp_path, is_cut)
     assert [value for _, value in summaries["summary/steps"]] == [
         each.summary["steps"] for each in done
     ]
     assert (run.data.params["total_steps"], run.data.params["env.id"]) == (
         "160",
-        whole["env"]["id"],
+        run_config["env"]["id"],
     )
     assert run.info.status == "FINISHED"
     files = {

@@ -26,7 +26,7 @@ from a3c_exp import evaluate
 from a3c_exp.backends.serial import Serial
 from a3c_exp.config.builder import load_final
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import EvalResult
+from a3c_exp.core.run_view import EvalResult
 from a3c_exp.core.seeding import Role
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
@@ -459,9 +459,11 @@ class TestWhereItRuns:
     def test_a_run_that_diverges_says_why_keeps_what_is_sound_and_warns_again_when_resumed(
         self, tmp_path: Path
     ) -> None:
-        whole = config(SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, total_steps=10**9)
+        run_config = config(
+            SCRIPTED, env__kwargs={"fails_at": 9, "failure": "huge"}, total_steps=10**9
+        )
         for resume, rejected in ((False, 20), (True, 40)):
-            done = train_config(whole, tmp_path, resume)
+            done = train_config(run_config, tmp_path, resume)
             assert (done.exit_code, done.summary["stop_reason"]) == (1, "failed")
             assert "finite" in done.summary["error"]
             assert done.summary["rejected_updates"] == rejected

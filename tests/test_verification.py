@@ -19,9 +19,9 @@ from user_modules import (
     Faulty,
     FaultyWhole,
     Gru,
+    Images,
     Lazy,
     Normed,
-    Pictures,
     Plain,
     Residual,
     Seen,
@@ -34,7 +34,7 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.networks import ActorCritic, Cnn, DictEncoder, Mlp
 from a3c_exp.networks.recurrent import RecurrentInput
 
-PICTURES = Box(0, 255, (8, 9, 3), np.uint8)
+IMAGES = Box(0, 255, (8, 9, 3), np.uint8)
 BOX = Box(-2, 2, (2,))
 
 
@@ -133,13 +133,13 @@ class TestTheFormOfObservations:
     ) -> None:
         network = verified(SeenRaw if raw else Seen, given, shared=True)
         module: Any = dict(network.named_children())["actor_encoder"]
-        is_picture = given.shape != seen.shape or len(seen.shape) == 3
+        is_image = given.shape != seen.shape or len(seen.shape) == 3
         observations = np.stack([given.sample() for _ in range(3)])
         network.act_forward(observations)
         rows = observations
         if given.shape != seen.shape:
             rows = np.moveaxis(rows, -1, 1) if len(given.shape) == 3 else rows[:, None]
-        if raw and is_picture:
+        if raw and is_image:
             assert module.space.dtype == given.dtype
             assert module.space.high.max() == max(given.high.max(), -given.low.min())
             np.testing.assert_array_equal(module.last, rows)
@@ -154,12 +154,12 @@ class TestTheFormOfObservations:
         ("module", "space", "advice"),
         [
             (Mlp, Box(0, 255, (84, 84, 3), np.uint8), "network=cnn "),
-            (Mlp, PICTURES, "network=cnn_impala"),
-            (Mlp, PICTURES, "env.wrappers=[FlattenObservation]"),
+            (Mlp, IMAGES, "network=cnn_impala"),
+            (Mlp, IMAGES, "env.wrappers=[FlattenObservation]"),
             (Residual, Box(-1, 1, (3, 5)), "env.wrappers=[FlattenObservation]"),
             (DictEncoder, Box(-1, 1, (3,)), "network=mlp"),
             (Cnn, VECTORS, "network=mlp"),
-            (Pictures, Box(-1, 1, (2, 2, 2, 2, 2)), "network=mlp"),
+            (Images, Box(-1, 1, (2, 2, 2, 2, 2)), "network=mlp"),
         ],
     )
     def test_a_module_for_others_is_refused_with_advice(

@@ -70,13 +70,13 @@ def test_a_stopped_worker(
     monkeypatch.setattr("a3c_exp.run.open_run.PATIENCE_SECONDS", 0.5)
     limited = "stop__max_seconds" in settings
     file = tmp_path / "checkpoints" / "latest.ckpt"
-    asked: list[float] = []
+    ask_times: list[float] = []
 
     def ask() -> None:
         wait_until(lambda: any(state(child.pid) == "T" for child in worker_processes()))
         os.kill(os.getpid(), signal.SIGUSR1)
         wait_until(file.exists, LATE)
-        asked.append(time.monotonic())
+        ask_times.append(time.monotonic())
         if not limited:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -85,7 +85,7 @@ def test_a_stopped_worker(
         done = train(
             tmp_path, backend="processes", backend__stall_seconds=None, **common | settings
         )
-    assert time.monotonic() - asked[0] < 2 * LATE
+    assert time.monotonic() - ask_times[0] < 2 * LATE
     assert done.summary["stop_reason"] == ("max_seconds" if limited else "interrupted")
     assert done.summary["training_seconds"] < 2 + LATE
     updates = latest(tmp_path)["store"]["version"]
@@ -159,14 +159,14 @@ class TestSimulators:
             )
             victim = worker_processes()[0].pid
             assert victim is not None
-            own = {
+            victim_programs = {
                 int(pid)
                 for note in notes.glob(f"{victim}-*")
                 for pid in note.read_text().split()[1:]
             }
-            assert own < alive(notes) and len(own) == 4
+            assert victim_programs < alive(notes) and len(victim_programs) == 4
             os.kill(victim, signal.SIGKILL)
-            wait_until(lambda: not own & alive(notes), LATE)
+            wait_until(lambda: not victim_programs & alive(notes), LATE)
 
         settings: dict[str, Any] = {
             "total_steps": 10**9,
@@ -211,5 +211,5 @@ def test_every_call_that_may_block_is_in_the_table_of_the_design() -> None:
         for file in sorted((package / folder).rglob("*.py")):
             name = str(file.relative_to(package))
             listed = {call for row in rows if name in row for call in row}
-            found = {match[1] for match in BLOCKING.finditer(file.read_text())}
-            assert found <= listed, f"{name}: {found - listed}"
+            blocking = {match[1] for match in BLOCKING.finditer(file.read_text())}
+            assert blocking <= listed, f"{name}: {blocking - listed}"

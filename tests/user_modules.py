@@ -189,7 +189,7 @@ class OnlyOutputs(nn.Module):
         return self.policy(flat), self.value(flat)[:, 0], None
 
 
-class Pictures(nn.Sequential):
+class Images(nn.Sequential):
     def __init__(self, channels: int, height: int, width: int, filters: int = 4) -> None:
         super().__init__(nn.Conv2d(channels, filters, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5))
 

@@ -28,10 +28,10 @@ def make_workers(whole: dict[str, Any]) -> tuple[SharedStore, list[Worker]]:
 def by_descent(env: str = BANDIT, **settings: Any) -> tuple[SharedStore, list[Worker]]:
     """The same of `config(...)`, with plain descent at rate 1 by default: an update is minus the
     gradient."""
-    whole = config(env, **settings)
+    run_config = config(env, **settings)
     if "optimizer" not in settings:
-        whole["optimizer"] = sgd(1.0)
-    return make_workers(whole)
+        run_config["optimizer"] = sgd(1.0)
+    return make_workers(run_config)
 
 
 def sgd(rate: float, max_grad_norm: float | None = None) -> dict[str, Any]:
@@ -52,9 +52,9 @@ def ppo_config(
     """
     own = {name: settings.pop(name) for name in list(settings) if name in PPO.__dataclass_fields__}
     sizes = {"minibatch_size": minibatch_size, "epochs": epochs}
-    whole = config(env, **settings)
-    whole["algorithm"] = {"_target_": "a3c_exp.algorithms.PPO"} | sizes | own
-    return whole
+    run_config = config(env, **settings)
+    run_config["algorithm"] = {"_target_": "a3c_exp.algorithms.PPO"} | sizes | own
+    return run_config
 
 
 def next_event(steps: Iterator[Event | YieldPoint]) -> Event:

@@ -25,9 +25,9 @@ MAX_EPOCHS = 1000
 class PPO(MinibatchAlgorithm):
     """Proximal policy optimization, Schulman et al. 2017 (arXiv 1707.06347, equations 7 and 9).
 
-        L = mean_t  - min(r_t A_t, clip(r_t, 1 - epsilon, 1 + epsilon) A_t)  +  c_v 1/2 (G_t -
-        V(s_t))^2
-                    - c_e H(pi(. | s_t)),    r_t = pi(a_t | s_t) / mu(a_t | s_t)
+        L = mean_t  - min(r_t A_t, clip(r_t, 1 - epsilon, 1 + epsilon) A_t)
+                    + c_v 1/2 (G_t - V(s_t))^2  -  c_e H(pi(. | s_t))
+        r_t = pi(a_t | s_t) / mu(a_t | s_t)
 
     with pi the policy that learns and mu the one that acted. No gradient flows into A_t or G_t,
     which are those of the rollout for all epochs. Workers that push when they are ready, or in

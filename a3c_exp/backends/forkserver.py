@@ -14,9 +14,10 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, util
+from multiprocessing.process import BaseProcess
 
 from a3c_exp.common import signals
 from a3c_exp.core.cpu import ONE_THREAD, environment
@@ -40,6 +41,7 @@ def ensure_running() -> None:
         # joblib's own "loky": a child process is told the default method, and looks it up before it
         # imports joblib.
         multiprocessing.set_start_method("forkserver", force=True)
+
     CONTEXT.set_forkserver_preload(PRELOAD)
     # Only the server and its children inherit these variables: this process's libraries keep their
     # threads.
@@ -59,19 +61,23 @@ def ensure_running() -> None:
             forkserver.ensure_running()
 
 
-def server() -> int:
-    """The server's process id."""
-    return int(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+def start(function: Callable[..., object], name: str, *arguments: object) -> BaseProcess:
+    """Start a process that calls `function`, in any thread, also in a process of a pool.
 
-
-@contextmanager
-def starting() -> Iterator[None]:
-    """Within: the server runs, and a process may be started, in any thread, also in a process of a
-    pool."""
+    Waits until the server has imported everything. Raises OSError.
+    """
+    process = CONTEXT.Process(target=function, name=name, args=arguments, daemon=True)
     with _starting:
         ensure_running()
         with unchanged():
-            yield
+            try:
+                process.start()
+            except (ConnectionRefusedError, ConnectionResetError, EOFError):
+                os.waitpid(forkserver._forkserver._forkserver_pid, 0)  # type: ignore[attr-defined]
+                ensure_running()  # in place of the server, which was ending
+                process.start()
+
+    return process
 
 
 _starting = threading.Lock()
@@ -100,7 +106,8 @@ def unchanged() -> Iterator[None]:
     """
     main = sys.modules["__main__"]
     process = multiprocessing.current_process()
-    daemon, method = process.daemon, multiprocessing.get_start_method(allow_none=True)
+    daemon = process.daemon
+    method = multiprocessing.get_start_method(allow_none=True)
     sys.modules["__main__"] = types.ModuleType("__main__")
     process.daemon = False
     try:

@@ -59,6 +59,7 @@ def failed(who: str, error: BaseException) -> WorkerExit:
         return WorkerExit(str(error), final=True, reason=error.reason)
     if isinstance(error, ConfigError):  # it names the setting, and says where code of others failed
         return WorkerExit(f"{who}: {error}", is_own=True)
+
     return WorkerExit(
         f"{who} failed:\n{''.join(traceback.format_exception(error)).rstrip()}", is_own=True
     )
@@ -88,6 +89,7 @@ def send_events(
                 time.sleep(wait)
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)
                 continue
+
             wait = WAIT_SECONDS
             if isinstance(output, YieldPoint):
                 continue
@@ -106,6 +108,7 @@ def send_events(
         return
     except BaseException as error:  # whatever ended this worker is the run's to report
         last = failed(who, error)
+
     with suppress(ReceiverClosedError):
         if pending is not None:
             send(writer, pending)
@@ -147,6 +150,7 @@ class Inbox:
             while data := os.read(self.fileno(), 1 << 20):
                 self._received += data
             self.at_end = True
+
         messages = []
         while len(self._received) >= SIZE.size:
             end = SIZE.size + SIZE.unpack_from(self._received)[0]
@@ -154,6 +158,7 @@ class Inbox:
                 break
             messages.append(pickle.loads(self._received[SIZE.size : end]))
             del self._received[:end]
+
         return messages
 
     def close(self) -> None:

@@ -210,7 +210,7 @@ class Source(ABC):
         self.store.leave(self.worker)
 
 
-Run = Callable[..., Iterator[Event | YieldPoint]]
+WorkerRun = Callable[..., Iterator[Event | YieldPoint]]
 """The whole life of a worker."""
 
 
@@ -223,7 +223,7 @@ class PipeSource(Source):
     sentinel: becomes ready when the worker has ended; None if the pipe alone says so.
     """
 
-    run: Run
+    run: WorkerRun
     inbox: Inbox = field(init=False)
     sentinel: int | None = field(default=None, init=False)
 
@@ -232,13 +232,15 @@ class PipeSource(Source):
         self.inbox = Inbox(reader)
         try:
             self.begin(partial(self.run, attempt), writer)
-        except RuntimeError as error:  # no thread is to be had
+        except (RuntimeError, OSError) as error:  # no thread or no process is to be had
             raise RunError(f"{self.name} could not be started: {one_line(error)}") from error
 
     @abstractmethod
-    def begin(self, run: Run, writer: connection.Connection) -> None:
-        """Start it. It calls `run`, and sends what that yields. Raises RuntimeError if no thread is
-        to be had."""
+    def begin(self, run: WorkerRun, writer: connection.Connection) -> None:
+        """Start it. It calls `run`, and sends what that yields.
+
+        Raises RuntimeError if no thread, and OSError if no process is to be had.
+        """
 
     def exit(self) -> WorkerExit:
         """Return the end of a worker that sent no last message."""

@@ -14,7 +14,7 @@ from a3c_exp.backends.supervision import (
     PipeSource,
     PipeSupervisor,
     RestartSettings,
-    Run,
+    WorkerRun,
     worker_sources,
 )
 from a3c_exp.core.events import Event
@@ -50,7 +50,7 @@ class ThreadSource(PipeSource):
 
     thread: threading.Thread = field(init=False)
 
-    def begin(self, run: Run, writer: Connection) -> None:
+    def begin(self, run: WorkerRun, writer: Connection) -> None:
         thread = threading.Thread(
             target=send_events, args=(self.name, writer, run), name=self.name, daemon=True
         )

@@ -23,8 +23,8 @@ from a3c_exp.run.files import exclusive_folder, log
 from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
-    from a3c_exp.core.callback import Callback
     from a3c_exp.core.experiment import Built, Experiment
+    from a3c_exp.core.run_view import Callback
     from a3c_exp.run.session import Run
 
 FORKSERVER_BACKENDS = ("a3c_exp.backends.processes.Processes", "a3c_exp.backends.ga3c.Ga3c")

@@ -40,6 +40,7 @@ def arrays_in(block: Any, specs: ArraySpecs) -> dict[str, Array]:
             else np.empty(shape, dtype)
         )
         start += _aligned(count * dtype.itemsize)
+
     return arrays
 
 

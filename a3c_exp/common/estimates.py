@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Statistic = Callable[[Array], Array]
+Scores = NDArray[np.float64]
+Statistic = Callable[[Scores], Scores]
 """A function of scores [..., n], which takes its last axis away."""
 
 DRAWS = 10_000
@@ -24,11 +24,11 @@ BOUNDS = (0.025, 0.975)
 """Quantiles of an interval of 95 %."""
 
 
-def interquartile_mean(scores: Array) -> Array:
+def interquartile_mean(scores: Scores) -> Scores:
     """The mean over the last axis [..., n] without the lowest and the highest n // 4 scores."""
     cut = scores.shape[-1] // 4
-    kept = np.sort(scores, axis=-1)[..., cut : scores.shape[-1] - cut]
-    return np.asarray(kept.mean(axis=-1))
+    middle = np.sort(scores, axis=-1)[..., cut : scores.shape[-1] - cut]
+    return np.asarray(middle.mean(axis=-1))
 
 
 def decimals(values: Sequence[float]) -> int:
@@ -58,7 +58,7 @@ def bootstrap_interval(
     return _interval(statistic(_drawn(np.random.default_rng(0), scores)))
 
 
-def bootstrap_band(curves: Array) -> tuple[Array, Array]:
+def bootstrap_band(curves: Scores) -> tuple[Scores, Scores]:
     """The percentile bootstrap interval of the interquartile mean at each point of curves [n,
     points].
 
@@ -123,21 +123,20 @@ def spread(values: Sequence[float | None], digits: int) -> str:
     reached = [value for value in values if value is not None]
     if not reached:
         return "-"
+
     middle = median_reached(values)
-    shown = f"{middle:,.{digits}f}" if math.isfinite(middle) else "never"
-    return (
-        shown
-        if len(values) == 1
-        else f"{shown} ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
-    )
+    text = f"{middle:,.{digits}f}" if math.isfinite(middle) else "never"
+    if len(values) > 1:
+        text += f" ({min(reached):,.{digits}f} to {max(reached):,.{digits}f})"
+    return text
 
 
-def _drawn(rng: np.random.Generator, scores: Any, draws: int = DRAWS) -> Array:
+def _drawn(rng: np.random.Generator, scores: Any, draws: int = DRAWS) -> Scores:
     """Scores [n] drawn with replacement: [draws, n]."""
     every = np.asarray(scores, np.float64)
     return np.asarray(every[rng.integers(every.size, size=(draws, every.size))])
 
 
-def _interval(values: Array) -> tuple[float, float]:
+def _interval(values: Scores) -> tuple[float, float]:
     low, high = np.quantile(values, BOUNDS)
     return float(low), float(high)

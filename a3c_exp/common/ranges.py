@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Annotated, NamedTuple
 
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError
 
 
 class Range(NamedTuple):
@@ -62,22 +62,23 @@ class Checked:
             value = getattr(self, name)
             if callable(value):
                 for progress, when in ((0.0, "begins"), (1.0, "ends")):
-                    found = value(progress)
-                    require(
-                        least <= found <= most, name, found, f"{allowed} where the run {when}, too"
-                    )
+                    number = value(progress)
+                    if not least <= number <= most:
+                        problem = f"must be {allowed} where the run {when}, too"
+                        raise ConfigError(name, number, problem)
             elif isinstance(value, (int, float)) and not least <= value <= most:
                 raise ConfigError(name, value, f"must be {allowed}")
 
 
 @functools.cache
 def _ranges(cls: type) -> list[tuple[str, Range]]:
-    """The fields of a class that have a range, each with it."""
-    found = []
+    """Return the fields of a class that have a range, each with it."""
+    fields = []
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         alternatives = typing.get_args(hint)
         also = ", or null" if types.NoneType in alternatives else ""
-        for each in (hint, *alternatives):
-            ranges = (mark for mark in getattr(each, "__metadata__", ()) if isinstance(mark, Range))
-            found += [(name, mark._replace(allowed=mark.allowed + also)) for mark in ranges]
-    return found
+        for alternative in (hint, *alternatives):
+            marks = getattr(alternative, "__metadata__", ())
+            ranges = (mark for mark in marks if isinstance(mark, Range))
+            fields += [(name, mark._replace(allowed=mark.allowed + also)) for mark in ranges]
+    return fields

@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from a3c_exp.errors import ConfigError, require
 
@@ -32,39 +31,15 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def regular_only(path: str | Path, flags: int) -> int:
-    """Open a regular file, or a link to one, as an `opener` of `open`. Does not wait for the other
-    end of a FIFO.
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8 that has at most MOST_BYTES.
 
-    Raises UnreadableError for anything else, and OSError.
+    Raises UnreadableError, and OSError.
     """
-    if "\0" in str(path):
-        raise UnreadableError("is no name of a file")
-    number = os.open(path, flags | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise UnreadableError("is not a regular file")
-    return number
-
-
-def open_regular(path: Path, most: int | None = None) -> IO[bytes]:
-    """Open a regular file, or a link to one, for reading.
-
-    most: bytes that it may have; None: any number. Raises UnreadableError for anything else, and
-    OSError.
-    """
-    number = regular_only(path, os.O_RDONLY | os.O_CLOEXEC)
-    size = os.fstat(number).st_size
-    if most is not None and size > most:
-        os.close(number)
-        raise UnreadableError(f"has {size:,} bytes, and may have {most:,}")
-    return os.fdopen(number, "rb")
-
-
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The text of a regular file in UTF-8. Raises UnreadableError, and OSError."""
-    with open_regular(path, most) as file:
-        data = file.read(most + 1)
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise UnreadableError(f"has more than {MOST_BYTES:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -87,35 +62,38 @@ def parse_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None)
-        place = f"line {mark.line + 1}: " if mark else ""
+        line = f"line {mark.line + 1}: " if mark else ""
         raise UnreadableError(
-            f"is no YAML: {place}{problem or ' '.join(str(error).split())}"
+            f"is no YAML: {line}{problem or ' '.join(str(error).split())}"
         ) from None
     except (ValueError, TypeError):  # Python's limit on digits; a list as a key
         raise UnreadableError("has a number that is too long, or a key that is no text") from None
     except RecursionError:
         raise UnreadableError("is nested too deeply") from None
+
     try:
         check_plain(value)
     except ConfigError as error:
         raise UnreadableError(f"{error.key or 'it'} {error.problem}") from None
+
     return value
 
 
 def parse_key_values(arguments: Sequence[str]) -> dict[str, Any]:
     """key=value arguments, the values read as YAML. Raises ConfigError."""
-    found = {}
+    values = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         require(bool(key and equals), "command line", argument, "key=value")
         try:
             # YAML 1.1 requires a point in 1e6, Hydra's command line does not.
-            found[key] = parse_yaml(value)
+            values[key] = parse_yaml(value)
         except UnreadableError as error:
             raise ConfigError(
                 key, value, f"must be a plain value: it {str(error).removeprefix('it ')}"
             ) from None
-    return found
+
+    return values
 
 
 @functools.cache
@@ -150,6 +128,7 @@ def check_plain(value: object, key: str = "") -> None:
 def _check_plain(value: object, key: str, level: int = 0) -> None:
     if level > MOST_LEVELS:  # more of them are too many for OmegaConf
         raise RecursionError
+
     if isinstance(value, Mapping):
         for name, item in value.items():
             if isinstance(name, bool) or not isinstance(name, (str, int)):

@@ -1,4 +1,4 @@
-"""What a configuration may do: which code it may name, and which settings of a run's folder count.
+"""Which code a configuration may name, and which settings of a run's folder the user names again.
 
 A folder may come from anyone: docs/security.md.
 """
@@ -10,19 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from a3c_exp.common.settings import TARGET, flatten
+from a3c_exp.common.settings import flatten
 from a3c_exp.errors import FAILURES, ConfigError, one_line, place_of, require
 
 PACKAGE = "a3c_exp"
 
-OUTSIDE_WRAPPERS = ("HumanRendering", "RecordVideo")
-"""Wrappers of gymnasium that open a window, or write to any folder."""
-
-INSIDE_CALLBACKS = [
-    f"{PACKAGE}.callbacks.{name}"
-    for name in ("Histograms", "MetricTarget", "NoImprovement", "Profile", "Videos")
-]
-"""Callbacks that write only below the run's folder, and connect to nothing."""
+ACTING_OUTSIDE = ("HumanRendering", "RecordVideo", "Mlflow", "Wandb")
+"""Wrappers of gymnasium that open a window or write to any folder, and callbacks that connect to a
+server."""
 
 
 def is_allowed_module(module: str, plugins: Iterable[str]) -> bool:
@@ -45,10 +40,9 @@ def import_plugins(plugins: Sequence[str]) -> None:
                 _call_once(getattr(imported, function))
         except FAILURES as error:  # a user's module may raise anything
             absent = isinstance(error, ModuleNotFoundError) and error.name == module
-            place = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
-            raise ConfigError(
-                "plugins", plugin, f"cannot be imported: {one_line(error)}{place}"
-            ) from error
+            advice = ". Install it, or name its folder in PYTHONPATH" if absent else place_of(error)
+            problem = f"cannot be imported: {one_line(error)}{advice}"
+            raise ConfigError("plugins", plugin, problem) from error
 
 
 @cache
@@ -56,27 +50,17 @@ def _call_once(function: Callable[[], object]) -> None:
     function()
 
 
-def only_inside(wrappers: Iterable[object]) -> list[object]:
-    """Return the wrappers without those that act outside of a run's folder."""
-    return [each for each in wrappers if not any(name in str(each) for name in OUTSIDE_WRAPPERS)]
+def acts_outside(entry: object) -> bool:
+    """Return whether a wrapper or a callback, or any of a list, is one of ACTING_OUTSIDE."""
+    return any(name in str(entry) for name in ACTING_OUTSIDE)
 
 
 def beyond_folder(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run's folder, by dotted keys, that count only if the user names them
     again."""
-    beyond = {}
-    for key, value in flatten(config):
-        # The schema refuses anything but a list.
-        entries = list(value) if isinstance(value, list | tuple) else []
-        acts = (
-            (key == "backend.address" and value != "local")
-            or (key == "callbacks" and not all(map(_stays_inside, entries)))
-            or (key in ("env.wrappers", "eval.env.wrappers") and only_inside(entries) != entries)
-        )
-        if acts:
-            beyond[key] = value
-    return beyond
-
-
-def _stays_inside(callback: object) -> bool:
-    return isinstance(callback, Mapping) and callback.get(TARGET) in INSIDE_CALLBACKS
+    lists = ("callbacks", "env.wrappers", "eval.env.wrappers")
+    return {
+        key: value
+        for key, value in flatten(config)
+        if (key in lists and acts_outside(value)) or (key == "backend.address" and value != "local")
+    }

@@ -14,11 +14,11 @@ from gymnasium.spaces import Box
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.common.ranges import Checked, Count, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import Callback, Measure
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations, has_large_numbers
 from a3c_exp.core.parameters import StoreSpec, UpdateSettings
+from a3c_exp.core.run_view import Callback, Measure
 from a3c_exp.core.store import SharedStore
 from a3c_exp.engine.check_loss import loss_builder
 from a3c_exp.engine.runtime import make_runtime
@@ -311,7 +311,8 @@ class Backend(ABC):
     joins_rollouts: ClassVar[bool] = False
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError for what this backend cannot run, or not here."""
+        """Raise ConfigError for an experiment that this backend cannot run, or not on this
+        machine."""
 
     @property
     def stall_seconds(self) -> float | None:
@@ -320,18 +321,24 @@ class Backend(ABC):
         return None
 
     def warning(self, experiment: Experiment) -> str | None:
-        """A sentence about settings that are probably not meant; None if there are none."""
+        """Return a sentence about settings that are probably not meant; None if there are none."""
         return None
 
     def store(self, spec: StoreSpec) -> SharedStore:
-        """A new store where this backend's workers can reach it: by default in the memory of this
-        process."""
+        """Make a store where this backend's workers can reach it, by default in the memory of this
+        process.
+
+        spec: sizes and settings of the store.
+        """
         return SharedStore(spec)
 
     @abstractmethod
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         """Start the workers and yield their events; None when a tenth of a second has brought
         nothing.
+
+        context: what workers are built from.
+        store: as `store` has made it, with the parameters to begin with.
 
         Ends when all workers have: after `total_steps`, or after `store.stop()`. Raises RunError if
         a worker failed. Everything it started is gone when the iterator is closed or exhausted,

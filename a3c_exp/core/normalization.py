@@ -108,6 +108,7 @@ def require_images(space: Box, key: str, setting: object) -> None:
         return
     if isinstance(space, PartsBox):
         raise ConfigError(key, setting, "must be true or false: observations have several parts")
+
     raise ConfigError(
         key,
         setting,
@@ -158,6 +159,7 @@ class NormalizedObservations:
                 require_images(space, "env.normalize_observations", setting)
             left = tuple(part.columns for part in space.parts if not part.is_measured)
             return cls(True, space.shape, left=left)
+
         return cls(True, space.shape if setting is True else (), are_images(space))
 
     def network_space(self, space: Box) -> Box:
@@ -184,6 +186,7 @@ class NormalizedObservations:
                 "must be false or auto: the network takes images as they are (raw_images), "
                 "without `pixels`",
             )
+
         if self.fixed:
             mean, std = self.fixed
             network.normalize_pixels(np.array(mean, np.float32), np.array(1 / std, np.float32))
@@ -231,6 +234,7 @@ class Normalizer:
         scale = _reward_scale(row) if rewards else None
         reward_mean = float(row[-2]) if rewards == "centered" else None
         is_measured = not form.measured or row[0] >= 2
+
         return cls(mean, inverse_std, scale, reward_mean, form.by_network, is_measured)
 
     def observations(self, raw: Array) -> Array:
@@ -276,6 +280,7 @@ class Normalizer:
         """
         if self.reward_scale is None:
             return rewards
+
         scale = self.reward_scale
         mean = self.reward_mean
         if math.isnan(scale):
@@ -287,6 +292,7 @@ class Normalizer:
             rewards = rewards - np.float32(mean)
         if math.isnan(scale):
             scale = 1.0
+
         return (rewards * np.float32(scale)).clip(-CLIP, CLIP)
 
 
@@ -298,9 +304,11 @@ def _measured(rows: Array) -> NDArray[np.float64]:
         levels = np.arange(256.0)
         mean = counts @ levels / max(len(rows), 1)
         return np.array([len(rows), mean, counts @ np.square(levels - mean)])
+
     numbers = rows.astype(np.float64)
     mean = numbers.sum(0) / max(len(numbers), 1)
     squares = np.square(numbers - mean).sum(0)
+
     return np.concatenate([[len(numbers)], mean, squares])
 
 
@@ -316,6 +324,7 @@ def _joined(groups: NDArray[np.float64]) -> NDArray[np.float64]:
     count = counts.sum()
     if not count:  # nothing yet, or not measured at all
         return np.zeros(groups.shape[1])
+
     mean = (counts / count * means).sum(0)
     squares = squares + counts * np.square(means - mean)
     return np.concatenate([[count], mean, squares.sum(0)])

@@ -110,6 +110,7 @@ class BatchArrays:
         if recurrent_input is not None:
             recurrent_input = recurrent_input.take(columns)
         arrays = {name: part(getattr(self, name)) for name in ROWS}
+
         return replace(self, valid=valid, recurrent_input=recurrent_input, **arrays)
 
 

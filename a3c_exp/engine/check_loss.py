@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -68,18 +69,22 @@ def check_loss(
         by_outputs, metrics = differentiate(outputs, by_actor, _PROGRESS)
         metric_names.update(metrics)
         backward(by_outputs)
+
         return np.copy(network.gradient)
 
     with refused("algorithm", name, f"its loss fails for a batch of [T, B] = {[*_SHAPE]}"):
         first = gradient(kernels)
         second = gradient(kernels)
         by_torch = gradient(False)
-    network.zero_grad()
 
+    network.zero_grad()
+    _check_metric_names(name, metric_names)
+    _check_gradients(name, first, second, by_torch)
+
+
+def _check_metric_names(name: str, metrics: Iterable[str]) -> None:
     unusable = sorted(
-        metric
-        for metric in metric_names
-        if metric in RUN_METRICS or not CURVE_NAME.fullmatch(metric)
+        metric for metric in metrics if metric in RUN_METRICS or not CURVE_NAME.fullmatch(metric)
     )
     if unusable:
         problem = (
@@ -87,6 +92,10 @@ def check_loss(
             "spaces and _-./, that no run has"
         )
         raise ConfigError("algorithm", name, problem)
+
+
+def _check_gradients(name: str, first: Floats, second: Floats, by_torch: Floats) -> None:
+    """Raise ConfigError unless the gradient is finite, and is the same twice and by torch."""
     if not np.isfinite(first).all():
         problem = "its gradient is not finite for a small batch of ordinary numbers"
         raise ConfigError("algorithm", name, problem)
@@ -96,6 +105,7 @@ def check_loss(
     if not np.array_equal(first, second):
         problem = "its loss has another gradient when it is computed again (dropout, noise)"
         raise ConfigError("algorithm", name, problem)
+
     largest = float(np.abs(by_torch).max())
     if not np.allclose(first, by_torch, rtol=1e-3, atol=1e-4 * largest):
         problem = "its closed form has another gradient than its loss"
@@ -116,6 +126,7 @@ def _small_batch(network: ActorCritic, observation_space: Box) -> BatchArrays:
     valid = np.ones(_SHAPE, np.bool_)
     valid[-1, -1] = False
     nothing = np.zeros(_SHAPE, np.float32)
+
     return BatchArrays(
         observations=observations,
         actions=actions,

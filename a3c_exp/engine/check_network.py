@@ -43,7 +43,7 @@ def _features(network: ActorCritic, encoder: nn.Module, observations: Tensor) ->
     name = type(encoder).__name__
     features = run_module(encoder, network.observation_input.prepare(observations), name)
     width = features.shape[-1] if isinstance(features, Tensor) and features.dim() else 1
-    return _checked(name, "features", features, (len(observations), width))
+    return _output_rows(name, "features", features, (len(observations), width))
 
 
 def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
@@ -51,12 +51,13 @@ def _whole_outputs(network: WholeActorCritic, observations: Tensor) -> Tensor:
     count = len(observations)
     name = type(network.module).__name__
     parameters, values, state = run_module(network, observations, name)
-    outputs = [_checked(name, "parameters", parameters, (count, network.distribution.size))]
-    outputs.append(_checked(name, "values", values, (count,)))
+    outputs = [_output_rows(name, "parameters", parameters, (count, network.distribution.size))]
+    outputs.append(_output_rows(name, "values", values, (count,)))
     if network.recurrent:
-        outputs.append(_checked(name, "a state", state, (count, network.state_size)))
+        outputs.append(_output_rows(name, "a state", state, (count, network.state_size)))
     elif state is not None:
         raise _refusal(name, "returned a state: a state needs initial_state(count)")
+
     return torch.cat(outputs, dim=1)
 
 
@@ -70,6 +71,7 @@ def _verify_module(
         again = rows(inputs)
         with evaluation_mode(module):
             evaluated = rows(inputs)
+
     if not _equal(trained, again):
         text = f"returns other numbers in a second pass (dropout or noise do): {_WHY}"
         raise _refusal(name, text)
@@ -99,8 +101,8 @@ def _verify_module(
             raise _refusal(name, text)
 
 
-def _checked(name: str, kind: str, output: object, shape: tuple[int, ...]) -> Tensor:
-    """An output as [N, K]. Raises ConfigError unless it is finite float32 of this shape."""
+def _output_rows(name: str, kind: str, output: object, shape: tuple[int, ...]) -> Tensor:
+    """Return an output as [N, K]. Raises ConfigError unless it is finite float32 of this shape."""
     if not isinstance(output, Tensor) or tuple(output.shape) != shape:
         form = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         text = (
@@ -111,6 +113,7 @@ def _checked(name: str, kind: str, output: object, shape: tuple[int, ...]) -> Te
         raise _refusal(name, f"must return float32, not {output.dtype}")
     if not torch.isfinite(output).all():
         raise _refusal(name, "returns numbers that are not finite for ordinary observations")
+
     return output.reshape(shape[0], -1)
 
 
@@ -122,6 +125,7 @@ def _leaves(outputs: Tensor) -> Iterator[Tensor]:
         node = pending.pop()
         if node is None or node in seen:
             continue
+
         seen.add(node)
         if hasattr(node, "variable"):
             yield node.variable

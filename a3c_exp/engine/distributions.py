@@ -176,6 +176,7 @@ def _by_parameters(
     if distribution.softplus_std:
         std = np.logaddexp(0, spread.clip(lowest, highest))
         grad_log_std *= -np.expm1(-std) / std  # d std / ds = 1 - exp(-std)
+
     leads_out = (spread < lowest) & (grad_log_std > 0) | (spread > highest) & (grad_log_std < 0)
     grad_log_std[leads_out] = 0
     return np.concatenate([grad_mean, grad_log_std], axis=-1)

@@ -185,6 +185,7 @@ class LayerNormKernel(Kernel):
         for gradient, by_parameter in zip(self._gradients, by_parameters, strict=True):
             if gradient is not None:
                 gradient += by_parameter.numpy()
+
         return array_of(by_input)
 
 
@@ -268,6 +269,7 @@ class SequenceKernel:
         for layer in _layers(module):
             if type(layer) is nn.Flatten:  # rows are flat from the start
                 continue
+
             kernel = LAYERS[type(layer)](layer)
             if isinstance(kernel, ActivationKernel):
                 kernel.in_place = not (previous is None or isinstance(previous, ActivationKernel))
@@ -345,4 +347,5 @@ def find_obstacle(module: nn.Module, axes: int = 1) -> str | None:
 
     if axes != 1 and not isinstance(next(_layers(module), None), nn.Flatten):
         return "its first layer is no Flatten, which observations that are no vectors need"
+
     return None

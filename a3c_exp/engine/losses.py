@@ -82,6 +82,7 @@ def differentiate(
             "loss must return one number: batch.mean and batch.sum reduce "
             f"{tuple(loss.shape)} to it"
         )
+
     if loss.requires_grad:
         torch.autograd.backward(loss)
 
@@ -93,6 +94,7 @@ def differentiate(
     for name in ("log_probs", "entropy", "values"):
         gradients.setdefault(name, np.zeros(arrays.shape, np.float32))
     numbers = {name: _number(name, metric, arrays) for name, metric in metrics.items()}
+
     return OutputGradients(**gradients), numbers
 
 
@@ -137,6 +139,7 @@ def _a3c(
         entropy=broadcast(-entropy_coefficient * scale, outputs.entropy, valid),
         values=errors * (algorithm.value_coefficient * scale),
     )
+
     return grad, {
         "policy_loss": -dot(of_transitions(outputs.log_probs, valid), advantages) / count,
         "value_loss": 0.5 * dot(errors, errors) / count,
@@ -209,6 +212,7 @@ def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Flo
         counted = of_transitions(deviations, valid)
         std = math.sqrt(dot(counted, counted) / count)
         advantages = (deviations / (std + 1e-8)).astype(np.float32)
+
     # Masked last: a row that is no transition may hold anything, and 0 times infinity is not 0.
     return of_transitions(advantages, valid)
 

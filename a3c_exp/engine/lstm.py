@@ -91,6 +91,7 @@ def _step(sums: Floats, hidden: Floats, cell: Floats, recurrent: Floats) -> tupl
     cell += i * g
     hidden = np.tanh(cell)
     hidden *= o
+
     return hidden, cell
 
 
@@ -141,6 +142,7 @@ def unroll(
             if has_boundary[t]:
                 hidden = reset_state(hidden, episode_boundaries[t])
                 cell = reset_state(cell, episode_boundaries[t])
+
             hidden = hidden + grad_hidden[t]
             cell = cell + hidden * by_cell[t]
             np.multiply(hidden, by_output[t], out=grad_sums[t, 0])

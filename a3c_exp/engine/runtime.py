@@ -184,11 +184,13 @@ class PartRuntime(ArrayRuntime):
         if self._core is not None:
             assert state is not None
             features, state = self._core.act_forward(features, state)
+
         parameters = self._head.act_forward(features)
         if self._action_mask is not None:
             parameters = self._masked(parameters, observations)
         if self._shared:
             return parameters, self._value.act_forward(features)[:, 0], state
+
         later = self.critic is not None and len(observations) <= MOST_VALUED_LATER
         return parameters, None if later else self._critic_forward(observations), state
 
@@ -206,7 +208,9 @@ class PartRuntime(ArrayRuntime):
             assert recurrent_input is not None
             by_time, core_backward = self._core.train_forward(by_time, recurrent_input)
             features = by_time.reshape(len(flat), -1)
-        critic_features, critic_backward = features, None
+
+        critic_features = features
+        critic_backward = None
         if not self._shared:
             critic_features, critic_backward = self._critic.train_forward(flat)
 
@@ -219,17 +223,20 @@ class PartRuntime(ArrayRuntime):
                 grad_features += grad_critic_features
             else:
                 critic_backward(grad_critic_features)
+
             if grad_by_time is not None:
                 grad_features += grad_by_time.reshape(grad_features.shape)
             if self._core is not None:
                 grad_by_core = core_backward(grad_features.reshape(by_time.shape))
                 grad_features = grad_by_core.reshape(len(flat), -1)
+
             encoder_backward(grad_features)
 
         values = self._value.act_forward(critic_features)[:, 0]
         parameters = self._head.act_forward(features)
         if self._action_mask is not None:
             parameters = self._masked(parameters, flat)
+
         return parameters, values, by_time, backward
 
     def _masked(self, parameters: Floats, observations: Array) -> Floats:

@@ -68,6 +68,7 @@ class AnswerCheck:
         cannot be used."""
         if self._parts:
             return self._joined(observations)
+
         try:
             if type(observations) is not np.ndarray and _any_masked(observations):
                 return None
@@ -85,6 +86,7 @@ class AnswerCheck:
         # A single number may also come as an array of one.
         if raw.shape[1:] != self._shape and (self._shape != () or raw.shape[1:] != (1,)):
             return None
+
         kind = raw.dtype.kind
         if kind not in self._kinds:
             return None
@@ -94,8 +96,10 @@ class AnswerCheck:
         if self._is_image:
             are_bytes = raw.dtype == np.uint8 or (raw.size and raw.min() >= 0 and raw.max() <= 255)
             return raw.astype(np.uint8, copy=False) if are_bytes else None
+
         with suppress(ValueError):  # a number outside a discrete space
             return raw.astype(np.float32, copy=False) if self._plain else self._encode(raw)
+
         return None
 
     def batch(
@@ -111,6 +115,7 @@ class AnswerCheck:
         for index, observation in zip(indices, self.rows(observations), strict=False):
             if fault := self.fault(observation):
                 raise WrongAnswerError(fault, int(index))
+
         expected = (len(indices), *(self._shape or self.box.shape))
         raise WrongAnswerError(
             f"observations of {getattr(observations, 'shape', 'several shapes')}, not {expected}"
@@ -127,6 +132,7 @@ class AnswerCheck:
         nothing is."""
         if self.observations([observation]) is not None:
             return None
+
         for part, check in self._parts:
             try:
                 [inner] = part.rows([observation])
@@ -148,6 +154,7 @@ class AnswerCheck:
             return f"an observation of shape {raw.shape}, not {self._shape}"
         if len(wrong):
             return f"an observation with {raw[tuple(wrong[0])]} at {wrong[0].tolist()}"
+
         return (
             f"an observation of {raw.dtype} that is not in {self.space}: {shortened(observation)}"
         )
@@ -183,6 +190,7 @@ def listed_rewards(rewards: Sequence[Any]) -> Floats:
                 return converted
     except Exception:  # one is no number
         pass
+
     return np.array([_reward(reward, index) for index, reward in enumerate(rewards)], np.float32)
 
 
@@ -198,6 +206,7 @@ def rewards_of(rewards: Any, count: int) -> Floats:
         or not np.vdot(raw, raw) < LARGEST_FLOAT32
     ):
         return listed_rewards(raw.tolist())
+
     return np.array(raw, np.float32)
 
 

@@ -94,6 +94,7 @@ class Atari(Environment):
             raise ConfigError(
                 "game", self.game, f"cannot be drawn as {render_mode!r}: video=true draws it"
             )
+
         register("ALE/", "game", self.game)
 
         # Only registered games: to make a game for two players would end the program at once.
@@ -106,6 +107,7 @@ class Atari(Environment):
             guess = did_you_mean(self.game.lower(), games, list_all=False)
             problem = f"there is no such game (https://ale.farama.org/environments). {guess}"
             raise ConfigError("game", self.game, problem)
+
         return _AtariBatch(self, count, seeds)
 
     def games(self, count: int, height: int, width: int) -> Any:
@@ -155,6 +157,7 @@ class _AtariBatch(VectorEnvBatch):
                 screen = [0, SCREEN_ROWS, 0, SCREEN_COLUMNS]
                 problem = f"must be [top, bottom, left, right] in the image, {screen}"
                 raise ConfigError("crop", list(crop), problem)
+
             require_package("crop", list(crop), "atari", "cv2")
             self._cv2 = imported("cv2", "crop", list(crop))
 
@@ -185,6 +188,7 @@ class _AtariBatch(VectorEnvBatch):
             last = self._seen(final_obs[ended])
             final_obs = obs.copy()
             final_obs[ended] = last
+
         self._obs = obs
 
         lost = None
@@ -192,6 +196,7 @@ class _AtariBatch(VectorEnvBatch):
             lost = (info["lives"] < self._lives) & ~ended
             terminated = terminated | lost
             self._lives = info["lives"]
+
         return Step(
             obs,
             rewards_of(rewards, self.count),
@@ -206,6 +211,7 @@ class _AtariBatch(VectorEnvBatch):
         """Return images of the games [K, frames, rows, columns] as observations have them."""
         if self._crop is None:
             return screens
+
         top, bottom, left, right = self._crop
         height, width = self._size
         images = np.empty((*screens.shape[:2], height, width), np.uint8)
@@ -214,6 +220,7 @@ class _AtariBatch(VectorEnvBatch):
             images[index] = self._cv2.resize(
                 part, (width, height), interpolation=self._cv2.INTER_AREA
             )
+
         return images
 
     def render(self) -> NDArray[np.uint8]:

@@ -98,15 +98,18 @@ class Gym(Environment):
         super().__post_init__()
         if self.vectorized and self.wrappers:
             raise ConfigError("vectorized", True, "must be false where wrappers are used")
+
         self._check_engine()
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             if name in self.kwargs:
                 problem = "must be left out: it is set elsewhere"
                 raise ConfigError(f"kwargs.{name}", self.kwargs[name], problem)
+
         render_mode = self.kwargs.get("render_mode", "rgb_array")
         if render_mode != "rgb_array":
             problem = "must be rgb_array, for observations that are drawn"
             raise ConfigError("kwargs.render_mode", render_mode, problem)
+
         for entry in self.wrappers:
             name, arguments = _parsed(entry)
             if not (isinstance(name, str) and isinstance(arguments, Mapping)):
@@ -150,6 +153,7 @@ class Gym(Environment):
         is_native = self.vectorized or self.engine != GYMNASIUM
         if is_native and self.max_steps_guard not in (None, MAX_STEPS_GUARD):
             return "max_steps_guard has no effect on a native vector, which has limits of its own"
+
         spec = gymnasium.registry.get(self.id)
         is_game = spec is not None and str(spec.entry_point).startswith("ale_py")
         if is_game and not self.wrappers and self.engine == GYMNASIUM:
@@ -157,6 +161,7 @@ class Gym(Environment):
                 f"{self.id} shows raw frames: env=pong, or env=atari env.game=<game>, "
                 "has the usual preprocessing"
             )
+
         settings = {
             "NormalizeObservation": "env.normalize_observations",
             "NormalizeReward": "env.normalize_rewards",
@@ -167,6 +172,7 @@ class Gym(Environment):
                     f"{name} keeps statistics of each environment alone, "
                     f"which no checkpoint holds: take {key}=true"
                 )
+
         return None
 
     def make(self, count: int, seeds: Sequence[int], render_mode: str | None = None) -> EnvBatch:
@@ -181,9 +187,11 @@ class Gym(Environment):
         try:
             if self.engine != GYMNASIUM and render_mode is None:
                 return self._of_engine(count, int(seeds[0]))
+
             spec = self._spec()
             if self.vectorized:
                 return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
+
             with ExitStack() as failing:
                 envs = [self._one(spec, render_mode, failing) for _ in range(count)]
                 batch = SyncEnvBatch(envs, seeds, self.max_steps_guard, self.reset_options)
@@ -204,6 +212,7 @@ class Gym(Environment):
             register(start, "id", self.id)
         elif name not in gymnasium.registry and importlib.util.find_spec("ale_py"):
             register("ALE/", "id", self.id)  # some games have names without a prefix
+
         if name not in gymnasium.registry:
             sentences = [
                 UNREGISTERED,
@@ -212,11 +221,14 @@ class Gym(Environment):
             if not module:
                 advice = "If a package registers it: plugins=[<package>], or its module that does"
                 sentences.append(advice)
+
             problem = " ".join(filter(None, sentences))
             raise ConfigError("id", self.id, problem)
+
         spec = gymnasium.registry[name]
         if str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
             require_package("id", self.id, "mujoco")
+
         return spec
 
     def _one(self, spec: EnvSpec, render_mode: str | None, failing: ExitStack) -> Env:
@@ -228,6 +240,7 @@ class Gym(Environment):
             wrapper = _wrapper(name)
             with refused("wrappers", entry, f"does not fit {self.id}"):
                 env = wrapper(env, **_converted(wrapper, arguments))
+
         report_progress()
         return env
 
@@ -241,6 +254,7 @@ class Gym(Environment):
         if not callable(make):
             problem = f"must be a function of {module}: it has no {name}"
             raise ConfigError("engine", self.engine, problem)
+
         # A worker has a core of its own: more threads of EnvPool would share it.
         threads = {"num_threads": 1} if self.engine == ENVPOOL else {}
         make_env = partial(make, self.id, num_envs=count, seed=seed, **threads)
@@ -259,6 +273,7 @@ class Gym(Environment):
             raise ConfigError(
                 "vectorized", True, f"must be false: {self.id} has no native vector environment"
             )
+
         mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
         make = partial(gymnasium.make_vec, spec, num_envs=count, vectorization_mode=mode)
         return self._made(make, render_mode)
@@ -283,6 +298,7 @@ class Gym(Environment):
             close_within(env)
             problem = f"cannot be drawn as {render_mode!r}; it offers {', '.join(offered)}"
             raise ConfigError("id", self.id, problem)
+
         return env
 
 
@@ -341,8 +357,10 @@ def _filled(kwargs: Mapping[str, Any]) -> dict[str, Any]:
             return value
         if value == "{port}":
             return port()
+
         if "{port}" in value:
             value = value.replace("{port}", str(port()))
+
         return value.replace("{copy}", copy)
 
     return dict(fill(kwargs))

@@ -96,6 +96,7 @@ class InfoNumbers:
         self.episodes += 1
         self._having.update(numbers.keys())
         self._other.update(name for name, number in numbers.items() if number not in (0, 1))
+
         return numbers
 
     def warnings(self) -> tuple[str, ...]:
@@ -109,6 +110,7 @@ class InfoNumbers:
                 f"left out of the info of an episode: {parts}; "
                 f"env.info_keys chooses up to {MOST_CHOSEN} finite numbers"
             )
+
         partial = {name: n for name, n in self._having.items() if n < self.episodes}
         truths = [name for name in partial if name not in self._other]
         if truths and not self._told_partial:
@@ -118,6 +120,7 @@ class InfoNumbers:
                 f"in the info of some episodes only: {parts}; a mean is of these episodes alone, "
                 "so let the environment send it in each"
             )
+
         return tuple(lines)
 
 
@@ -159,10 +162,13 @@ def _row(info: Info, index: int) -> Info:
     for name, values in info.items():
         if str(name).startswith("_") and str(name)[1:] in info:  # a mask
             continue
+
         mask = info.get(f"_{name}")
         if mask is not None and not mask[index]:
             continue
+
         is_array = isinstance(values, np.ndarray) and values.ndim
         has_rows = isinstance(values, list | tuple) or is_array
         row[name] = values[index] if has_rows and len(values) > index else values
+
     return row

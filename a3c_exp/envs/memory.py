@@ -67,7 +67,8 @@ class SelectObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         space: Any = env.observation_space
         self._indices = list(indices)
-        low, high = space.low[self._indices], space.high[self._indices]
+        low = space.low[self._indices]
+        high = space.high[self._indices]
         self.observation_space = Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Any) -> Any:

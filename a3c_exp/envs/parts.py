@@ -78,9 +78,11 @@ class PartsBox(Box):
             stop = start + int(np.prod(box.shape))
             parts.append(Part(".".join(map(str, path)), path, leaf, box, slice(start, stop)))
             start = stop
+
         names = [part.name for part in parts]
         if not names or len(set(names)) < len(names):
             raise TypeError(f"its observations need parts of different names: {names}")
+
         return cls(parts)
 
     @property
@@ -153,6 +155,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise TypeError(
                 f"a mask belongs to Discrete or MultiDiscrete actions, not to {actions}"
             )
+
         self._size = flatdim(actions)
         space = env.observation_space
         inner = dict(space.items()) if isinstance(space, Dict) else {"observation": space}
@@ -174,6 +177,7 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         inner = observation if isinstance(observation, Mapping) else {"observation": observation}
         if ACTION_MASK not in info:
             raise KeyError(f"{self.env} gave no info[{ACTION_MASK!r}]")
+
         mask = info[ACTION_MASK]
         # gymnasium masks MultiDiscrete by a tuple
         of_choices = mask if isinstance(mask, tuple) else (mask,)

@@ -45,6 +45,7 @@ def encoder(space: Space[Any]) -> tuple[Box, Encode]:
         return Box(0.0, 1.0, (size,), np.float32), _rows_of(np.float32, (size,))
     if isinstance(space, (Dict, Tuple)):
         return PartsBox.of(space, encoder), PartsBox.join
+
     needed = (
         "arrays, discrete values, or a Dict or Tuple of these are needed; "
         "FilterObservation leaves parts out"
@@ -70,13 +71,15 @@ def decoder(space: Space[Any]) -> tuple[Space[Any], Decode]:
     if isinstance(space, MultiBinary):
         return MultiBinary(int(np.prod(space.shape))), _rows_of(space.dtype, space.shape)
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        low = space.low.reshape(-1)
+        high = space.high.reshape(-1)
         return Box(low, high, dtype=space.dtype.type), _within(space)
     if isinstance(space, Tuple) and set(map(type, space)) == {Discrete}:
         start = np.array([choice.start for choice in space])
         cast = _rows_of(np.int64, (len(space),), start)
         sizes = [int(choice.n) for choice in space]
         return MultiDiscrete(sizes), lambda actions: [tuple(row) for row in cast(actions)]
+
     needed = (
         "Discrete, MultiDiscrete, MultiBinary, a Tuple of Discrete or a Box of floats is needed, "
         "of one agent"

@@ -130,6 +130,7 @@ class SyncEnvBatch:
                 answer = step(action)
             except FAILURES as error:
                 raise self._error(error, index) from error
+
             report_step()
             try:
                 observation, reward, terminated, truncated, info = answer
@@ -138,6 +139,7 @@ class SyncEnvBatch:
                     f"{shortened(answer)}, not (observation, reward, terminated, truncated, info),"
                 )
                 raise self._error(WrongAnswerError(fault), index) from None
+
             observations.append(observation)
             rewards.append(reward)
             if due or not (
@@ -154,6 +156,7 @@ class SyncEnvBatch:
             self._check.require_action(result.obs)
         except WrongAnswerError as error:
             raise self._error(error, error.index or 0) from None
+
         return result
 
     def _restart(self, obs: Array, reward: Floats, answers: list[_Answer]) -> Step:
@@ -168,6 +171,7 @@ class SyncEnvBatch:
         for index, terminated_flag, truncated_flag, _ in answers:
             terminated[index] = flag_of("terminated", terminated_flag, index)
             truncated[index] = flag_of("truncated", truncated_flag, index)
+
         if self._tick >= self._due:
             truncated |= self._tick - np.array(self._began) >= self._limit
         over = terminated | truncated
@@ -184,6 +188,7 @@ class SyncEnvBatch:
         for answer in answers:
             self._began[answer.row] = self._tick
             obs[answer.row] = self._first_observation(answer.row)[0]
+
         self._due = min(self._began) + self._limit
         return Step(
             obs, reward, terminated, truncated, final_obs, self._all, final_info=infos or None
@@ -200,10 +205,12 @@ class SyncEnvBatch:
             report_progress()
             if not isinstance(answer, (tuple, list)) or len(answer) != 2:
                 raise WrongAnswerError(f"{shortened(answer)}, not (observation, info),")
+
             row = self._check.batch([answer[0]], [index])
             self._check.require_action(row)
         except FAILURES as error:
             raise env_error(error, self._name, index=index) from error
+
         return row
 
     def _error(self, error: BaseException, index: int) -> EnvError:
@@ -225,6 +232,7 @@ class SyncEnvBatch:
                 raise
             except Exception as error:
                 errors.append(error)
+
         if errors:
             raise errors[0]
 

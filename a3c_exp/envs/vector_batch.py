@@ -118,6 +118,7 @@ class VectorEnvBatch:
         restarts_late = self._mode is AutoresetMode.NEXT_STEP
         self._check.require_action(obs, over=ended if restarts_late else False)
         infos = final_infos(info, ended)
+
         return Step(obs, reward, terminated, truncated, final_obs, valid, final_info=infos)
 
     def render(self) -> Any:
@@ -137,6 +138,7 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     for mode in AutoresetMode:
         if mode.value.lower() == text:
             return mode
+
     modes = ", ".join(mode.value for mode in AutoresetMode)
     raise TypeError(
         f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is "

@@ -54,23 +54,27 @@ def export_run(folder: Path, options: Options) -> Path:
     """
     if not folder.is_dir():
         raise ConfigError("run", str(folder), "must be the folder of a run")
+
     path = folder / "policy.onnx" if options.file is None else expanded(options.file)
     if not path.parent.is_dir():
         raise ConfigError("file", str(path), "must be in a folder that exists")
+
     require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
-    from a3c_exp.export.onnx_file import check_own, write_policy
+    from a3c_exp.export.onnx_file import check_replaceable, write_policy
     from a3c_exp.run.run_folder import check_places
 
     if options.file is None:
         with named("run"):
             check_places(folder, path.name)
-    check_own(path)
+
+    check_replaceable(path)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins)
         result = write_policy(path, folder, loaded, options.steps)
+
     print(printable(f"{path}: {result}"))
     return path
 

@@ -25,7 +25,6 @@ from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.common.reading import open_regular
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.rollout import episode_boundaries
@@ -47,15 +46,15 @@ OUTPUTS = ("action", "value", "parameters", "next_state")
 CHECKED_ENVS = 8
 """Environments of the check, stepped together."""
 
-TOLERANCE = 1e-5
+MOST_DIFFERENCE = 1e-5
 """Allowed difference of an output, relative to its largest number, and to 1 if that is smaller."""
 
 
-def check_own(path: Path) -> None:
+def check_replaceable(path: Path) -> None:
     """Raise ConfigError for a file that is there, and that no export has written."""
     names: set[str] = set()
-    with suppress(Exception), open_regular(path) as file:  # which may hold anything
-        model = onnx.load_model_from_string(file.read())
+    with suppress(Exception):  # the file may hold anything
+        model = onnx.load(path)
         names = {entry.key for entry in model.metadata_props}
     is_export = {"run", "checkpoint", "observation_space"} <= names
     if os.path.lexists(path) and not is_export:
@@ -94,6 +93,7 @@ def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
         raise RunError(f"{path} cannot be written: {one_line(error)[:300]}") from error
     finally:
         close_within(env)
+
     return result
 
 
@@ -118,6 +118,7 @@ class PolicyModule(nn.Module):
                 part / 255 if part.dtype == torch.uint8 else part for part in observation.values()
             ]
             observation = torch.cat([part.flatten(1) for part in parts], dim=1)
+
         if self.scales is not None and not self.scales.by_network:
             mean = torch.from_numpy(self.scales.mean)
             inverse_std = torch.from_numpy(self.scales.inverse_std)
@@ -127,6 +128,7 @@ class PolicyModule(nn.Module):
         actions = self.network.distribution.mode_for_env(parameters)
         if after is None:
             return actions, values, parameters
+
         return actions, values, parameters, after
 
 
@@ -165,6 +167,7 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     if isinstance(space, PartsBox):
         arguments = {"observation": arguments}
         shapes = {"observation": shapes}
+
     arguments = arguments | states
     shapes |= dict.fromkeys(states, rows)
     try:
@@ -185,6 +188,7 @@ def make_model(policy: Policy, env: EnvBatch, about: dict[str, str]) -> ModelPro
     for entry in [*model.graph.node, *model.graph.input, *model.graph.output]:
         entry.ClearField("metadata_props")  # paths and lines of the code that made it
     helper.set_model_props(model, about)
+
     return model
 
 
@@ -211,7 +215,7 @@ def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) 
 
     The file's actions are compared with those that the policy would choose by the file's own
     distribution parameters, so that a near tie of two choices is no difference.
-    Returns what was found, as text. Raises RunError if a difference exceeds TOLERANCE.
+    Returns what was found, as text. Raises RunError if a difference exceeds MOST_DIFFERENCE.
     """
     onnxruntime.set_default_logger_severity(4)  # it would tell which devices this machine lacks
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -235,9 +239,10 @@ def compare_with_policy(data: bytes, policy: Policy, env: EnvBatch, steps: int) 
         observations = step.obs
         count += env.count
         state = None if after is None else reset_state(after, episode_boundaries(step))
+
     return (
         f"equal to the policy on {count:,} observations, "
-        f"largest difference {largest:.1g} (allowed: {TOLERANCE:g})"
+        f"largest difference {largest:.1g} (allowed: {MOST_DIFFERENCE:g})"
     )
 
 
@@ -249,12 +254,14 @@ def difference(name: str, output: Array, expected: Array) -> float:
             f"the file's {name} is {output.dtype} {output.shape}, "
             f"which must be {expected.dtype} {expected.shape}"
         )
+
     # what stands for a forbidden action has none
     scale = np.abs(expected[expected != FORBIDDEN]).max(initial=1)
     largest = float(np.abs(output - expected).max() / scale)
-    if not largest <= TOLERANCE:  # NaN is wrong too
+    if not largest <= MOST_DIFFERENCE:  # NaN is wrong too
         raise RunError(
             f"not written, since the file's {name} differs by {largest:.2g} (allowed: "
-            f"{TOLERANCE:g})"
+            f"{MOST_DIFFERENCE:g})"
         )
+
     return largest

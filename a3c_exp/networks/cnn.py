@@ -46,12 +46,14 @@ def to_format(images: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor
         return images.contiguous().to(dtype)
     if images.is_contiguous(memory_format=torch.channels_last):
         return images.to(dtype)
+
     out = torch.empty(
         images.shape, dtype=dtype, device=images.device, memory_format=torch.channels_last
     )
     # in half the time of one permuted copy (evidence/notes/speed.md)
     for channel in range(images.shape[1]):
         out[:, channel] = images[:, channel]
+
     return out
 
 
@@ -134,6 +136,7 @@ class ImageEncoder(nn.Module, ABC):
         if features_dim is not None and not 1 <= features_dim <= MAX_WIDTH:
             problem = f"must be a whole number from 1 to {MAX_WIDTH}"
             raise ConfigError("features_dim", features_dim, problem)
+
         self.convolutions = nn.ModuleList(convolutions)
         self.last = None if features_dim is None else CastingLinear(sizes[-1], features_dim)
         self.activation = ACTIVATIONS[activation]()
@@ -149,6 +152,7 @@ class ImageEncoder(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         if self.plain:
             return self._encode(images, torch.float32, channels_last=False)
+
         count = len(images)
         on_cpu = images.device.type == "cpu"
         large_batch = on_cpu and count >= self.min_bf16_batch
@@ -164,6 +168,7 @@ class ImageEncoder(nn.Module, ABC):
             size = max(1, CHUNK_BYTES // (self._largest_output * dtype.itemsize))
         portions = torch.tensor_split(images, -(-count // size))
         features = [self._encode(portion, dtype, channels_last) for portion in portions]
+
         return features[0] if len(features) == 1 else torch.cat(features)
 
     def _encode(self, images: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
@@ -176,9 +181,11 @@ class ImageEncoder(nn.Module, ABC):
             x = to_format(images, dtype, channels_last)
             if center:
                 x = x - center
+
         features = self._convolve(x, scale).flatten(1)
         if self.last is not None:
             features = self.activation(self.last(features))
+
         return features.float()
 
 
@@ -239,6 +246,7 @@ class Cnn(ImageEncoder):
                     "or network=cnn_impala"
                 )
                 raise ConfigError("layers", [list(layer) for layer in layers], problem)
+
             # Torch's convolution pads both sides alike, without a copy of its inputs.
             symmetric = (top, left) == (bottom, right)
             own_padding = (top, left) if symmetric else 0
@@ -246,6 +254,7 @@ class Cnn(ImageEncoder):
             margins.append(None if symmetric else (left, right, top, bottom))
             sizes.append(after * rows * columns)
             before = after
+
         super().__init__(convolutions, sizes, features_dim, activation, max_pixel, precision)
         self._margins = margins
 
@@ -307,6 +316,7 @@ class Impala(ImageEncoder):
             before = after
             rows = (rows + 1) // 2
             columns = (columns + 1) // 2
+
         sizes.append(before * rows * columns)
         super().__init__(convolutions, sizes, features_dim, "relu", max_pixel, precision)
         self._blocks = blocks

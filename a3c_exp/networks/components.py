@@ -117,10 +117,12 @@ class Network(Checked, ABC):
                 network: ActorCritic = self.make_action_values(observations, actions, rng)
             else:
                 network = self.make(observations, actions, rng, build_loss)
+
         warnings = [f"network: {warning}" for warning in network.warnings]
         network.warnings = tuple(dict.fromkeys(warnings))
         network.action_mask = _action_mask(observations, actions, network.distribution)
         network.bind()
+
         return network
 
     @abstractmethod
@@ -204,6 +206,7 @@ class ComposedNetwork(Network):
         if core is not None:
             features = core.hidden_size
             critic_features = core.hidden_size
+
         loss_module = None if build_loss is None else build_loss(features)
         head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
         value = nn.Linear(critic_features, 1)
@@ -215,6 +218,7 @@ class ComposedNetwork(Network):
         if core is not None:
             initializer = replace(initializer, generator=torch_generator(rng))
             core.initialize(initializer)
+
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
 
@@ -240,6 +244,7 @@ class ComposedNetwork(Network):
             of_std = of_gaussian if isinstance(distribution, Beta) else ""
         else:
             of_gaussian = of_std = ""
+
         reasons["state_dependent_std"] = reasons["softplus_std"] = of_std
         reasons["squash_mean"] = reasons["clip_actions"] = of_gaussian
         return [
@@ -297,6 +302,7 @@ class EncoderNetwork(ComposedNetwork):
         actor, observation_input = _construct_encoder(self.encoder, observations)
         if self.shared:
             return actor, actor, observation_input
+
         spec = self.critic_encoder or self.encoder
         try:
             critic, _ = _construct_encoder(spec, observations)
@@ -305,6 +311,7 @@ class EncoderNetwork(ComposedNetwork):
             if self.critic_encoder is None or name not in spec.settings:
                 raise
             raise ConfigError(f"network.critic_{name}", error.value, error.problem) from error
+
         return actor, critic, observation_input
 
     def draw_encoders(
@@ -385,10 +392,12 @@ class Lstm(ComposedNetwork):
             if name not in ("init", "init_std") and value != setting.default:
                 warning = f"encoder.{name}={value} has no effect: {name} is that of the heads"
                 warnings.append(warning)
+
         if getattr(self.encoder, "critic_encoder", None) is not None:
             warnings.append(
                 "encoder.critic_* has no effect: the cells take the features of the actor's"
             )
+
         return warnings + super()._idle_settings(distribution)
 
     def make_core(self, features: int) -> LstmCore:
@@ -419,6 +428,7 @@ class WholeNetwork(Network):
                 "which needs features"
             )
             raise ConfigError("network", self.module_class.__name__, problem)
+
         distribution = make_distribution(actions)
         observation_input = ObservationInput.of(self.module.cls, observations)
         of_actions = {"action_space": actions, "outputs": distribution.size}
@@ -427,6 +437,7 @@ class WholeNetwork(Network):
         sample = torch.from_numpy(sample_observations(observations, 1))
         with torch.no_grad(), evaluation_mode(module):  # fills lazy modules
             run_module(network, sample, self.module_class.__name__)
+
         return network
 
 
@@ -443,10 +454,12 @@ def _action_mask(
     if not is_choice or isinstance(distribution, Greedy):
         problem = "must be left out: only a policy over Discrete or MultiDiscrete actions has masks"
         raise ConfigError("env.id", "action_mask", problem)
+
     size = columns.stop - columns.start
     if size != distribution.size:
         allowed = f"a mask of {distribution.size} numbers, one for each choice: it has {size}"
         raise ConfigError("env.id", "action_mask", f"must be {allowed}")
+
     return columns
 
 
@@ -467,6 +480,7 @@ def _construct_encoder(spec: ModuleSpec, space: Box) -> tuple[Encoder, Observati
     if not is_tensor or len(shape) != 2 or shape[0] != 1 or not shape[1]:
         problem = f"must return features [N, F]: for 1 observation it returned {shape}"
         raise ConfigError("network", spec.cls.__name__, problem)
+
     return Encoder(module, shape[1]), observation_input
 
 
@@ -489,6 +503,7 @@ def run_module(module: nn.Module, inputs: Any, name: str) -> Any:
         shapes = {key: tuple(part.shape) for key, part in inputs.items()}
     else:
         shapes = tuple(inputs.shape)
+
     with (
         refused("network", name, f"its forward failed for observations {shapes}"),
         warnings.catch_warnings(),

@@ -61,6 +61,7 @@ class EncoderActorCritic(ActorCritic):
                 "actor": actor,
                 "critic": critic,
             }
+
         return {
             "actor": [*self.actor_encoder.parameters(), *actor],
             "critic": [*self.critic_encoder.parameters(), *critic],
@@ -74,6 +75,7 @@ class EncoderActorCritic(ActorCritic):
         if self.core is not None:
             state = features.new_zeros(len(features), self.state_size) if state is None else state
             features, state = self.core(features, state)
+
         critic_features = features if self.shared else self.critic_encoder(inputs)
 
         parameters = self.masked(self.head(features), observations)
@@ -90,6 +92,7 @@ class EncoderActorCritic(ActorCritic):
         if self.core is not None:
             by_time = features.reshape(length, count, -1)
             (features,) = _unrolled(self.core, by_time, state, boundaries)
+
         critic_features = features if self.shared else self.critic_encoder(inputs)
 
         parameters = self.masked(self.head(features), flat)
@@ -122,6 +125,7 @@ class WholeActorCritic(ActorCritic):
         if not is_state or state.any():
             problem = "its initial_state(count) must return zeros, float32 [count, S]"
             raise ConfigError("network", name, problem)
+
         self.state_size = state.shape[1]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
@@ -138,6 +142,7 @@ class WholeActorCritic(ActorCritic):
             raise TypeError(
                 "forward must return the parameters, the values and the next state (or None)"
             )
+
         parameters, values, after = outputs
         return self.masked(parameters, observations), values, after
 

@@ -46,6 +46,7 @@ class DictEncoder(nn.Module):
             with torch.no_grad():
                 inputs += cnn(torch.zeros(1, channels, height, width)).shape[1]
             self.convolutions.append(cnn)
+
         self.joint = Mlp(inputs, hidden_sizes, activation)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:

@@ -47,7 +47,9 @@ MAX_CONCENTRATION = 1e4
 
 
 class Distribution(ABC):
-    """Actions of one action space.
+    """Actions of one action space, and their probabilities.
+
+    Every distribution derives from this class: see `make_distribution`.
 
     size: P, the number of parameters of one distribution.
     spread: how many of them, the last, set standard deviations.
@@ -57,28 +59,42 @@ class Distribution(ABC):
     spread: int = 0
 
     def initial_spread(self, std: float) -> Array:
-        """Return those parameters, float32 [spread], at a standard deviation, which is a share of
-        half the action range."""
+        """Return the parameters of standard deviations that a network begins with, float32
+        [spread].
+
+        std: the standard deviation, as a share of half the action range.
+        """
         return np.zeros(self.spread, np.float32)
 
     @abstractmethod
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Sample actions [N, ...] for parameters [N, P]. Also returns their log-probabilities,
-        float32 [N]: those of `evaluate`."""
+        """Sample actions [N, ...], and return them with their log-probabilities, float32 [N], which
+        are those of `evaluate`.
+
+        parameters: float32 [N, P].
+        rng: the worker's generator.
+        """
 
     @abstractmethod
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities [N] of actions [N, ...], and the entropies [N], of
-        parameters [N, P]."""
+        """Return log pi(a | s) and the entropy of pi(. | s), float32 [N] each, which torch
+        differentiates by the parameters.
+
+        parameters: float32 [N, P].
+        actions: [N, ...], as `sample` has returned them.
+        """
 
     def to_env(self, actions: Array) -> Array:
-        """Return the actions as the environment takes them, within its range."""
+        """Return sampled actions [N, ...] as the environment takes them, within its range."""
         return actions
 
     @abstractmethod
     def mode_for_env(self, parameters: Tensor) -> Tensor:
-        """Return the greedy actions [N, ...] as the environment takes them. In torch, for exported
-        policies too."""
+        """Return the greedy actions [N, ...] as the environment takes them. In torch, since an
+        exported policy computes them too.
+
+        parameters: float32 [N, P].
+        """
 
 
 class SingleChoice(Distribution):
@@ -264,6 +280,7 @@ class Gaussian(Distribution):
         if self._clip_actions:
             actions = actions.clip(*self._bounds)
             noise = (actions - mean) / std
+
         constant = 0.5 * math.log(2 * math.pi) * self.spread
         return actions, -(0.5 * noise * noise + log_std).sum(-1) - constant
 
@@ -305,6 +322,7 @@ def _center_and_half_range(low: Array, high: Array) -> tuple[Array, Array]:
     beyond = np.where(below, 1, 0) - np.where(above, 1, 0)
     center = np.where(bounded_twice, lowest / 2 + highest / 2, lowest + highest + beyond)
     half_range = np.where(bounded_twice & (low < high), highest / 2 - lowest / 2, 1)
+
     return center.astype(np.float32), half_range.astype(np.float32)
 
 
@@ -375,6 +393,7 @@ class Beta(Distribution):
         norms = torch.lgamma(torch.from_numpy(concentrations)).numpy() @ self.signs
         logs = np.log(np.concatenate([actions, 1 - actions], axis=-1))
         log_probs = ((alpha_beta - 1) * logs).sum(-1) - norms
+
         return actions, log_probs.astype(np.float32)
 
     def evaluate(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -389,6 +408,7 @@ class Beta(Distribution):
         logs = torch.cat([actions, 1 - actions], dim=-1).log()
         log_probs = (above * logs).sum(-1) - norms
         entropies = norms - (excess * torch.digamma(concentrations)) @ signs
+
         return log_probs.to(parameters.dtype), entropies.to(parameters.dtype)
 
     def to_env(self, actions: Array) -> Array:
@@ -439,6 +459,7 @@ def make_distribution(
     if continuous != "gaussian" and not _has_bounds(space):
         problem = f"must be gaussian: actions {space} are no Box with bounds"
         raise ConfigError("network.distribution", continuous, problem)
+
     match space:
         case gym.spaces.Discrete():
             return Categorical(space)
@@ -497,6 +518,7 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
     """
     if len(logits) == 1:
         return _sample_one_choice(logits, rng)
+
     # Actions first: adding up over an axis of two or three numbers takes ten times as long where
     # they lie side by side.
     shifted = logits.T.copy()
@@ -506,6 +528,7 @@ def _sample_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, Arra
     uniform = rng.random(len(logits))
     choices: Array = np.add.reduce(sums[:-1] <= uniform * total, 0)
     chosen = shifted[choices, np.arange(len(choices))]
+
     return choices, chosen - np.log(total).astype(logits.dtype, copy=False)
 
 
@@ -522,6 +545,7 @@ def _sample_one_choice(logits: Array, rng: np.random.Generator) -> tuple[Array, 
         if remaining < 0:
             break
         choice += 1
+
     return np.array([choice]), np.array([row[choice] - largest - math.log(total)], np.float32)
 
 

@@ -61,9 +61,11 @@ class Initializer:
                 drawn = is_parametrization or all(
                     parameter.dim() < 2 for parameter in layer.parameters(recurse=False)
                 )
+
             if not drawn:
                 kind = type(layer).__name__
                 undrawn.append(f"{name} ({kind})" if name else kind)
+
         return undrawn
 
     def draw(self, layer: nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d, gain: float = 1.0) -> bool:
@@ -74,6 +76,7 @@ class Initializer:
             return True
         if not isinstance(layer.weight, nn.Parameter):
             return False
+
         with torch.no_grad():
             if layer.weight.requires_grad:
                 self._draw_weight(layer.weight, gain, self.generator)
@@ -82,6 +85,7 @@ class Initializer:
                 if self.scheme == "default":
                     bound = 1 / math.sqrt(layer.weight[0].numel())
                     layer.bias.uniform_(-bound, bound, generator=self.generator)
+
         return layer.weight.requires_grad
 
     def _draw_weight(self, weight: Tensor, gain: float, generator: torch.Generator) -> None:

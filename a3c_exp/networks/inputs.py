@@ -181,6 +181,7 @@ class ObservationInput:
                 "a Dict or a Tuple",
                 "For vectors network=mlp, for images network=cnn",
             )
+
         if form == VECTOR and len(shape) != 1:
             smallest = f"{LEAST_FOR_CNN} x {LEAST_FOR_CNN}"
             advice = (
@@ -202,6 +203,7 @@ class ObservationInput:
             vectors = Box(low, high, dtype=np.float32)
             inputs = shape[0] if shape else 0
             return cls({"inputs": inputs, "observation_space": vectors}, len(shape))
+
         return cls._of_images(module, space, layout)
 
     @classmethod
@@ -218,6 +220,7 @@ class ObservationInput:
         images = Box(lowest, bound, layout.shape, space.dtype.type if raw else np.float32)
         arguments = dict(zip(IMAGE, (*layout.shape, pixels.max_pixel), strict=True))
         axes = len(space.shape)
+
         return cls(arguments | {"observation_space": images}, axes, layout, pixels, raw)
 
     def share_pixels(self, module: nn.Module) -> None:
@@ -236,6 +239,7 @@ class ObservationInput:
             }
         if self.layout is None or self.pixels is None:
             return observations.float()
+
         images = self.layout.channels_first(observations)
         return images if self.raw else self.pixels(images)
 
@@ -250,6 +254,7 @@ def sample_observations(space: Box, count: int) -> Array:
     if space.dtype != np.uint8:
         high = np.minimum(high, 1)
     high = np.maximum(low, high)
+
     return (low + (high - low) * (rows + 1) / 2).astype(space.dtype)
 
 

@@ -83,6 +83,7 @@ class LstmCore(nn.Module):
                     layer = nn.Linear(len(columns), cells)
                     initializer.draw(layer)
                     columns.copy_(layer.weight.T)
+
             if initializer.scheme == "default":  # the bound of an affine layer would be 1 / sqrt(F)
                 self.inputs.mul_(math.sqrt(len(self.inputs) / cells))
             self.bias.zero_()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +21,6 @@ from typing import IO, Any
 import numpy as np
 
 from a3c_exp.common.fields import Check, Fields
-from a3c_exp.common.reading import MOST_BYTES, open_regular
 from a3c_exp.core.counters import WorkerCounters
 from a3c_exp.core.parameters import SharedParameters
 from a3c_exp.errors import FolderError, shown
@@ -64,15 +62,8 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def require_plain(value: Any) -> None:
-    """Raise TypeError for what a checkpoint cannot hold, and for so many plain values that it could
-    not be read."""
-    # which leaves room for the run's own
-    size = len(json.dumps(_split(value, "", {})))
-    most = MOST_BYTES - 2**20
-    if size > most:
-        raise TypeError(
-            f"{size:,} bytes of plain values in all, more than {most:,}: numbers belong in an array"
-        )
+    """Raise TypeError for what a checkpoint cannot hold."""
+    _split(value, "", {})
 
 
 def _split(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -104,57 +95,38 @@ def _is_name(key: object) -> bool:
 def load(path: Path) -> dict[str, Any]:
     """The state that `save` wrote. Nothing in the file can run code.
 
-    Raises FolderError for a file that is missing, damaged, of another kind or of another version,
-    or that would take more memory than there is.
+    Raises FolderError for a file that is missing, damaged, of another kind or of another version.
     """
     try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        with open_regular(path, memory) as file, zipfile.ZipFile(file) as archive:
-            _check_sizes(archive, os.fstat(file.fileno()).st_size)
-            # Each once, wherever the state has it: a small file cannot fill the memory.
-            entries = {
-                name: io.BytesIO(archive.read(name))
+        with zipfile.ZipFile(path) as archive:
+            arrays = {
+                name: np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
                 for name in archive.namelist()
                 if name != _STATE
-            }
-            arrays = {
-                name: np.lib.format.read_array(entry, allow_pickle=False)
-                for name, entry in entries.items()
             }
             header = json.loads(
                 archive.read(_STATE),
                 object_hook=lambda value: arrays[value[_ARRAY]] if _ARRAY in value else value,
             )
-            if (version := int(header["version"])) != VERSION:
-                raise FolderError(
-                    path, f"is of version {version}, and this program reads version {VERSION}"
-                )
-            state = header["state"]
-            if not isinstance(state, dict):
-                raise ValueError("no state in it")
-            return state
+
+        version = int(header["version"])
+        if version != VERSION:
+            raise FolderError(
+                path, f"is of version {version}, and this program reads version {VERSION}"
+            )
+        state = header["state"]
+        if not isinstance(state, dict):
+            raise ValueError("no state in it")
+        return state
     except FileNotFoundError:
         raise FolderError(
             path, "there is no such checkpoint (checkpoint.every, checkpoint.keep, eval.every)"
         ) from None
     except FolderError:
         raise
-    except (
-        Exception
-    ) as error:  # zipfile, json and numpy raise a dozen kinds of errors on damaged files
+    except Exception as error:  # zipfile, json and numpy raise a dozen kinds of errors on damage
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FolderError(path, f"is no checkpoint, or a damaged one ({reason})") from error
-
-
-def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise ValueError for an archive that takes more memory than its own size, in bytes: its
-    entries lie one in another; or whose plain values take a hundred times as much as their text."""
-    unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > size:
-        raise ValueError(f"it has {size:,} bytes, and would unpack to {unpacked:,}")
-    plain = archive.getinfo(_STATE).file_size
-    if plain > MOST_BYTES:
-        raise ValueError(f"{_STATE} has {plain:,} bytes, and may have {MOST_BYTES:,}")
 
 
 # The state of a run: which values there are, and of which kinds.
@@ -190,8 +162,8 @@ def load_state(path: Path) -> dict[str, Any]:
     for prefix, fields in SECTIONS.items():
         for name, field in fields.items():
             _check_value(path, state, f"{prefix}{name}", field.fits)
-    for place, fits in OTHERS.items():
-        _check_value(path, state, place, fits, optional=True)
+    for name, fits in OTHERS.items():
+        _check_value(path, state, name, fits, optional=True)
     return state
 
 

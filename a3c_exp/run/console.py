@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from a3c_exp.common.reading import regular_only
 from a3c_exp.errors import printable, say
 from a3c_exp.run.files import log
 
@@ -114,8 +113,7 @@ class _File(logging.FileHandler):
     _failed = False
 
     def _open(self) -> io.TextIOWrapper:
-        path = self.baseFilename
-        return open(path, "a", encoding=self.encoding, errors=self.errors, opener=regular_only)
+        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not self._failed:
@@ -160,7 +158,9 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     terminal = LiveLineHandler(stream or _console(), label)
     file = _File(path, encoding="utf-8", errors="backslashreplace")
     file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
-    level, propagate, showwarning = log.level, log.propagate, warnings.showwarning
+    level = log.level
+    propagate = log.propagate
+    showwarning = warnings.showwarning
 
     def show_warning(
         message: Warning | str,

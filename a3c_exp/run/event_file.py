@@ -34,7 +34,7 @@ from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from a3c_exp.common.settings import flatten
-from a3c_exp.core.callback import Media
+from a3c_exp.core.run_view import Media
 from a3c_exp.run.files import Appender
 from a3c_exp.run.run_folder import EVENTS, config_text
 
@@ -129,7 +129,7 @@ def _next_stamp(folder: Path) -> int:
     """The time in seconds, or the second after the last one in the name of a file in `folder`,
     whichever is later."""
     names = [path.name.removeprefix(EVENTS) for path in folder.glob(f"{EVENTS}*")]
-    stamps = [int(found[0]) for name in names if (found := _STAMP.match(name))]
+    stamps = [int(stamp[0]) for name in names if (stamp := _STAMP.match(name))]
     return max([int(time.time()), *(stamp + 1 for stamp in stamps)])
 
 
@@ -169,12 +169,12 @@ def _layout() -> summary_pb2.Summary.Value:
         ]
         categories.append({"title": title, "chart": multilines})
     layout = layout_pb2.Layout(category=categories).SerializeToString()
-    return _value(custom_scalar.CONFIG_SUMMARY_TAG, custom_scalar.PLUGIN_NAME, layout)
+    return _summary_value(custom_scalar.CONFIG_SUMMARY_TAG, custom_scalar.PLUGIN_NAME, layout)
 
 
 def _text(tag: str, markdown: str) -> summary_pb2.Summary.Value:
     """A text for the text dashboard."""
-    return _value(tag, "text", markdown)
+    return _summary_value(tag, "text", markdown)
 
 
 def _histogram(tag: str, numbers: NDArray[np.float64]) -> summary_pb2.Summary.Value:
@@ -183,7 +183,7 @@ def _histogram(tag: str, numbers: NDArray[np.float64]) -> summary_pb2.Summary.Va
     TensorBoard's own `histogram_pb` holds N times BINS numbers meanwhile.
     """
     counts, edges = np.histogram(numbers, BINS)
-    return _value(tag, "histograms", np.stack([edges[:-1], edges[1:], counts], axis=1))
+    return _summary_value(tag, "histograms", np.stack([edges[:-1], edges[1:], counts], axis=1))
 
 
 def _image(tag: str, pixels: NDArray[np.uint8]) -> summary_pb2.Summary.Value:
@@ -194,10 +194,10 @@ def _image(tag: str, pixels: NDArray[np.uint8]) -> summary_pb2.Summary.Value:
     Image.fromarray(pixels).save(png, "PNG")
     height, width, _ = pixels.shape
     strings = [str(width).encode(), str(height).encode(), png.getvalue()]
-    return _value(tag, "images", np.array(strings, object))
+    return _summary_value(tag, "images", np.array(strings, object))
 
 
-def _value(tag: str, plugin: str, content: Any) -> summary_pb2.Summary.Value:
+def _summary_value(tag: str, plugin: str, content: Any) -> summary_pb2.Summary.Value:
     return summary_pb2.Summary.Value(
         tag=tag,
         tensor=make_tensor_proto(content),

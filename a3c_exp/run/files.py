@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from a3c_exp.common.reading import UnreadableError, regular_only
+from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.signals import Interruption
 from a3c_exp.errors import FolderError
 
@@ -49,28 +49,28 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
     FolderError if it is missing.
     """
     try:
-        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):
         raise FolderError(folder, "there is no such folder") from None
-    _held.add(place)
+    _held.add(descriptor)
     try:
         with suppress(OSError):
             try:
-                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise FolderLockedError(
                     folder, "must be without a run that is still going on"
                 ) from None
         yield
     finally:
-        if place in _held:  # not in a fork
-            _held.remove(place)
+        if descriptor in _held:  # not in a fork
+            _held.remove(descriptor)
             with suppress(OSError):
-                fcntl.flock(place, fcntl.LOCK_UN)
-            os.close(place)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
 
 
-def identity(folder: Path) -> tuple[int, int] | None:
+def folder_identity(folder: Path) -> tuple[int, int] | None:
     """What tells a folder from another one of the same name; None if there is none. Raises other
     OSErrors."""
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -91,7 +91,7 @@ class RunOutput:
 
     def __init__(self, folder: Path, interruption: Interruption | None = None) -> None:
         self.folder = folder
-        self._identity = identity(folder)
+        self._identity = folder_identity(folder)
         self._interruption = interruption or Interruption()
         self.lost = False
         self.unwritten: set[str] = set()
@@ -101,7 +101,7 @@ class RunOutput:
         for `unwritten`."""
         self._interruption.writing = True
         try:
-            self.lost = self.lost or identity(self.folder) != self._identity
+            self.lost = self.lost or folder_identity(self.folder) != self._identity
             if self.lost:
                 self.unwritten.add(what)
                 return
@@ -156,9 +156,7 @@ class Appender:
         self._open()
 
     def _open(self) -> None:
-        self._file = open(  # noqa: SIM115 (closed by close)
-            self._path, "ab", buffering=0, opener=regular_only
-        )
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
         self._end = os.fstat(self._file.fileno()).st_size
         self._pending: list[bytes] = []
 
@@ -176,11 +174,11 @@ class Appender:
     def flush(self) -> None:
         """Write what has been added. Raises OSError if it does not fit."""
         pieces = list(self._pending)  # more may be added meanwhile
-        rest = memoryview(b"".join(pieces))
-        end = self._end + len(rest)
+        unwritten = memoryview(b"".join(pieces))
+        end = self._end + len(unwritten)
         try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            while unwritten:
+                unwritten = unwritten[self._file.write(unwritten) :]
         except OSError:
             self._file.truncate(self._end)
             raise

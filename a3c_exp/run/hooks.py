@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec
 
-from a3c_exp.core.callback import Callback, RunView
+from a3c_exp.core.run_view import Callback, RunView
 from a3c_exp.errors import FAILURES, one_line, place_of
 from a3c_exp.run import checkpoint
 from a3c_exp.run.files import log
@@ -129,8 +129,8 @@ class Hook(Generic[Arguments]):
 
     def _take_error(self, callback: Callback, error: BaseException) -> None:
         if callback.on_error == "warn":
-            place = f"{type(callback).__name__}.{self._name}"
-            self._errors.warn_once(f"callback {place} failed", error)
+            hook = f"{type(callback).__name__}.{self._name}"
+            self._errors.warn_once(f"callback {hook} failed", error)
         elif self._error is None:
             self._error = error
 

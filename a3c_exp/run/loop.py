@@ -23,7 +23,7 @@ def consume(run: OpenRun, recorders: Recorders, events: Iterator[Event | None]) 
     for event in events:
         if event is not None:
             take_event(run, event)
-        if _is_over(run):
+        if _is_done_waiting(run):
             break
         run.hooks.on_tick()
 
@@ -45,7 +45,7 @@ def take_event(run: OpenRun, event: Event) -> None:
     run.hooks.on_event(event)
 
 
-def _is_over(run: OpenRun) -> bool:
+def _is_done_waiting(run: OpenRun) -> bool:
     """Return whether the run waits for no more events. Raises RunError if its folder is gone."""
     if run.interruption.signal is not None and run.ending.stop(StopReason.INTERRUPTED):
         run.ask_workers_to_end()

@@ -12,14 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from a3c_exp.common.reading import UnreadableError, open_regular
+from a3c_exp.common.reading import UnreadableError
 from a3c_exp.run.files import Appender, set_aside
 
 STEP = "step"
 SECONDS = "wall_seconds"
-
-MOST_BYTES = 2**30
-"""Of a table that is read. That of a run of a day has 1 MB."""
 
 Point = dict[str, float]
 """A point of the curves: STEP, SECONDS of training (from the first step), and values by their names
@@ -83,9 +80,9 @@ class PointsTable(Appender):
         """Write what has been added, put the rows in order, and close the file."""
         try:
             self.flush()
-            if late := sorted((row for is_late, row in self._marked() if is_late), key=_step):
+            if late := sorted((row for is_late, row in self._marked() if is_late), key=_step_of):
                 in_time = (row for is_late, row in self._marked() if not is_late)
-                self._rewrite(heapq.merge(in_time, late, key=_step))
+                self._rewrite(heapq.merge(in_time, late, key=_step_of))
         finally:
             super().close()
 
@@ -99,7 +96,7 @@ class PointsTable(Appender):
 
     def _rows(self) -> Iterator[bytes]:
         """The rows on disk, and those that wait for it."""
-        with open_regular(self._path) as file:
+        with open(self._path, "rb") as file:
             file.readline()
             yield from file
         yield from self._pending
@@ -108,7 +105,7 @@ class PointsTable(Appender):
         """The rows, and whether each has an earlier step than one before it."""
         latest = -math.inf
         for row in self._rows():
-            step = _step(row)
+            step = _step_of(row)
             yield step < latest, row
             latest = max(latest, step)
 
@@ -118,7 +115,7 @@ class PointsTable(Appender):
         self.replace(chain(self._header(), wide))
 
 
-def _step(row: bytes) -> float:
+def _step_of(row: bytes) -> float:
     return float(row.partition(b",")[0])
 
 
@@ -134,7 +131,7 @@ def iterate_points(path: Path) -> Iterator[Point]:
     An incomplete last line is skipped: the run may be writing it, or was killed while it did.
     Raises UnreadableError for any other line that is damaged, and OSError.
     """
-    with suppress(FileNotFoundError), open_regular(path, MOST_BYTES) as file:
+    with suppress(FileNotFoundError), open(path, "rb") as file:
         yield from _points(file)
 
 
@@ -143,7 +140,7 @@ def _points(file: IO[bytes]) -> Iterator[Point]:
     rows = csv.DictReader(line for line in text if line.endswith("\n"))
     try:
         for row in rows:
-            point = {name: _number(cell) for name, cell in row.items() if cell}
+            point = {name: _cell_value(cell) for name, cell in row.items() if cell}
             yield {STEP: point[STEP], SECONDS: point[SECONDS], **point}
     except (
         ValueError,
@@ -154,6 +151,6 @@ def _points(file: IO[bytes]) -> Iterator[Point]:
         raise UnreadableError(f"line {rows.line_num} is no point of a curve") from None
 
 
-def _number(cell: str) -> float:
+def _cell_value(cell: str) -> float:
     """The number in a cell; a whole number where it is one, so that it is written as it was."""
     return int(cell) if cell.isdecimal() and len(cell) < 19 else float(cell)

@@ -14,7 +14,7 @@ from a3c_exp.common.settings import typed
 from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
-from a3c_exp.ending import FAILED, StopReason, describe
+from a3c_exp.ending import FAILED, StopReason, reason_text
 from a3c_exp.envs.gym import foreign_module
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
@@ -89,7 +89,7 @@ def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
     if reason == StopReason.MEAN_RETURN and goal_return is not None:
         sentences.append(f"ended by its goal, at {return_text(goal_return)}, after {after}")
     else:
-        sentences.append(f"{describe(str(reason))} after {after}")
+        sentences.append(f"{reason_text(str(reason))} after {after}")
         if mean is not None:
             sentences.append(f"mean return of the last 100 episodes: {return_text(mean)}")
     return "; ".join(sentences)
@@ -149,7 +149,7 @@ def next_commands(
         folder, a command allows again.
     """
     python = _program(Path(sys.executable).name)
-    place = shlex.quote(short(folder))
+    folder_text = shlex.quote(short(folder))
     cut = reason in (StopReason.INTERRUPTED, *FAILED)
     again: dict[str, Any] = {}
     is_only_here = False
@@ -157,7 +157,9 @@ def next_commands(
         packages = _packages(experiment)
         is_only_here = SCRIPT in packages
         # a script's callbacks are not in config.yaml
-        watching = (type(each).__module__.partition(".")[0] for each in experiment.callbacks)
+        watching = (
+            type(callback).__module__.partition(".")[0] for callback in experiment.callbacks
+        )
         packages += [name for name in watching if name not in (PACKAGE, SCRIPT)]
         if packages:
             again["plugins"] = list(dict.fromkeys(packages))
@@ -169,17 +171,17 @@ def next_commands(
         method = "resume" if cut else "evaluate"
         first = [f"in this program, which alone knows all that it has trained: run.{method}()"]
     elif cut:
-        first = [f"{python} -m a3c_exp resume={place}{allowed}"]
+        first = [f"{python} -m a3c_exp resume={folder_text}{allowed}"]
     elif best_checkpoint(folder).exists():
-        first = [f"{python} -m a3c_exp.evaluate {place}{allowed}"]
+        first = [f"{python} -m a3c_exp.evaluate {folder_text}{allowed}"]
     else:
         first = []
     if cut:
         return first
     return [
         *first,
-        f"{python} -m a3c_exp.report {place}",
-        f"{_program('tensorboard')} --logdir {place}",
+        f"{python} -m a3c_exp.report {folder_text}",
+        f"{_program('tensorboard')} --logdir {folder_text}",
         CHARTS_PAGE,
     ]
 
@@ -196,8 +198,8 @@ def _packages(experiment: Experiment) -> list[str]:
 
 def _program(name: str) -> str:
     """A program beside this Python, as a user types it here."""
-    own = os.path.join(os.path.dirname(sys.executable), name)
-    return name if shutil.which(name) == own else shlex.quote(short(own))
+    beside_python = os.path.join(os.path.dirname(sys.executable), name)
+    return name if shutil.which(name) == beside_python else shlex.quote(short(beside_python))
 
 
 def short(path: str | Path) -> str:

@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import Video
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Experiment, build_network
 from a3c_exp.core.normalization import NormalizedObservations, Normalizer
 from a3c_exp.core.rollout import episode_boundaries
+from a3c_exp.core.run_view import Video
 from a3c_exp.envs import EnvBatch, EnvError, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
 from a3c_exp.errors import FAILURES, RunError, one_line, place_of, refused, require_package

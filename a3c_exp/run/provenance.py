@@ -85,6 +85,6 @@ def _processor() -> str | None:
     return platform.processor() or None
 
 
-def command() -> str:
+def command_line() -> str:
     """The command line of this process, quoted for a shell."""
     return shlex.join(sys.orig_argv)

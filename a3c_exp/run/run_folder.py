@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.reading import (
-    UnreadableError,
-    check_plain,
-    expanded,
-    open_regular,
-    read_text,
-)
+from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
 from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
@@ -37,14 +30,14 @@ RUNS_FOLDER = "outputs"
 LAST_RUN = "latest"
 """The folder below which runs are made, and the word for the last one of them."""
 
-_STEPS = "(0|[1-9][0-9]{0,17})"
-_NUMBERED = re.compile(rf"step_{_STEPS}\.ckpt")
+_STEP_COUNT = "(0|[1-9][0-9]{0,17})"
+_NUMBERED = re.compile(rf"step_{_STEP_COUNT}\.ckpt")
 _REPLACED = "|".join(map(re.escape, (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE)))
 _OWN_FILES = re.compile(
     rf"({_REPLACED})(\.partial)?|{re.escape(LOG_FILE)}|{re.escape(TRACE_FILE)}"
     rf"|{re.escape(EVENTS)}[0-9]{{10}}\..+\.[0-9]+\.0"
     rf"|{CHECKPOINTS}/({re.escape(LATEST)}|{re.escape(BEST)}|{_NUMBERED.pattern})(\.partial)?"
-    rf"|{VIDEOS}/{_STEPS}(\.part)?\.mp4"
+    rf"|{VIDEOS}/{_STEP_COUNT}(\.part)?\.mp4"
 )
 """All that a run writes into its folder, and what is left of a file that was being written."""
 
@@ -100,38 +93,38 @@ def own_files(folder: Path) -> list[Path]:
     The summary is the first: whenever this is cut, the run there is an unfinished one.
     """
     paths = [*folder.glob("*"), *folder.glob(f"{CHECKPOINTS}/*"), *folder.glob(f"{VIDEOS}/*")]
-    own = [path for path in paths if _OWN_FILES.fullmatch(path.relative_to(folder).as_posix())]
-    return sorted(own, key=lambda path: path.name != SUMMARY_FILE)
+    run_files = [
+        path for path in paths if _OWN_FILES.fullmatch(path.relative_to(folder).as_posix())
+    ]
+    return sorted(run_files, key=lambda path: path.name != SUMMARY_FILE)
 
 
 def check_places(folder: Path, *names: str) -> None:
     """Raise FolderError if what is to be written in a folder is there as something else than a
-    regular file, or a folder if its name has no suffix, or is a link that leads out of it.
+    file, or than a folder if its name has no suffix.
 
-    An archive from anyone may hold links and FIFOs. names: those of a run, if none is given.
+    names: of what is to be written; those of a run, if none is given.
     """
-    name = "."
+    root = expanded(folder)
     try:
-        root = expanded(folder).resolve()
         if root.exists() and not root.is_dir():
             raise FolderError(folder, "is there, and is no folder")
-        places = [root / each for each in names or (CHECKPOINTS, VIDEOS)]
-        for path in places if names else [*places, *own_files(root)]:
-            name = str(path.relative_to(root))
-            if not path.resolve().is_relative_to(root):
-                raise FolderError(folder, f"has a link that leads out of it: {name}")
-            is_right = stat.S_ISREG if path.suffix else stat.S_ISDIR
-            with suppress(FileNotFoundError):
-                if not is_right(path.stat().st_mode):
-                    kind = "regular file" if path.suffix else "folder"
-                    raise FolderError(folder, f"{name} is there, and is no {kind}")
-    except (OSError, RuntimeError) as error:  # a link that leads to itself
-        raise FolderError(folder, f"{name} cannot be used: {one_line(error)}") from error
+
+        paths = [root / name for name in names or (CHECKPOINTS, VIDEOS)]
+        if not names:
+            paths += own_files(root)
+        for path in paths:
+            is_right = path.is_file() if path.suffix else path.is_dir()
+            if path.exists() and not is_right:
+                kind = "file" if path.suffix else "folder"
+                raise FolderError(folder, f"{path.relative_to(root)} is there, and is no {kind}")
+    except OSError as error:
+        raise FolderError(folder, f"cannot be used: {one_line(error)}") from error
 
 
 def begins_with(path: Path, mark: str) -> bool:
-    """Whether a file is a regular one that begins with a text, by which its writer is known."""
-    with suppress(OSError, UnreadableError), open_regular(path) as file:
+    """Return whether a file begins with a text, by which its writer is known."""
+    with suppress(OSError), open(path, "rb") as file:
         return file.read(len(mark)) == mark.encode()
     return False
 
@@ -161,18 +154,18 @@ def best_checkpoint(folder: Path) -> Path:
 def numbered_checkpoints(folder: Path) -> dict[Path, int]:
     """A run's numbered checkpoints and their steps, the last one first."""
     paths = (expanded(folder) / CHECKPOINTS).glob("step_*.ckpt")
-    found = {path: int(number[1]) for path in paths if (number := _NUMBERED.fullmatch(path.name))}
-    return dict(sorted(found.items(), key=itemgetter(1), reverse=True))
+    numbers = {path: int(number[1]) for path in paths if (number := _NUMBERED.fullmatch(path.name))}
+    return dict(sorted(numbers.items(), key=itemgetter(1), reverse=True))
 
 
 def latest_checkpoints(folder: Path) -> list[Path]:
     """What a run may go on from, the first one first: its latest checkpoint and the numbered ones;
     the best if it was killed before it saved another."""
     checkpoints = expanded(folder) / CHECKPOINTS
-    found = [
+    latest = [
         path for path in (checkpoints / LATEST, *numbered_checkpoints(folder)) if path.exists()
     ]
-    return found or [path for path in (checkpoints / BEST,) if path.exists()]
+    return latest or [path for path in (checkpoints / BEST,) if path.exists()]
 
 
 def make_latest(path: Path) -> None:

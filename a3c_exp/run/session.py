@@ -410,7 +410,7 @@ class Session:
             "resumed": milestones.resumed,
             "versions": provenance.versions(),
             "commit": self._commit,
-            "command": provenance.command(),
+            "command": provenance.command_line(),
             "overrides": self._overrides,
             "machine": provenance.machine(),
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from a3c_exp.core.callback import Media, RunView
+from a3c_exp.core.run_view import Media, RunView
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run.open_run import OpenRun, checked_name
 from a3c_exp.run.recorders import Recorders

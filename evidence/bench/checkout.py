@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from a3c_exp.core.cpu import ONE_THREAD
@@ -21,7 +22,7 @@ class ChildError(RuntimeError):
 
 
 def checked(folder: str | Path) -> Path:
-    """The absolute path of a checkout. Raises ValueError, in one line, for a folder that is
+    """Return the absolute path of a checkout. Raises ValueError, in one line, for a folder that is
     none."""
     path = Path(folder).expanduser().resolve()
     for part in ("a3c_exp/__init__.py", "conf/config.yaml"):
@@ -30,11 +31,16 @@ def checked(folder: str | Path) -> Path:
     return path
 
 
-def run_child(checkout: Path, command: str, *arguments: str) -> None:
-    """Run a command of child.py with the package of a checkout. Raises ChildError."""
+def last_of_each(overrides: Iterable[str]) -> list[str]:
+    """Return the last override of each key, since a command takes one."""
+    return list({override.partition("=")[0]: override for override in overrides}.values())
+
+
+def run_child(checkout: Path, *overrides: str) -> None:
+    """Run the command with the package of a checkout: see child.py. Raises ChildError."""
     try:
         done = subprocess.run(
-            [sys.executable, str(CHILD), command, str(checkout), *arguments],
+            [sys.executable, str(CHILD), str(checkout), *overrides],
             cwd=checkout,
             env=os.environ | ONE_THREAD | {"PYTHONPATH": str(checkout)},
             stdin=subprocess.DEVNULL,
@@ -44,6 +50,7 @@ def run_child(checkout: Path, command: str, *arguments: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise ChildError(f"it took more than {CHILD_SECONDS:g} s") from None
+
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise ChildError(lines[-1] if lines else f"exit code {done.returncode}")

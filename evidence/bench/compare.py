@@ -56,17 +56,17 @@ def compare(here: Entries, there: Entries) -> Comparison:
     lacking = [
         f"{name}: not on both sides" for name in REQUIRED if not (name in here and name in there)
     ]
-    found = ((name, difference(here[name], there[name])) for name in here if name in there)
+    texts = ((name, difference(here[name], there[name])) for name in here if name in there)
     return Comparison(
-        [*lacking, *(f"{name}: {text}" for name, text in found if text is not None)],
+        [*lacking, *(f"{name}: {text}" for name, text in texts if text is not None)],
         [name for name in here if name not in there],
         [name for name in there if name not in here],
     )
 
 
 def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
-    """The difference between two arrays, as text; None for the same bits. NaN equals NaN, and 0 is
-    not -0."""
+    """Return the difference between two arrays, as text; None for the same bits. NaN equals NaN,
+    and 0 is not -0."""
     if here.shape != there.shape:
         return f"shape {list(here.shape)} here, {list(there.shape)} there"
     if "U" in (here.dtype.kind, there.dtype.kind):
@@ -79,6 +79,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
         unequal = np.atleast_1d(
             np.ascontiguousarray(here).view(bits) != np.ascontiguousarray(there).view(bits)
         )
+
     if not unequal.any():
         return None
     first = int(unequal.argmax())
@@ -93,7 +94,7 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> str | None:
 
 
 def read_run(folder: Path) -> Entries:
-    """The content of a run's folder by `file/name`, without times.
+    """Return the content of a run's folder by `file/name`, without times.
 
     A column of metrics.csv is an array of text [rows]. Raises OSError, ValueError and KeyError if
     it is no run.
@@ -109,11 +110,12 @@ def read_run(folder: Path) -> Entries:
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     plain = {name: value for name, value in summary.items() if name not in ORIGIN}
     entries |= {f"summary.json/{name}": array for name, array in _flat(plain)}
+
     return {name: array for name, array in entries.items() if not _is_time(name.partition("/")[2])}
 
 
 def read_checkpoint(path: Path) -> Entries:
-    """All arrays and plain values of a checkpoint by `section/name`."""
+    """Return all arrays and plain values of a checkpoint by `section/name`."""
     entries: Entries = {}
     with zipfile.ZipFile(path) as archive:
         arrays = set(archive.namelist()) - {"state.json"}
@@ -126,11 +128,13 @@ def read_checkpoint(path: Path) -> Entries:
                 )
             else:
                 entries[name] = value
+
     return entries
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
-    """The leaves of nested plain data by their place, with a slash between names; null is text."""
+    """Yield the leaves of nested plain data by their place, with a slash between names; null is
+    text."""
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _flat(inner, f"{place}/{name}" if place else str(name))

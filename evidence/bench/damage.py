@@ -102,7 +102,7 @@ def flip_bits(rng: random.Random, data: bytes, count: int = 1) -> bytes:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """The places of all values in nested data: a list or a mapping, and the index or key."""
+    """Yield the places of all values in nested data: a list or a mapping, and the index or key."""
     items = (
         value.items()
         if isinstance(value, dict)
@@ -137,6 +137,7 @@ def yaml_file(rng: random.Random, data: bytes) -> bytes:
             return any_bytes(rng, data)
         case 1:
             return data + rng.choice(YAML_LINES).encode() + b"\n"
+
     config = yaml.safe_load(data)
     _change(rng, config, ODD)
     text: str = yaml.dump(config)
@@ -167,24 +168,28 @@ def checkpoint(rng: random.Random, data: bytes) -> bytes:
         return any_bytes(rng, data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = {name: archive.read(name) for name in archive.namelist()}
+
     if rng.random() < 0.5:
         entries["state.json"] = json_file(rng, entries["state.json"])
     else:
         name = rng.choice([name for name in entries if name.endswith(".npy")])
         entries[name] = _npy(rng, entries[name])
+
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, content in entries.items():
             archive.writestr(name, content)
+
     return file.getvalue()
 
 
 def _npy(rng: random.Random, data: bytes) -> bytes:
-    """An array's file with an array of another type, shape or content in it, or with a wrong
+    """Return an array's file with an array of another type, shape or content in it, or with a wrong
     header."""
     if rng.random() < 0.3:
         header = rng.choice(HEADERS).encode()
         return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data[-8:]
+
     array = np.load(io.BytesIO(data), allow_pickle=False)
     wrong = [
         np.zeros(
@@ -195,9 +200,11 @@ def _npy(rng: random.Random, data: bytes) -> bytes:
     ]
     if array.dtype.kind == "f":
         wrong.append(np.full_like(array, rng.choice([math.nan, math.inf, -math.inf, 3e38, -1e-38])))
+
     if array.dtype.kind in "iu":
         limits = np.iinfo(array.dtype)
         wrong.append(np.full_like(array, rng.choice([0, 1, limits.max, limits.min])))
+
     file = io.BytesIO()
     np.save(file, wrong[rng.randrange(len(wrong))])
     return file.getvalue()

@@ -107,13 +107,14 @@ def option_names(hydra: Any) -> dict[str, list[str]]:
 
 
 def setting_names() -> list[str]:
-    """Every setting that a file of conf/ has, by its dotted key."""
+    """Return every setting that a file of conf/ has, by its dotted key."""
     keys: set[str] = set()
     for path in [conf_folder() / "config.yaml", *conf_folder().glob("*/*.yaml")]:
         text = path.read_text(encoding="utf-8")
         content = {key: value for key, value in yaml.safe_load(text).items() if key != "defaults"}
         is_whole = "@package _global_" in text or path.parent == conf_folder()
         keys.update(key for key, _ in flatten(content if is_whole else {path.parent.name: content}))
+
     return sorted(keys)
 
 
@@ -129,17 +130,20 @@ class Overrides:
     def _one(self, rng: random.Random) -> str:
         mark = rng.choices(("", "+", "++", "~"), (40, 1, 1, 1))[0]
         value = rng.choice(NUMBERS if rng.random() < 0.6 else OTHERS)
+
         if rng.random() < 0.3:
             group = rng.choice(GROUPS)
             return (
                 f"{mark}{group}={rng.choice(self._options[group]) if rng.random() < 0.8 else value}"
             )
+
         key = rng.choice(self._keys)
         if rng.random() < 0.1:
             group = key.partition(".")[0]
             key = rng.choice(
                 (group, f"{key}.x", key[:-1], key.upper(), f"{key}[0]", f"{key}@y", "hydra")
             )
+
         return f"{mark}{key}={value}"
 
     def __call__(self, rng: random.Random, folder: Path) -> str:
@@ -188,20 +192,24 @@ class Runs:
             rng.choice(("network=mlp", "network=lstm", "network=mlp network.hidden_sizes=[]"))
         )
         choices.append(rng.choice(("algorithm=a3c", "algorithm=ppo algorithm.minibatch_size=null")))
+
         for setting in rng.sample(SETTINGS.split(), rng.randint(2, 8)):
             key, _, values = setting.partition("=")
             choices.append(f"{key}={rng.choice(values.split('|'))}")
+
         return " ".join(choices).split()
 
     def __call__(self, rng: random.Random, folder: Path) -> str:
         overrides = self._overrides(rng)
         folder.joinpath("case").write_text(repr(overrides))
+
         try:
             a3c_exp.train(overrides, folder / "run")
         except RunError as error:
             if "Traceback" in str(error):
                 raise
             return "failed in a line"
+
         return "ran"
 
 
@@ -260,7 +268,7 @@ class DamagedFile:
 
 
 def finished_run(folder: Path) -> Path:
-    """A small run, with episodes and without a best checkpoint."""
+    """Make a small run, with episodes and without a best checkpoint."""
     settings = (
         "env=cartpole backend=serial workers=1 envs_per_worker=2 rollout_length=8 total_steps=256"
     )
@@ -269,7 +277,7 @@ def finished_run(folder: Path) -> Path:
 
 
 def _called(command: Callable[[Sequence[str]], int], arguments: list[str]) -> str:
-    """What became of a command."""
+    """Return what became of a command."""
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         code = command(arguments)
@@ -291,11 +299,12 @@ def ended(text: str) -> str:
 
 
 def try_case(case: Case, rng: random.Random, folder: Path) -> str:
-    """What became of a case: see FAULTS; anything else is good."""
+    """Return what became of a case: see FAULTS; anything else is good."""
     here = Path.cwd()
     os.chdir(folder)
     before = signal.signal(signal.SIGALRM, _raise_no_end)
     signal.alarm(SECONDS)
+
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             outcome = case(rng, folder)
@@ -310,6 +319,7 @@ def try_case(case: Case, rng: random.Random, folder: Path) -> str:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
         os.chdir(here)
+
     return "code ran" if (folder / CANARY).exists() else outcome
 
 
@@ -321,24 +331,26 @@ def try_all(kind: str, case: Case, count: int, seed: int, keep: Path) -> Counter
     """Try so many cases of a kind. Each fault is kept in a folder of its own below `keep`."""
     outcomes: Counter[str] = Counter()
     for number in range(count):
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
             outcome = try_case(case, random.Random(f"{seed}/{kind}/{number}"), folder)
             if outcome in FAULTS:
-                kept = keep / f"{kind.replace('/', '_')}_{number}"
-                shutil.copytree(folder, kept, symlinks=True, dirs_exist_ok=True)
-                print(f"{kind} {number}: {outcome}: {kept}", file=sys.stderr, flush=True)
+                target = keep / f"{kind.replace('/', '_')}_{number}"
+                shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True)
+                print(f"{kind} {number}: {outcome}: {target}", file=sys.stderr, flush=True)
+
         outcomes[outcome] += 1
+
     return outcomes
 
 
 @contextlib.contextmanager
 def all_cases() -> Iterator[dict[str, Case]]:
-    """The cases of each kind, while Hydra is open."""
-    with hydra_session() as hydra, tempfile.TemporaryDirectory() as place:
+    """Give the cases of each kind, while Hydra is open."""
+    with hydra_session() as hydra, tempfile.TemporaryDirectory() as temporary:
         with contextlib.redirect_stderr(io.StringIO()):
-            whole = finished_run(Path(place) / "run")
-        damaged = {name: DamagedFile(whole, name) for name in FILES}
+            run = finished_run(Path(temporary) / "run")
+        damaged = {name: DamagedFile(run, name) for name in FILES}
         yield {"overrides": Overrides(hydra), "runs of 200 steps": Runs(hydra), **damaged}
 
 
@@ -362,6 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     counts = {"overrides": flags.overrides, "runs of 200 steps": flags.runs}
     print(markdown.table(("kind", "times tried", "what happened")), flush=True)
+
     bad = 0
     with all_cases() as cases:
         for kind, case in cases.items():
@@ -373,6 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{outcome} {count:,}" for outcome, count in sorted(outcomes.items())
             )
             print(markdown.row([kind, f"{outcomes.total():,}", became]), flush=True)
+
     return int(bad > 0)
 
 

@@ -29,6 +29,7 @@ def main() -> int:
     """Print the table; 0, or 1 if a license is in no list."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))
     lists = project["tool"]["licenses"]
+
     rows = []
     refused = []
     for name in sorted(
@@ -41,30 +42,35 @@ def main() -> int:
         )
         rows.append((name, distribution(name).version, license_name, "yes" if fits else "NO"))
         refused += [] if fits else [f"{name} ({license_name})"]
+
     print(markdown.table(("package", "version", "license", "allowed"), rows))
     if refused:
         print(
             f"Licenses in neither list of {PROJECT.name}, [tool.licenses]: {', '.join(refused)}",
             file=sys.stderr,
         )
+
     return int(bool(refused))
 
 
 def dependencies(root: str, extras: Mapping[str, object]) -> set[str]:
-    """The installed packages that `root` needs with these extras, and that those need in turn."""
+    """Return the installed packages that `root` needs with these extras, and that those need in
+    turn."""
     waiting = [(root, extra) for extra in ("", *extras)]
+
     done = set[tuple[str, str]]()
     while waiting:
         package = waiting.pop()
         if package not in done:
             done.add(package)
             waiting += _requirements(*package)
+
     return {name for name, _ in done if name != root and _is_installed(name)}
 
 
 def _requirements(name: str, extra: str) -> Iterator[tuple[str, str]]:
-    """The packages that a package needs with an extra, each with every extra of its own that is
-    asked for."""
+    """Yield the packages that a package needs with an extra, each with every extra of its own that
+    is asked for."""
     if not _is_installed(name):  # of another system, or of an extra that is not installed
         return
     for text in distribution(name).requires or ():
@@ -83,18 +89,20 @@ def _is_installed(name: str) -> bool:
 
 
 def license_of(name: str) -> str:
-    """The license of an installed package: an SPDX expression, or the words of its metadata."""
+    """Return the license of an installed package: an SPDX expression, or the words of its
+    metadata."""
     metadata = distribution(name).metadata
     if "License-Expression" in metadata:
         return metadata["License-Expression"]
     classifiers = [
-        each.rpartition(" :: ")[2]
-        for each in metadata.get_all("Classifier") or ()
-        if _CLASSIFIER in each
+        classifier.rpartition(" :: ")[2]
+        for classifier in metadata.get_all("Classifier") or ()
+        if _CLASSIFIER in classifier
     ]
     if classifiers:
         return " AND ".join(classifiers)
     words = (metadata.get_all("License") or [""])[0].strip().splitlines()
+
     return words[0] if words and words[0] != "UNKNOWN" else UNKNOWN
 
 
@@ -103,10 +111,10 @@ def is_allowed(license_name: str, allowed: Sequence[str]) -> bool:
 
     An expression with both, in parentheses, is not.
     """
-    names = {each.lower() for each in allowed}
-    whole = license_name[1:-1] if re.fullmatch(r"\([^()]*\)", license_name) else license_name
-    choices = re.split(r"\s+OR\s+", whole.lower(), flags=re.IGNORECASE)
-    return any(names.issuperset(re.split(r"\s+and\s+", each)) for each in choices)
+    names = {name.lower() for name in allowed}
+    expression = license_name[1:-1] if re.fullmatch(r"\([^()]*\)", license_name) else license_name
+    choices = re.split(r"\s+OR\s+", expression.lower(), flags=re.IGNORECASE)
+    return any(names.issuperset(re.split(r"\s+and\s+", name)) for name in choices)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ def stable_baselines3(
     settings: Mapping[str, Any] | None = None,
     way: Literal["fastest", "default"] = "fastest",
 ) -> float:
-    """Steps a second of stable-baselines3's A2C or PPO, its defaults but for the number of
-    environments and `settings`.
+    """Return the steps a second of stable-baselines3's A2C or PPO, its defaults but for the number
+    of environments and `settings`.
 
     way: `fastest`, with one thread of torch and without preparing to render, or `default`.
     An Atari game is named by its id without frame skip, and played with the default CNN.
@@ -51,6 +51,7 @@ def stable_baselines3(
         json.dumps(dict(settings or {})),
         way,
     ]
+
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", "evidence.bench.stable_baselines3", *arguments],
@@ -60,4 +61,5 @@ def stable_baselines3(
             capture_output=True,
             text=True,
         )
+
     return float(done.stdout)

@@ -29,30 +29,30 @@ START_SECONDS = 120.0
 
 
 def training_speed(*overrides: str, seconds: float, checkout: Path = HERE) -> float:
-    """Environment steps per second of a run of `seconds`, counted from the first step of a
-    worker."""
+    """Return the environment steps per second of a run of `seconds`, counted from the first step of
+    a worker."""
     return whole_training_speed(*overrides, f"stop.max_seconds={seconds}", checkout=checkout)
 
 
 def whole_training_speed(*overrides: str, checkout: Path = HERE) -> float:
-    """The same of a run that overrides end. With epochs that take seconds, a run that ends by time
-    would count steps whose updates it has not made."""
+    """Return the same of a run that overrides end. With epochs that take seconds, a run that ends
+    by time would count steps whose updates it has not made."""
     with finished(*overrides, checkout=checkout) as run:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
 
 def curve(name: str, *overrides: str, seconds: float) -> float:
-    """The mean of a curve over a run of `seconds`, without its first point: not all workers have
-    started then."""
+    """Return the mean of a curve over a run of `seconds`, without its first point: not all workers
+    have started then."""
     with finished(*overrides, f"stop.max_seconds={seconds}") as run:
         rows = list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
     return mean([float(row[name]) for row in rows if row.get(name)][1:])
 
 
 def seconds_to_first_update(*overrides: str, checkout: Path = HERE) -> float:
-    """Seconds from the command to the first update in the curves, with Python's start, imports and
-    workers."""
+    """Return the seconds from the command to the first update in the curves, with Python's start,
+    imports and workers."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         with running(folder, *overrides, checkout=checkout):
@@ -60,8 +60,8 @@ def seconds_to_first_update(*overrides: str, checkout: Path = HERE) -> float:
 
 
 def peak_memory(*overrides: str, seconds: float) -> float:
-    """The greatest memory of all processes of a run within `seconds`, in bytes. Shared pages count
-    once.
+    """Return the greatest memory of all processes of a run within `seconds`, in bytes. Shared pages
+    count once.
 
     This is the sum of proportional set sizes, which only Linux reports. Raises OSError elsewhere.
     """
@@ -71,11 +71,13 @@ def peak_memory(*overrides: str, seconds: float) -> float:
         while time.perf_counter() < deadline:
             peak = max(peak, sum(memory(pid, "Pss:") for pid in tree(process.pid)))
             time.sleep(0.5)
+
     return float(peak)
 
 
 def memory(pid: int, *kinds: str) -> int:
-    """Bytes of these kinds in a process's smaps_rollup; 0 for a process that has just ended."""
+    """Return the bytes of these kinds in a process's smaps_rollup; 0 for a process that has just
+    ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kinds))
@@ -84,7 +86,7 @@ def memory(pid: int, *kinds: str) -> int:
 
 @contextmanager
 def finished(*overrides: str, checkout: Path = HERE) -> Iterator[Path]:
-    """The folder of a run that has ended by itself."""
+    """Give the folder of a run that has ended by itself."""
     with tempfile.TemporaryDirectory() as folder:
         process = _start(folder, *ENDLESS, *overrides, checkout=checkout)
         if process.wait():
@@ -107,7 +109,7 @@ def _start(folder: str, *overrides: str, checkout: Path) -> subprocess.Popen[byt
 def running(
     folder: str, *overrides: str, checkout: Path = HERE
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A run that has made its first update. It is ended on exit."""
+    """Give a run that has made its first update. It is ended on exit."""
     process = _start(folder, *overrides, checkout=checkout)
     try:
         deadline = time.perf_counter() + START_SECONDS
@@ -126,8 +128,8 @@ def running(
 
 
 def _has_updates(folder: str) -> bool:
-    """Whether a point of the curves counts updates: one in metrics.jsonl, or of an earlier version
-    in metrics.csv."""
+    """Return whether a point of the curves counts updates: one in metrics.jsonl, or of an earlier
+    version in metrics.csv."""
     for path in Path(folder).glob("outputs/*/metrics.*"):
         with (
             suppress(TypeError, KeyError, ValueError, OSError),
@@ -135,4 +137,5 @@ def _has_updates(folder: str) -> bool:
         ):
             rows = map(json.loads, file) if path.suffix == ".jsonl" else csv.DictReader(file)
             return any(int(row["train/n_updates"]) > 0 for row in rows)
+
     return False

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from evidence.bench.checkout import HERE, ChildError, checked, run_child
+from evidence.bench.checkout import HERE, ChildError, checked, last_of_each, run_child
 from evidence.bench.compare import Comparison, Entries, compare, read_run
 
 ALWAYS = "backend=serial workers=3 stop.mean_return=null eval.every=null seed=7"
@@ -105,11 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     only = f"one of {', '.join(ROWS)}; may be given again"
     parser.add_argument("--only", action="append", choices=list(ROWS), metavar="NAME", help=only)
     flags = parser.parse_args(arguments)
+
     try:
         other = checked(flags.checkout)
     except ValueError as error:
         print(f"evidence.bench.same: {error}", file=sys.stderr)
         return 2
+
     equal = True
     here = dict[str, None]()
     there = dict[str, None]()
@@ -119,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outcome = outcome_of(name, other)
         except (ChildError, ValueError, OSError, KeyError) as error:
             outcome = Comparison([f"a run failed: {error}"], [], [])
+
         here |= dict.fromkeys(outcome.here)
         there |= dict.fromkeys(outcome.there)
         equal = equal and not outcome.differences
@@ -128,9 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else "equal"
         )
         print(f"{name:<17}{verdict}  ({time.perf_counter() - started:.1f} s)", flush=True)
+
     for side, names in (("here", here), ("there", there)):
         if names:
             print(f"only {side}: {', '.join(names)}")
+
     return 0 if equal else 1
 
 
@@ -140,21 +145,23 @@ def outcome_of(name: str, other: Path) -> Comparison:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as both:
         sides = {"here": HERE, "there": other}
         runs = [
-            both.submit(trained, name, place, Path(folder) / side) for side, place in sides.items()
+            both.submit(trained, name, checkout, Path(folder) / side)
+            for side, checkout in sides.items()
         ]
         return compare(*(run.result() for run in runs))
 
 
 def trained(name: str, checkout: Path, folder: Path) -> Entries:
-    """The result of a row's run in a checkout. Raises ChildError if it fails, and as `read_run`."""
+    """Return the result of a row's run in a checkout. Raises ChildError if it fails, and as
+    `read_run`."""
     overrides = f"{ALWAYS} {ROWS[name]}".split()
-    last_of_each = {override.partition("=")[0]: override for override in overrides}
     if "\nlog:" in (checkout / "conf" / "config.yaml").read_text(encoding="utf-8"):
         # older versions have no other points than those by time
-        last_of_each["log.every"] = "log.every=null"
-    run_child(checkout, "train", f"hydra.run.dir={folder}", *last_of_each.values())
+        overrides.append("log.every=null")
+
+    run_child(checkout, f"hydra.run.dir={folder}", *last_of_each(overrides))
     if name in RESUMED:
-        run_child(checkout, "train", f"resume={folder}", *RESUMED[name].split())
+        run_child(checkout, f"resume={folder}", *RESUMED[name].split())
     return read_run(folder)
 
 

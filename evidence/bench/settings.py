@@ -36,18 +36,20 @@ class Setting(NamedTuple):
 
 
 def read(path: Path) -> tuple[str, list[Setting]]:
-    """The comment at the head of a file of conf/, and its settings with the comments beside and
-    below them."""
+    """Return the comment at the head of a file of conf/, and its settings with the comments beside
+    and below them."""
     text = path.read_text(encoding="utf-8").partition("\nhydra:")[0]
     of_group = path.parent != CONF and "# @package _global_" not in text
     parents = [(-1, path.parent.name)] if of_group else []
+
     head: list[str] = []
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for line in text.replace("# @package _global_\n", "").splitlines():
         comment = line.strip().removeprefix("#").strip()
         match = LINE.fullmatch(line.rstrip())
-        if line.lstrip().startswith("#") and found:
-            found[-1] = found[-1]._replace(meaning=f"{found[-1].meaning} {comment}")
+
+        if line.lstrip().startswith("#") and settings:
+            settings[-1] = settings[-1]._replace(meaning=f"{settings[-1].meaning} {comment}")
         elif line.lstrip().startswith("#"):
             head.append(comment)
         elif match is not None:
@@ -59,19 +61,21 @@ def read(path: Path) -> tuple[str, list[Setting]]:
             if name == TARGET:
                 head.append(comment)
             elif name != "defaults" and (value or comment):
-                found.append(Setting(key, value, comment))
-    return " ".join(head).strip(), found
+                settings.append(Setting(key, value, comment))
+
+    return " ".join(head).strip(), settings
 
 
 def allowed_values(paths: Sequence[Path] = ()) -> dict[str, str]:
-    """The values that the schema allows, by key: of the settings of a run, and of the components
-    that `paths` name."""
+    """Return the values that the schema allows, by key: of the settings of a run, and of the
+    components that `paths` name."""
     targets = [("", WHOLE_RUN), *((f"{key}.", f"{RECORDS}.{name}") for key, name in PARTS.items())]
     for path in paths:
         node = yaml.safe_load(path.read_text(encoding="utf-8"))
         component = node.get(path.parent.name, node)
         if TARGET in component:
             targets.append((f"{path.parent.name}.", component[TARGET]))
+
     return {
         prefix + name: describe(setting.hint)
         for prefix, target in targets
@@ -80,7 +84,7 @@ def allowed_values(paths: Sequence[Path] = ()) -> dict[str, str]:
 
 
 def section(title: str, path: Path, values: dict[str, str]) -> str:
-    """A heading, the comment at the head of a file, and the table of its settings."""
+    """Return a heading, the comment at the head of a file, and the table of its settings."""
     head, settings = read(path)
     rows = [
         (f"`{key}`", plain(values.get(key, "")), f"`{default}`" if default else "", plain(meaning))
@@ -90,7 +94,7 @@ def section(title: str, path: Path, values: dict[str, str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text whose only markup is `code`."""
+    """Return text whose only markup is `code`."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(
         part if part.startswith("`") else re.sub(r"([\\|<>*_\[\]{}$#])", r"\\\1", part)
@@ -99,13 +103,14 @@ def plain(text: str) -> str:
 
 
 def document() -> str:
-    """All tables: those of a run, then those of each group."""
+    """Return all tables: those of a run, then those of each group."""
     parts = [section("## Settings of a run", CONF / "config.yaml", allowed_values())]
     for folder in sorted(path for path in CONF.iterdir() if path.is_dir()):
         paths = sorted(folder.glob("*.yaml"))
         values = allowed_values(paths)
         parts.append(f"## Options of `{folder.name}`")
         parts.extend(section(f"### `{folder.name}={path.stem}`", path, values) for path in paths)
+
     return "\n\n".join(parts) + "\n"
 
 

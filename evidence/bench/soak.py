@@ -64,7 +64,7 @@ SHORT_RUN = (
 class Line:
     """A line of the table. problem: in what a bar is missed; empty if none is."""
 
-    what: str
+    label: str
     minutes: float
     before: str = ""
     after: str = ""
@@ -73,7 +73,7 @@ class Line:
     @property
     def cells(self) -> tuple[str, ...]:
         verdict = f"**{self.problem}**" if self.problem else "ok"
-        return self.what, f"{self.minutes:.1f}", self.before, self.after, verdict
+        return self.label, f"{self.minutes:.1f}", self.before, self.after, verdict
 
 
 class Sample(NamedTuple):
@@ -85,16 +85,17 @@ class Sample(NamedTuple):
 
 
 def take_sample(pid: int) -> Sample:
-    """A sample of a process and all its descendants.
+    """Return a sample of a process and all its descendants.
 
     Pages of files are left out: the system takes them away and gives them back as it likes.
     """
     held = descriptors = threads = 0
-    for each in tree(pid):
+    for process in tree(pid):
         with contextlib.suppress(OSError):  # it has just ended
-            held += memory(each, "Pss_Anon:", "Pss_Shmem:", "SwapPss:")
-            descriptors += len(list((PROC / str(each) / "fd").iterdir()))
-            threads += len(list((PROC / str(each) / "task").iterdir()))
+            held += memory(process, "Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+            descriptors += len(list((PROC / str(process) / "fd").iterdir()))
+            threads += len(list((PROC / str(process) / "task").iterdir()))
+
     return Sample(held, descriptors, threads)
 
 
@@ -105,7 +106,7 @@ def take_sample(pid: int) -> Sample:
 def steady(
     flags: argparse.Namespace, *, label: str, overrides: str, most_minutes: float = 600.0
 ) -> Iterator[Line]:
-    """A run at full speed that goes on until it is interrupted."""
+    """Measure a run at full speed that goes on until it is interrupted."""
     minutes = min(flags.minutes, most_minutes)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -116,20 +117,24 @@ def steady(
         while time.monotonic() < end and process.poll() is None:
             time.sleep(min(5.0, 60 * minutes / SAMPLES))
             samples.append(take_sample(process.pid))
+
         (points,) = Path(folder).glob("outputs/*/metrics.csv")
-        both = speeds(points, 2 * SPEEDS)
+        halves = speeds(points, 2 * SPEEDS)
         alive = process.poll() is None
+
     yield from held_lines(label, minutes, samples)
-    yield speed_line(f"{label}: steps/s", minutes, both[:SPEEDS], both[SPEEDS:])
+    yield speed_line(f"{label}: steps/s", minutes, halves[:SPEEDS], halves[SPEEDS:])
     if not alive:
-        yield Line(what=label, minutes=minutes, problem="the run has ended by itself")
+        yield Line(label=label, minutes=minutes, problem="the run has ended by itself")
 
 
 def many_runs(flags: argparse.Namespace) -> Iterator[Line]:
-    """Runs by `a3c_exp.train`, one after another in this process, on each backend in turn."""
+    """Measure runs by `a3c_exp.train`, one after another in this process, on each backend in
+    turn."""
     names = set(os.listdir("/dev/shm"))
     samples = list[Sample]()
     started = time.monotonic()
+
     backends = itertools.cycle(("serial", "threads", "processes", "ga3c"))
     for number, backend in zip(range(flags.runs), backends, strict=False):
         overrides = [
@@ -143,13 +148,14 @@ def many_runs(flags: argparse.Namespace) -> Iterator[Line]:
         # the file behind a store's lock stays open until then: its owners refer to each other
         gc.collect()
         samples.append(take_sample(os.getpid()))
+
     minutes = (time.monotonic() - started) / 60
     label = f"{flags.runs} runs in one process"
     yield from held_lines(label, minutes, samples)
     stays = sorted(set(os.listdir("/dev/shm")) - names)
     problem = f"stays there: {', '.join(stays)}" if stays else ""
     yield Line(
-        what=f"{label}: /dev/shm",
+        label=f"{label}: /dev/shm",
         minutes=minutes,
         before="0",
         after=str(len(stays)),
@@ -174,19 +180,20 @@ ROWS: dict[str, Row] = {
 
 
 def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterator[Line]:
-    """The lines on memory, descriptors and threads."""
+    """Yield the lines on memory, descriptors and threads."""
     before, after = first_and_last([sample.memory for sample in samples])
     grown = (
         f"memory grew by {after / before - 1:.1%}" if after > before * (1 + MEMORY_GROWTH) else ""
     )
     first = f"{amount(before)}B"
     last = f"{amount(after)}B ({after / before - 1:+.2%})"
-    yield Line(what=f"{label}: memory", minutes=minutes, before=first, after=last, problem=grown)
+    yield Line(label=f"{label}: memory", minutes=minutes, before=first, after=last, problem=grown)
+
     for name in ("descriptors", "threads"):
         before, after = first_and_last([getattr(sample, name) for sample in samples])
         more = f"{after - before:g} {name} more" if after > before else ""
         yield Line(
-            what=f"{label}: {name}",
+            label=f"{label}: {name}",
             minutes=minutes,
             before=f"{before:g}",
             after=f"{after:g}",
@@ -195,36 +202,34 @@ def held_lines(label: str, minutes: float, samples: Sequence[Sample]) -> Iterato
 
 
 def first_and_last(values: Sequence[int]) -> tuple[float, float]:
-    """The medians of the first and of the last tenth of the last two thirds of the values: a run
-    settles at first."""
-    kept = values[len(values) // 3 :]
-    count = max(1, len(kept) // 10)
-    return median(kept[:count]), median(kept[-count:])
+    """Return the medians of the first and of the last tenth of the last two thirds of the values: a
+    run settles at first."""
+    settled = values[len(values) // 3 :]
+    count = max(1, len(settled) // 10)
+    return median(settled[:count]), median(settled[-count:])
 
 
 def speed_line(
-    what: str, minutes: float, earlier: NDArray[np.float64], later: NDArray[np.float64]
+    label: str, minutes: float, earlier: NDArray[np.float64], later: NDArray[np.float64]
 ) -> Line:
-    """The line on the speeds of the two halves of the time, with the 95 % bootstrap interval of
-    their ratio."""
+    """Return the line on the speeds of the two halves of the time, with the 95 % bootstrap interval
+    of their ratio."""
     rng = np.random.default_rng(0)
-    means = [
-        each[rng.integers(len(each), size=(RESAMPLES, len(each)))].mean(axis=1)
-        for each in (later, earlier)
-    ]
+    means = [rng.choice(half, (RESAMPLES, len(half))).mean(axis=1) for half in (later, earlier)]
     low, high = np.quantile(means[0] / means[1], [0.025, 0.975])
     ratio = later.mean() / earlier.mean()
     after = f"{later.mean():,.0f} ({ratio:.3f} of it [{low:.3f}, {high:.3f}])"
     slower = f"slower by {1 - ratio:.1%}" if high < 1 else ""
+
     return Line(
-        what=what, minutes=minutes, before=f"{earlier.mean():,.0f}", after=after, problem=slower
+        label=label, minutes=minutes, before=f"{earlier.mean():,.0f}", after=after, problem=slower
     )
 
 
 def speeds(file: Path, count: int, skip: float = 1 / 3) -> NDArray[np.float64]:
-    """Steps a second in each of `count` equal parts of the time in a metrics.csv. skip: share of
-    the time before."""
-    seconds, steps = np.array([(each[SECONDS], each[STEP]) for each in read_points(file)]).T
+    """Return the steps a second in each of `count` equal parts of the time in a metrics.csv. skip:
+    share of the time before."""
+    seconds, steps = np.array([(point[SECONDS], point[STEP]) for point in read_points(file)]).T
     edges = np.linspace(seconds[0] + skip * (seconds[-1] - seconds[0]), seconds[-1], count + 1)
     return np.asarray(np.diff(np.interp(edges, seconds, steps)) / np.diff(edges))
 
@@ -244,6 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     missed = False
     print(markdown.table(HEADER), flush=True)
+
     for name in flags.only or ROWS:
         try:
             for line in ROWS[name](flags):
@@ -251,10 +257,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 missed = missed or bool(line.problem)
         except RuntimeError as error:  # a run that could not be measured
             print(
-                markdown.row(Line(what=name, minutes=flags.minutes, problem=one_line(error)).cells),
+                markdown.row(
+                    Line(label=name, minutes=flags.minutes, problem=one_line(error)).cells
+                ),
                 flush=True,
             )
             missed = True
+
     return int(missed)
 
 

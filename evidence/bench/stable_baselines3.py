@@ -27,6 +27,7 @@ def make_model(
     envs: Any
     policy = "MlpPolicy"
     seed = settings.get("seed")
+
     if "NoFrameskip" in env_id:
         import ale_py  # noqa: F401 - registers the games
 
@@ -39,6 +40,7 @@ def make_model(
         # By default it prepares for rendering, and LunarLander then makes particles whenever an
         # engine fires.
         envs = make_vec_env(env_id, environments, seed=seed, env_kwargs={"render_mode": None})
+
     model = getattr(stable_baselines3, algorithm)(policy, envs, device="cpu", **settings)
     model.set_logger(Logger(None, []))  # its default leaves a folder in /tmp
     return model

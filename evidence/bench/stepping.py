@@ -11,8 +11,8 @@ PROCESSES = 2  # one a core
 
 
 def random_stepping(env_id: str, seconds: float) -> float:
-    """Steps a second of two processes together, each stepping one environment made by gymnasium in
-    a plain loop.
+    """Return the steps a second of two processes together, each stepping one environment made by
+    gymnasium in a plain loop.
 
     Actions are drawn before, so that drawing costs nothing. Episodes restart when they end.
     """
@@ -23,16 +23,18 @@ def random_stepping(env_id: str, seconds: float) -> float:
     processes = [context.Process(target=_step, args=task) for task in tasks]
     for process in processes:
         process.start()
+
     for process in processes:
         process.join()
         if process.exitcode:
             raise RuntimeError(f"stepping {env_id} ended with exit code {process.exitcode}")
+
     return sum([float(rates.get()) for _ in processes])
 
 
 def atari_random_stepping(game: str, environments: int, seconds: float) -> float:
-    """Steps a second of the Arcade Learning Environment's vector environment, with a thread for
-    each core."""
+    """Return the steps a second of the Arcade Learning Environment's vector environment, with a
+    thread for each core."""
     from ale_py.vector_env import AtariVectorEnv
 
     env = AtariVectorEnv(game, environments, num_threads=PROCESSES)
@@ -40,10 +42,12 @@ def atari_random_stepping(game: str, environments: int, seconds: float) -> float
     actions = [env.action_space.sample() for _ in range(1000)]
     env.reset(seed=0)
     steps = 0
+
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
         env.step(actions[steps % len(actions)])
         steps += 1
+
     rate = steps * environments / (time.perf_counter() - started)
     env.close()
     return rate
@@ -62,6 +66,7 @@ def _step(
     env.reset(seed=seed)
     barrier.wait()
     steps = 0
+
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
         for action in actions:
@@ -69,4 +74,5 @@ def _step(
             if terminated or truncated:
                 env.reset()
         steps += len(actions)
+
     rates.put(steps / (time.perf_counter() - started))

@@ -18,10 +18,10 @@ from statistics import median
 
 import numpy as np
 
-from evidence.bench.checkout import HERE, checked
+from evidence.bench.checkout import HERE, checked, last_of_each
 from evidence.bench.runs import seconds_to_first_update, training_speed
 
-ROWS = {
+ROWS = {  # two workers, where a row says nothing else
     "lunar_2x2": "env=lunar envs_per_worker=2",
     "lunar_2x16": "env=lunar envs_per_worker=16 rollout_length=32",
     "cartpole_2x16": "env=cartpole envs_per_worker=16",
@@ -35,6 +35,11 @@ ROWS = {
         "env=pong env.crop=null network=cnn optimizer=adam backend=ga3c "
         "envs_per_worker=4 rollout_length=20"
     ),
+    "lstm_cartpole": "env=cartpole network=lstm envs_per_worker=16",
+    "pendulum_beta": "env=pendulum network.distribution=beta envs_per_worker=16",
+    "vector": "env=cartpole env.vectorized=true envs_per_worker=256",
+    "lunar_16": "env=lunar workers=16",
+    "pong_16": "env=pong workers=16 envs_per_worker=1",
     "start_2": "env=lunar",
 }
 UNLEARNED = "optimizer.learning_rate=1e-12"
@@ -58,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=6.0, help="of training in each run (default 6)"
     )
+
     for flag, runs in (
         ("--set", "all runs"),
         ("--here", "the runs here"),
@@ -66,12 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(
             flag, action="append", default=[], metavar="KEY=VALUE", help=f"a setting of {runs}"
         )
+
     flags = parser.parse_args(arguments)
     try:
         other = checked(flags.checkout)
     except ValueError as error:
         print(f"evidence.bench.versus: {error}", file=sys.stderr)
         return 2
+
     sides = [(HERE, [*flags.set, *flags.here]), (other, [*flags.set, *flags.there])]
     for name in flags.only or ROWS:
         measured: list[tuple[float, float]] = []
@@ -80,16 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             order = (0, 1) if pair % 2 == 0 else (1, 0)
             figures = {side: measure(name, *sides[side], flags.seconds) for side in order}
             measured.append((figures[0], figures[1]))
+
         print(_line(name, measured), flush=True)
+
     return 0
 
 
 def measure(name: str, checkout: Path, overrides: Sequence[str], seconds: float) -> float:
-    """The figure of a row with two workers: steps a second, or seconds to the first update."""
-    settings = ["workers=2", *ROWS[name].split(), *overrides]
+    """Return the figure of a row: steps a second, or seconds to the first update."""
+    settings = last_of_each(["workers=2", UNLEARNED, *ROWS[name].split(), *overrides])
     if name == START:
         return seconds_to_first_update(*settings, checkout=checkout)
-    return training_speed(UNLEARNED, *settings, seconds=seconds, checkout=checkout)
+    return training_speed(*settings, seconds=seconds, checkout=checkout)
 
 
 def _line(name: str, measured: Sequence[tuple[float, float]]) -> str:
@@ -101,6 +111,7 @@ def _line(name: str, measured: Sequence[tuple[float, float]]) -> str:
         if name == START
         else f"here {here:,.0f} steps/s, there {there:,.0f}"
     )
+
     return (
         f"{name:16} {median(ratios):.3f} ({low:.3f} to {high:.3f})  {figures}; "
         f"{len(measured)} pairs"
@@ -108,7 +119,7 @@ def _line(name: str, measured: Sequence[tuple[float, float]]) -> str:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The bootstrap 95 % interval of the median."""
+    """Return the bootstrap 95 % interval of the median."""
     rng = np.random.default_rng(0)
     samples = rng.choice(np.array(ratios), (RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(samples, axis=1), [2.5, 97.5])

@@ -11,8 +11,7 @@ import argparse
 import importlib.util
 import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
@@ -32,10 +31,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0; 1 if a run failed; 2 for bad arguments or records; 130 after
     Ctrl-C."""
     entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
-    environments = sorted({entry.env for entry in entries.values()})
+    flags = _flags(entries, arguments)
+    chosen = _chosen(entries, flags)
+    if not chosen:
+        print(
+            "study: no entry fits these arguments; presets are run with --presets", file=sys.stderr
+        )
+        return 2
+
+    if importlib.util.find_spec("matplotlib") is None:
+        print("study: it needs matplotlib: pip install -e '.[bench]'", file=sys.stderr)
+        return 2
+
+    failures: list[str] = []
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if not flags.table:
+            for entry in chosen:  # before hours of training
+                entry.results(RECORDS).check(entry.recipe.settings())
+            # a study that is interrupted has some of all
+            for seed in range(max(entry.seeds for entry in chosen)):
+                for entry in chosen:
+                    failures += train(entry, seed)
+
+        write()
+        print(f"{DOCUMENT}: written from the records")
+    except KeyboardInterrupt:
+        print("interrupted: the same command continues", file=sys.stderr)
+        return 130
+    except ConfigError as error:
+        print(f"study: {error}", file=sys.stderr)
+        return 2
+
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return int(bool(failures))
+
+
+def _flags(entries: Mapping[str, Entry], arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m evidence.study", description="Learning over seeds; writes RESULTS.md."
     )
+    environments = sorted({entry.env for entry in entries.values()})
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")
     parser.add_argument(
         "--presets", action="store_true", help="the presets, instead of the environments"
@@ -48,9 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="only this entry; any number",
     )
     for name, figure in figures.FIGURES.items():
-        option = f"--{name.replace('_', '-')}"
         parser.add_argument(
-            option,
+            f"--{name.replace('_', '-')}",
             action="append_const",
             dest="figures",
             const=figure,
@@ -59,47 +95,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--table", action="store_true", help="train nothing: write RESULTS.md from the records"
     )
-    flags = parser.parse_args(arguments)
-    # Presets are a study of their own.
-    names = flags.only or [
-        name for name, entry in entries.items() if flags.presets == (entry.source is not None)
-    ]
-    chosen = [entries[name] for name in names if flags.env in (None, entries[name].env)]
+    return parser.parse_args(arguments)
+
+
+def _chosen(entries: Mapping[str, Entry], flags: argparse.Namespace) -> list[Entry]:
+    """Return the entries that the flags ask for. Presets are a study of their own."""
     if flags.figures:
-        chosen = [
+        return [
             entry
             for figure in flags.figures
             for entry in figures.entries(figure, RECORDS, flags.env)
         ]
-    if not chosen:
-        print(
-            "study: no entry fits these arguments; presets are run with --presets", file=sys.stderr
-        )
-        return 2
-    if importlib.util.find_spec("matplotlib") is None:
-        print("study: it needs matplotlib: pip install -e '.[bench]'", file=sys.stderr)
-        return 2
-    failures: list[str] = []
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        if not flags.table:
-            for entry in chosen:  # before hours of training
-                entry.results(RECORDS).check(entry.recipe.settings())
-            # a study that is interrupted has some of all
-            for seed in range(max(entry.seeds for entry in chosen)):
-                for entry in chosen:
-                    failures += train(entry, seed)
-        write()
-        print(f"{DOCUMENT}: written from the records")
-    except KeyboardInterrupt:
-        print("interrupted: the same command continues", file=sys.stderr)
-        return 130
-    except ConfigError as error:
-        print(f"study: {error}", file=sys.stderr)
-        return 2
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    return int(bool(failures))
+
+    names = flags.only or [
+        name for name, entry in entries.items() if flags.presets == (entry.source is not None)
+    ]
+    return [entries[name] for name in names if flags.env in (None, entries[name].env)]
 
 
 def train(entry: Entry, seed: int) -> list[str]:
@@ -108,45 +119,56 @@ def train(entry: Entry, seed: int) -> list[str]:
         return []
     print(f"{entry.name}, seed {seed}: ", end="", flush=True)
     run = RUNS / f"{entry.name}_s{seed}"
+
     try:
         record = entry.recipe.run(seed, run)
     except RunFailedError as failure:
         print("failed")
         return [f"{entry.name}, seed {seed}: {failure}"]
+
     if entry.curve:
-        curves.keep(run, entry.curve_file(RECORDS, seed))
-    results = entry.results(RECORDS)
-    results.write(entry.recipe.settings(), [*results.read(), record])
+        entry.curves(RECORDS).add(seed, run)
+    entry.results(RECORDS).add(entry.recipe.settings(), record)
     score = record.last_100 if record.greedy_return is None else record.greedy_return
     solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
     print(f"return {score}, solved after {solved}, {record.seconds:.1f} s in all")
+
     return []
 
 
 def write() -> None:
     """Write RESULTS.md and its figures from all records, each with the settings that were recorded
     with it."""
-    found = {
-        heading: [recorded(entry) for entry in section] for heading, section in SECTIONS.items()
+    sections = {
+        heading: [recorded(entry) for entry in entries] for heading, entries in SECTIONS.items()
     }
-    by_name = {each.entry.name: each for section in found.values() for each in section}
-    folder = RECORDS / "curves"
-    shown = dict[str, dict[str, list[Path]]]()
-    for each in by_name.values():
-        if each.entry.curve and each.records:
-            kept = [each.entry.curve_file(RECORDS, record.seed) for record in each.records]
-            shown.setdefault(each.entry.env, {})[each.entry.title] = kept
-    figure = folder / "curves.svg"
-    if shown:
-        curves.draw(shown, figure)
-    others = [*figures.sections(RECORDS), sources.section(RECORDS / "sources")]
-    others += curves.reports(folder, {name: each.settings for name, each in by_name.items()})
-    place = figure.relative_to(DOCUMENT.parent) if shown else None
-    files.write_text(DOCUMENT, document(found, EPISODES, place, [text for text in others if text]))
+    by_name = {line.entry.name: line for lines in sections.values() for line in lines}
+
+    by_env = dict[str, dict[str, Sequence[curves.Curve]]]()
+    for line in by_name.values():
+        if line.entry.curve and line.records:
+            by_seed = line.entry.curves(RECORDS).read()
+            plotted = [by_seed[record.seed] for record in line.records if record.seed in by_seed]
+            by_env.setdefault(line.entry.env, {})[line.entry.title] = plotted
+
+    target = RECORDS / curves.FOLDER / "curves.svg"
+
+    picture = None
+    if by_env:
+        curves.draw(by_env, target)
+        picture = target.relative_to(DOCUMENT.parent)
+
+    parts = [
+        *figures.sections(RECORDS),
+        sources.section(RECORDS / sources.TABLE),
+        *curves.reports(RECORDS, by_name),
+    ]
+    parts = [part for part in parts if part]
+    files.write_text(DOCUMENT, document(sections, EPISODES, picture, parts))
 
 
 def recorded(entry: Entry) -> Recorded:
-    """An entry with its records."""
+    """Return an entry with its records."""
     return Recorded(entry, entry.records(RECORDS), entry.results(RECORDS).settings())
 
 

@@ -1,10 +1,9 @@
-"""Learning curves: evidence/results/curves/<entry>_s<seed>.csv, thinned from metrics.csv, and one
-figure of all presets."""
+"""Learning curves: evidence/results/curves/<kind>.csv, thinned from metrics.csv, and one figure of
+all presets."""
 
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,31 +15,53 @@ from a3c_exp.report import charts
 from a3c_exp.report import runs as run_curves
 from a3c_exp.report.ranking import Runs, comparison, rank
 from a3c_exp.report.runs import RecordedRun, dotted_settings
-from a3c_exp.run import files
 from a3c_exp.run.metrics import SECONDS, STEP
+from a3c_exp.run.run_folder import METRICS_FILE
+from evidence.study import tables
 from evidence.study.text import text
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from evidence.study.entries import Recorded
+
+FOLDER = "curves"
 POINTS = 100
 COLUMNS = (STEP, SECONDS, run_curves.RETURN)
+"""Steps, seconds of training, and the mean return of the last 100 training episodes."""
+
+Curve = NDArray[np.float64]
 
 
-def keep(run: Path, target: Path) -> None:
-    """Write at most POINTS rows of the run in `run`, evenly spaced: steps, seconds of training, and
-    the mean return
-    of the last 100 training episodes."""
-    with open(run / "metrics.csv", newline="", encoding="utf-8") as file:
-        rows = [[row[name] for name in COLUMNS] for row in csv.DictReader(file) if row[COLUMNS[-1]]]
-    chosen = np.unique(np.linspace(0, len(rows) - 1, POINTS).round().astype(int))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [COLUMNS, *(rows[index] for index in chosen if rows)]
-    )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(target, text.getvalue())
+class Curves:
+    """The learning curves of an entry, by seed. A curve is float64 [N, 3]: COLUMNS.
+
+    folder: of all records. kind: names the file of the curves there. name: of the entry.
+    """
+
+    def __init__(self, folder: Path, kind: str, name: str) -> None:
+        self._table = folder / FOLDER / f"{kind}.csv"
+        self._name = name
+
+    def read(self) -> dict[int, Curve]:
+        """Return the curves by seed."""
+        points = dict[int, list[list[float]]]()
+        for row in tables.read(self._table):
+            if row[tables.RECORD] == self._name:
+                point = [float(row[column]) for column in COLUMNS]
+                points.setdefault(int(row[tables.SEED]), []).append(point)
+        return {seed: np.array(curve) for seed, curve in points.items()}
+
+    def add(self, seed: int, run: Path) -> None:
+        """Add at most POINTS rows of the run in the folder `run`, evenly spaced."""
+        with open(run / METRICS_FILE, newline="", encoding="utf-8") as file:
+            points = [point for point in csv.DictReader(file) if point[run_curves.RETURN]]
+        if points:
+            chosen = np.unique(np.linspace(0, len(points) - 1, POINTS).round().astype(int))
+            origin = {tables.RECORD: self._name, tables.SEED: seed}
+            rows = [origin | {name: points[index][name] for name in COLUMNS} for index in chosen]
+            tables.put(self._table, rows, key=tuple(origin))
 
 
 AXES = ((0, 1e6, "million steps"), (1, 60.0, "minutes of training"))
@@ -48,7 +69,7 @@ AXES = ((0, 1e6, "million steps"), (1, 60.0, "minutes of training"))
 PANEL_INCHES = (5.5, 4.2)
 
 
-def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> None:
+def draw(curves: Mapping[str, Mapping[str, Sequence[Curve]]], target: Path) -> None:
     """Draw the curves over steps and over minutes, as an SVG. Raises ImportError without
     matplotlib.
 
@@ -58,6 +79,7 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> No
 
     width, height = PANEL_INCHES
     figure = Figure(figsize=(width * len(AXES), height * len(curves)), layout="constrained")
+
     rows = figure.subplots(len(curves), len(AXES), squeeze=False, sharey="row")
     for panels, (env, by_title) in zip(rows, curves.items(), strict=True):
         for axes, (column, unit, label) in zip(panels, AXES, strict=True):
@@ -65,6 +87,7 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Path]]], target: Path) -> No
             _draw_panel(axes, by_title, column, unit)
         panels[0].set_ylabel(f"{env}: mean return of 100 episodes")
         panels[0].legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
+
     save(figure, target)
 
 
@@ -77,11 +100,12 @@ def save(figure: Figure, target: Path) -> None:
         figure.savefig(target, format="svg", metadata={"Date": None})
 
 
-def _draw_panel(axes: Axes, curves: Mapping[str, Sequence[Path]], column: int, unit: float) -> None:
+def _draw_panel(
+    axes: Axes, curves: Mapping[str, Sequence[Curve]], column: int, unit: float
+) -> None:
     """Draw each title's runs in one colour. column: of a curve, for the horizontal axis."""
-    for number, (title, paths) in enumerate(curves.items()):
-        for index, path in enumerate(paths):
-            curve = read_curve(path)
+    for number, (title, runs) in enumerate(curves.items()):
+        for index, curve in enumerate(runs):
             label = None if index else title.replace("`", "")
             axes.plot(
                 curve[:, column] / unit,
@@ -90,6 +114,7 @@ def _draw_panel(axes: Axes, curves: Mapping[str, Sequence[Path]], column: int, u
                 label=label,
                 linewidth=1.1,
             )
+
     axes.grid(alpha=0.3)
 
 
@@ -98,30 +123,38 @@ REPORTED = {"LunarLander-v3": {"2 workers": "lunar", "16 workers": "lunar_worker
 were trained to their last step (`stop.mean_return=null`)."""
 
 
-def reports(folder: Path, configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def reports(folder: Path, recorded: Mapping[str, Recorded]) -> list[str]:
     """Draw the reports on REPORTED, and return their sections of RESULTS.md. Raises ImportError
     without matplotlib.
 
-    folder: of the curves, three levels below that of RESULTS.md. configs: the settings of the
-        entries.
+    folder: of all records, two levels below that of RESULTS.md. recorded: the entries by name.
     """
     sections = []
     for env, entries in REPORTED.items():
-        runs = {
-            label: [as_run(path, configs[name]) for path in sorted(folder.glob(f"{name}_s*.csv"))]
-            for label, name in entries.items()
-        }
+        if not recorded.keys() >= set(entries.values()):
+            continue
+
+        runs = {}
+        for label, name in entries.items():
+            curves = recorded[name].entry.curves(folder).read()
+            runs[label] = [as_run(curve, recorded[name].settings) for curve in curves.values()]
+
         if not all(runs.values()):
             continue
         ranked = rank(runs)
-        target = folder / f"{env}.png"
+        target = folder / FOLDER / f"{env}.png"
         draw_report(ranked, target)
-        root = folder.parents[2]
-        places = {
-            "folder": folder.relative_to(root).as_posix(),
-            "picture": target.relative_to(root).as_posix(),
-        }
-        sections.append(text("report", env=env, comparison="\n".join(comparison(ranked)), **places))
+        picture = target.relative_to(folder.parents[1])
+        sections.append(
+            text(
+                "report",
+                env=env,
+                comparison="\n".join(comparison(ranked)),
+                folder=picture.parent.as_posix(),
+                picture=picture.as_posix(),
+            )
+        )
+
     return sections
 
 
@@ -130,16 +163,14 @@ def draw_report(ranked: Mapping[str, Runs], target: Path) -> None:
     target.write_bytes(charts.learning_curves(ranked))
 
 
-def as_run(path: Path, config: Mapping[str, Any]) -> RecordedRun:
+def as_run(curve: Curve, config: Mapping[str, Any]) -> RecordedRun:
+    """Return a run to its last step with this curve, as a report sees it."""
+    steps, seconds, returns = curve.T
+    last = dict(zip(COLUMNS, curve[-1].tolist(), strict=True))
+    full = np.ones(len(curve), np.bool_)
     return RecordedRun(
-        path.parent,
+        Path(),
         dotted_settings(config),
         {"stop_reason": "total_steps"},
-        run_curves.read_curve(path),
+        run_curves.Curve(steps, seconds, returns, full, last, evaluations=np.array([])),
     )
-
-
-def read_curve(path: Path) -> NDArray[np.float64]:
-    """The rows of a curve, float64 [N, 3]: COLUMNS."""
-    curve = run_curves.read_curve(path)
-    return np.column_stack([curve.steps, curve.seconds, curve.returns])

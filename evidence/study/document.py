@@ -37,7 +37,7 @@ def document(
     picture: Path | None = None,
     others: Sequence[str] = (),
 ) -> str:
-    """The whole text.
+    """Return the whole text.
 
     picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the
     tables.
@@ -47,11 +47,13 @@ def document(
         {record.machine for lines in sections.values() for line in lines for record in line.records}
     )
     machines = {machine: number for number, machine in enumerate(seen, 1)}
+
     for heading, lines in sections.items():
         preface = text("presets") + "\n" if _are_presets(lines) else ""
         parts.append(
             f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n"
         )
+
     parts.extend(others)
     if picture is not None:
         parts.append(text("curves", picture=picture.as_posix(), folder=picture.parent.as_posix()))
@@ -65,6 +67,7 @@ def _are_presets(lines: Sequence[Recorded]) -> bool:
 def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
     head_line, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
     columns = head_line.split(" | ")
+
     rows = []
     for line in lines:
         entry = line.entry
@@ -74,6 +77,7 @@ def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
             str(number) for number in sorted({machines[record.machine] for record in line.records})
         )
         rows.append([*head, *(cells(line, where) if line.records else blank)])
+
     return markdown.table(columns, rows)
 
 
@@ -126,14 +130,14 @@ def _greedy(records: Sequence[Record]) -> list[float]:
 
 
 def _drawn(records: Sequence[Record]) -> str:
-    """The mean return of episodes with drawn actions, and the lowest one of each seed."""
+    """Return the mean return of episodes with sampled actions, and the lowest one of each seed."""
     means = [record.drawn_return for record in records if record.drawn_return is not None]
     lowest = [record.drawn_lowest for record in records if record.drawn_lowest is not None]
     return f"{mean(means):.1f} ({', '.join(f'{value:.0f}' for value in lowest)})" if means else "-"
 
 
 def _ends(records: Sequence[Record]) -> str:
-    """The reasons that ended the runs, with their number where there are several."""
+    """Return the reasons that ended the runs, with their number where there are several."""
     reasons = Counter(
         f"`{record.stop_reason}`" if record.stop_reason else "-" for record in records
     )
@@ -160,15 +164,17 @@ def _staleness(records: Sequence[Record]) -> str:
 
 
 def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) -> tuple[str, str]:
-    """What an entry is to reach, and which of it is reached."""
-    found = [("mean", f">= {goals.greedy_return:g}", mean(greedy) >= goals.greedy_return)]
+    """Return what an entry is to reach, and which of it is reached."""
+    goals_reached = [("mean", f">= {goals.greedy_return:g}", mean(greedy) >= goals.greedy_return)]
     if goals.worst_seed is not None:
-        found.append(("worst", f">= {goals.worst_seed:g}", min(greedy) >= goals.worst_seed))
+        goals_reached.append(("worst", f">= {goals.worst_seed:g}", min(greedy) >= goals.worst_seed))
+
     if goals.seconds is not None:
         time = median_reached([record.solved_seconds for record in records])
-        found.append(("solved", f"<= {goals.seconds:g} s", time <= goals.seconds))
-    wanted = ", ".join(f"{what} {bar}" for what, bar, _ in found)
-    return wanted, ", ".join("yes" if reached else "no" for *_, reached in found)
+        goals_reached.append(("solved", f"<= {goals.seconds:g} s", time <= goals.seconds))
+
+    wanted = ", ".join(f"{name} {bar}" for name, bar, _ in goals_reached)
+    return wanted, ", ".join("yes" if reached else "no" for *_, reached in goals_reached)
 
 
 def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
@@ -184,14 +190,14 @@ def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
     full_length = [source.full for source in sources if source.full]
     if full_length:
         parts += ["", FULL_LENGTH, "", "```sh", *full_length, "```"]
+
     records = [record for line in lines for record in line.records]
     if records:
         commits = sorted({f"{record.commit[:7]}{record.commit[40:]}" for record in records})
         here = {record.machine for record in records}
-        named = [f"{number}: {machine}" for machine, number in machines.items() if machine in here]
+        used = "; ".join(f"{number}: {name}" for name, number in machines.items() if name in here)
         dates = sorted({record.date for record in records})
-        parts += [
-            "",
-            f"Machine {'; '.join(named)}. {dates[0]} to {dates[-1]}; commits {', '.join(commits)}.",
-        ]
+        made = f"{dates[0]} to {dates[-1]}; commits {', '.join(commits)}"
+        parts += ["", f"Machine {used}. {made}."]
+
     return "\n".join(parts)

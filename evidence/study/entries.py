@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from evidence.study.curves import Curves
 from evidence.study.peers import StableBaselines3
 from evidence.study.records import Record, Results
 from evidence.study.runs import EPISODES, Training
@@ -40,11 +41,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """title: its row in the table. published: results of rl-baselines3-zoo's A2C and PPO, one run
-    each, with their deviation. source: of a preset. curve: whether to keep the learning curves and
-    plot them. table: of its records, if several entries share it."""
+    """A row of RESULTS.md, or a point of one of its figures.
+
+    name: of its run folders and, without `table`, of its records. kind: names the files of its
+        records.
+    title: its first column.
+    published: results of rl-baselines3-zoo's A2C and PPO, one run each, with their deviation.
+    source: of a preset.
+    curve: whether to keep the learning curves and plot them.
+    table: name of its records, if several entries share it.
+    """
 
     name: str
+    kind: str
     env: str
     title: str
     recipe: Recipe
@@ -56,18 +65,17 @@ class Entry:
     table: str | None = None
 
     def results(self, folder: Path) -> Results:
-        return Results(folder, self.table or self.name)
+        return Results(folder, self.kind, self.table or self.name)
 
-    def curve_file(self, folder: Path, seed: int) -> Path:
-        return folder / "curves" / f"{self.name}_s{seed}.csv"
+    def curves(self, folder: Path) -> Curves:
+        return Curves(folder, self.kind, self.name)
 
     def records(self, folder: Path) -> list[Record]:
-        """Its records. Those of a shared table are told apart by their commands, which end with the
-        seed."""
-        found = self.results(folder).read()
+        """Return its records. Those that share a table are told apart by their commands, which end
+        with the seed."""
         return [
             record
-            for record in found
+            for record in self.results(folder).read()
             if self.table is None or record.command.rpartition(" ")[0] == self.recipe.command
         ]
 
@@ -88,8 +96,10 @@ def _entry(row: Mapping[str, Any]) -> Entry:
     else:
         overrides = tuple(row["command"].split())
         recipe = Training(overrides, row.get("drawn", EPISODES), row.get("max_episode_steps"))
+
     return Entry(
         row["name"],
+        "presets" if "source" in row else "environments",
         row["env"],
         row["title"],
         recipe,

@@ -31,7 +31,7 @@ from a3c_exp.core.cpu import usable_cores
 from a3c_exp.report import charts
 from a3c_exp.report.runs import Axis, RecordedRun
 from a3c_exp.run import markdown, provenance
-from evidence.study import curves
+from evidence.study import curves, tables
 from evidence.study.entries import Entry
 from evidence.study.records import Record
 from evidence.study.runs import Trial, describe
@@ -65,7 +65,7 @@ class Panel:
     env: str
     seeds: int
     command: str
-    asked: bool = False
+    on_request: bool = False
     values: Sequence[Any] | None = None
     series: Mapping[str, str] | None = None
 
@@ -96,7 +96,7 @@ class Point:
     records: Sequence[Record]
 
     def place(self, figure: Figure) -> float:
-        """Where it is on the horizontal axis."""
+        """Return where it is on the horizontal axis."""
         return float(
             self.value
             if figure.x is None
@@ -104,7 +104,7 @@ class Point:
         )
 
     def label(self, figure: Figure) -> str:
-        """The line of its learning curves."""
+        """Return the label of its learning curves."""
         parts = [self.series] * (len(figure.series) > 1) + [f"{figure.axis}={self.value}"] * (
             figure.axis is not None
         )
@@ -126,30 +126,41 @@ FIGURES = _figures()
 
 
 def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> list[Point]:
-    """All points of a panel. machine: of a figure that is timed."""
+    """Return all points of a panel. machine: of a figure that is timed."""
     table = "_".join(part for part in (figure.name, machine, panel.name) if part)
     common = tuple(panel.command.split())
-    found = []
+
+    row = []
     for series, overrides in (panel.series or figure.series).items():
         for value in panel.values or figure.values:
-            own = (*overrides.split(), *([] if value is None else [f"{figure.axis}={value}"]))
-            name = "_".join([table, *map(_file_name, own)])
-            recipe = Trial((*common, *own), common=common)
+            differing = overrides.split()
+            if value is not None:
+                differing.append(f"{figure.axis}={value}")
+            name = "_".join([table, *map(_file_name, differing)])
+            recipe = Trial((*common, *differing), common=common)
             entry = Entry(
-                name, panel.env, panel.title, recipe, panel.seeds, curve=figure.curves, table=table
+                name,
+                figure.name,
+                panel.env,
+                panel.title,
+                recipe,
+                panel.seeds,
+                curve=figure.curves,
+                table=table,
             )
-            found.append(Point(series, value, entry, entry.records(folder)))
-    return found
+            row.append(Point(series, value, entry, entry.records(folder)))
+
+    return row
 
 
 def entries(figure: Figure, folder: Path, env: str | None) -> list[Entry]:
-    """What this machine has to train. env: of its panels; None: all but those that are to be asked
-    for."""
+    """Return what this machine has to train. env: of its panels; None: all but those that are to be
+    asked for."""
     machine = _file_name(describe(provenance.machine())) if figure.timed else ""
     return [
         point.entry
         for panel in figure.panels
-        if env == panel.env or (env is None and not panel.asked)
+        if env == panel.env or (env is None and not panel.on_request)
         for point in points(figure, panel, folder, machine)
         if not figure.timed or point.value is None or point.value <= 2 * usable_cores()
     ]
@@ -162,24 +173,29 @@ def _file_name(words: str) -> str:
 def sections(folder: Path) -> list[str]:
     """Draw the figures of which there are records in `folder`, and return their sections of
     RESULTS.md."""
-    found = []
+    texts = []
     for figure in FIGURES.values():
         for machine in _machines(figure, folder):
             every = [(panel, points(figure, panel, folder, machine)) for panel in figure.panels]
             recorded = [(panel, [point for point in row if point.records]) for panel, row in every]
+
             rows = [(panel, row) for panel, row in recorded if row]
             if rows:
-                target = folder / "curves" / f"{'_'.join(filter(None, (figure.name, machine)))}.svg"
+                name = f"{figure.name}_{machine}".removesuffix("_")
+                target = folder / curves.FOLDER / f"{name}.svg"
                 draw(figure, rows, folder, target)
                 picture = target.relative_to(folder.parents[1]).as_posix()
-                found.append(_section(figure, rows, picture))
-    return found
+                texts.append(_section(figure, rows, picture))
+
+    return texts
 
 
 def _machines(figure: Figure, folder: Path) -> list[str]:
-    """The machines of which there are tables, <figure>_<machine>_<panel>.csv."""
-    found = {path.stem.split("_")[-2] for path in folder.glob(f"{figure.name}_*_*.csv")}
-    return sorted(found) if figure.timed else [""]
+    """Return the machines of which there are records, <figure>_<machine>_<panel>."""
+    if not figure.timed:
+        return [""]
+    rows = tables.read(folder / f"{figure.name}.csv")
+    return sorted({row[tables.RECORD].split("_")[-2] for row in rows})
 
 
 def _section(figure: Figure, rows: Rows, picture: str) -> str:
@@ -200,7 +216,7 @@ def _section(figure: Figure, rows: Rows, picture: str) -> str:
 
 
 def _lines(row: Sequence[Point]) -> dict[str, list[Point]]:
-    """The points of a panel by series."""
+    """Return the points of a panel by series."""
     return {series: list(line) for series, line in groupby(row, key=lambda point: point.series)}
 
 
@@ -212,7 +228,7 @@ RANGE_COLUMNS = " | line | runs solved | every seed solved at | soonest at | ste
 
 
 def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
-    """Speeds of each point against the first of its line, or of the panel where a line is one
+    """Yield speeds of each point against the first of its line, or of the panel where a line is one
     point."""
     for line in _lines(row).values():
         first = line[0] if figure.axis else row[0]
@@ -230,8 +246,8 @@ def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
 
 
 def _ratios(point: Point, first: Point) -> Iterator[str]:
-    """Ratios of medians with their bootstrap intervals, above 1 if better; "-" where too few runs
-    were solved."""
+    """Yield ratios of medians with their bootstrap intervals, above 1 if better; "-" where too few
+    runs were solved."""
     rng = np.random.default_rng(0)
     for name in ("steps_per_second", "solved_steps", "solved_seconds"):
         columns = [
@@ -239,6 +255,7 @@ def _ratios(point: Point, first: Point) -> Iterator[str]:
             for one in (point, first)
         ]
         over, under = columns if name == "steps_per_second" else columns[::-1]
+
         draws = [
             np.median(rng.choice(values, (DRAWS, len(values))), axis=1) for values in (over, under)
         ]
@@ -254,7 +271,7 @@ def _solved(records: Sequence[Record]) -> str:
 
 
 def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
-    """Where each line is solved."""
+    """Yield where each line is solved."""
     for series, line in _lines(row).items():
         works = [
             point
@@ -283,32 +300,38 @@ def draw(figure: Figure, rows: Rows, folder: Path, target: Path) -> None:
 
     curve_axes: Sequence[Axis] = ("steps", "seconds") if figure.curves else ()
     columns = len(curve_axes) + len(figure.measures)
+
     with matplotlib.rc_context(charts.LOOK | {"font.size": 10}):
         canvas = Canvas(figsize=(INCHES[0] * columns, INCHES[1] * len(rows)), layout="constrained")
         grid = canvas.subplots(len(rows), columns, squeeze=False)
         for panels, (panel, row) in zip(grid, rows, strict=True):
             settings = row[0].entry.results(folder).settings()
             panels[0].set_title(panel.title, loc="left")
+
             for axes, axis in zip(panels, curve_axes, strict=False):
                 charts.draw_bands(
                     axes, [_curves(figure, point, settings, folder) for point in row], axis
                 )
                 axes.set_ylabel("mean return of 100 episodes")
+
             for axes, measure in zip(panels[len(curve_axes) :], figure.measures, strict=True):
                 _draw_scores(axes, figure, row, measure)
                 if measure == "last_100":
                     axes.axhline(
                         settings["reward_threshold"], color="black", linewidth=1.0, linestyle=":"
                     )
+
             panels[0].legend(fontsize="small")
+
         curves.save(canvas, target)
 
 
 def _curves(
     figure: Figure, point: Point, settings: Mapping[str, Any], folder: Path
 ) -> tuple[str, list[RecordedRun]]:
-    paths = [point.entry.curve_file(folder, record.seed) for record in point.records]
-    return point.label(figure), [curves.as_run(path, settings) for path in paths]
+    by_seed = point.entry.curves(folder).read()
+    plotted = [by_seed[record.seed] for record in point.records if record.seed in by_seed]
+    return point.label(figure), [curves.as_run(curve, settings) for curve in plotted]
 
 
 def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str) -> None:
@@ -318,19 +341,20 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
         _lines(row).items(), charts.COLOURS, charts.STYLES, strict=False
     ):
         places = [point.place(figure) for point in line]
+
         middle = []
         bounds = []
-        for place, point in zip(places, line, strict=True):
+        for x, point in zip(places, line, strict=True):
             scores = [_score(record, measure) for record in point.records]
             for record, score in zip(point.records, scores, strict=True):
                 never = measure in UNSOLVED and record.solved_steps is None
-                axes.plot(
-                    place, score, "x" if never else ".", color=colour, alpha=0.6, markersize=5
-                )
+                axes.plot(x, score, "x" if never else ".", color=colour, alpha=0.6, markersize=5)
             middle.append(interquartile_mean(np.array(scores)))
             bounds.append(bootstrap_interval(scores))
+
         axes.plot(places, middle, color=colour, linestyle=style, label=series)
         axes.fill_between(places, *np.transpose(bounds), color=colour, alpha=0.15, linewidth=0)
+
         if figure.timed:  # N workers N times as fast
             axes.plot(
                 places,
@@ -339,11 +363,12 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
                 linestyle=":",
                 linewidth=1.0,
             )
+
     # which has a 0
-    axes.set_xscale("symlog", linthresh=next(place for place in places if place > 0))
+    axes.set_xscale("symlog", linthresh=next(x for x in places if x > 0))
     axes.xaxis.set_major_formatter("{x:g}")
     if len(places) <= MOST_TICKS:
-        axes.set_xticks(places, [f"{place:.3g}" for place in places])
+        axes.set_xticks(places, [f"{x:.3g}" for x in places])
     if measure in UNSOLVED:
         axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,g}")
@@ -352,6 +377,6 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
 
 
 def _score(record: Record, measure: str) -> float:
-    """What is plotted of a run: of one that was not solved, where it ended."""
+    """Return what is plotted of a run: of one that was not solved, where it ended."""
     value = getattr(record, measure)
     return float(getattr(record, UNSOLVED[measure]) if value is None else value)

@@ -42,6 +42,12 @@ class StableBaselines3:
             raise RunFailedError("stable-baselines3 is not installed: pip install 'a3c-exp[bench]'")
         log = folder.with_suffix(".log")
         execute([*self.command.split()[1:], f"seed={seed}"], log)
-        found = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
-        command = f"{self.command} seed={seed}"
-        return Record(seed=seed, staleness_mean=None, staleness_max=None, command=command, **found)
+        cells = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+
+        return Record(
+            seed=seed,
+            staleness_mean=None,
+            staleness_max=None,
+            command=f"{self.command} seed={seed}",
+            **cells,
+        )

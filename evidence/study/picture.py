@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from evidence.study.curves import read_curve
-from evidence.study.records import Results
+from evidence.study.entries import SECTIONS
 from evidence.study.runs import ROOT
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
 
 RESULTS = ROOT / "evidence" / "results"
+ENTRIES = {entry.name: entry for section in SECTIONS.values() for entry in section}
 PICTURE = ROOT / "docs" / "curves.png"
 MACHINE = "Intel(R) Xeon(R) Processor @ 2.10GHz, 2 cores"
 GRID = 200
@@ -76,8 +76,8 @@ def draw(target: Path) -> None:
 
 def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> None:
     """Draw the runs of one environment. threshold: at which a run may have ended."""
-    for name, (label, place, colour) in curves.items():
-        runs = [read_curve(path) for path in sorted((RESULTS / "curves").glob(f"{name}_s*.csv"))]
+    for name, (label, position, colour) in curves.items():
+        runs = list(ENTRIES[name].curves(RESULTS).read().values())
         for run in runs:
             axes.plot(run[:, 0] / 1e6, run[:, -1], color=colour, linewidth=0.5, alpha=0.4)
         steps, returns = _on_one_grid(runs)
@@ -85,7 +85,8 @@ def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> No
             steps / 1e6, returns.min(0), returns.max(0), color=colour, alpha=0.22, linewidth=0
         )
         axes.plot(steps / 1e6, returns.mean(0), color=colour, linewidth=1.4)
-        axes.text(*place, f"{label}, {len(runs)} seeds", color=colour)
+        axes.text(*position, f"{label}, {len(runs)} seeds", color=colour)
+
     axes.axhline(threshold, color=GREY, linewidth=0.8, linestyle=":")
     axes.set_title(title)
     axes.set_xlabel("environment steps [million]")
@@ -96,7 +97,7 @@ def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> No
 def _on_one_grid(
     runs: Sequence[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps [GRID] and returns [runs, GRID], as far as the shortest run goes."""
+    """Return steps [GRID] and returns [runs, GRID], as far as the shortest run goes."""
     steps = np.linspace(max(run[0, 0] for run in runs), min(run[-1, 0] for run in runs), GRID)
     return steps, np.stack([np.interp(steps, run[:, 0], run[:, -1]) for run in runs])
 
@@ -116,7 +117,9 @@ def _draw_times(axes: Axes) -> None:
             median = float(np.median(seconds))
             axes.plot([median], [row], "|", color=colour, markersize=13, mew=1.8)
             axes.text(max(seconds) * 1.25, row, f"{median:,.1f} s", va="center", color=colour)
+
         row += 1
+
     axes.set_xscale("log")
     axes.set_xlim(0.6, 1500)
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
@@ -129,9 +132,9 @@ def _draw_times(axes: Axes) -> None:
 
 
 def _seconds_to_threshold(name: str) -> list[float]:
-    """Of every seed of an entry. Raises ValueError for a record of another machine, or of a seed
-    that never got there: the figure would mislead."""
-    records = Results(RESULTS, name).read()
+    """Return the seconds of every seed of an entry. Raises ValueError for a record of another
+    machine, or of a seed that never got there: the figure would mislead."""
+    records = ENTRIES[name].records(RESULTS)
     seconds = [
         record.solved_seconds
         for record in records

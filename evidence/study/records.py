@@ -1,5 +1,5 @@
-"""Records of finished runs: a line each in evidence/results/<entry>.csv, with the settings of the
-entry in its .yaml.
+"""Records of finished runs: a row each in evidence/results/<kind>.csv, with the settings of their
+entry in <kind>.yaml.
 
 A record is read by the settings that were recorded with it, whatever this version has become.
 Nothing deletes one.
@@ -7,12 +7,10 @@ Nothing deletes one.
 
 from __future__ import annotations
 
-import csv
 import inspect
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from pydoc import locate
 from types import NoneType
@@ -21,11 +19,13 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import numpy as np
 import yaml
 
-from a3c_exp.common.estimates import Array
+from a3c_exp.common.estimates import Scores
+from a3c_exp.common.reading import parse_yaml
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.saved import RESOLVED
 from a3c_exp.errors import FolderError
 from a3c_exp.run import files
+from evidence.study import tables
 
 Row = TypeVar("Row")
 
@@ -37,13 +37,13 @@ UNRESOLVED = ("auto", "background")
 class Record:
     """A finished run.
 
-    seconds: of training. solved_*: when the mean of 100 training episodes first reached the
+    seconds: of training.
+    solved_*: when the mean of 100 training episodes first reached the
         threshold; None if never.
     last_100: mean return of the last 100 training episodes.
     greedy_*: return of the final policy's most likely actions, over `greedy_episodes` whole
-        episodes; None without
-        an evaluation. best_return: mean return of as many episodes with the best checkpoint; None
-        if there is none.
+        episodes; None without an evaluation.
+    best_return: mean return of as many episodes with the best checkpoint; None if there is none.
     drawn_*: mean and lowest return of the final policy with sampled actions, over `drawn_episodes`;
         None in records that are older, or of another framework.
     stop_reason: why training ended, as the run's summary has it; None as for drawn_*.
@@ -74,23 +74,23 @@ class Record:
 
 
 class Results:
-    """The records of one entry, in two files that people can read and git can compare."""
+    """The records of one entry, and the settings with which they were made.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._table = folder / f"{name}.csv"
-        self._settings = folder / f"{name}.yaml"
+    folder: of all records. kind: names the two files there. name: of the entry.
+    """
+
+    def __init__(self, folder: Path, kind: str, name: str) -> None:
+        self._table = folder / f"{kind}.csv"
+        self._settings = folder / f"{kind}.yaml"
+        self._name = name
 
     def read(self) -> list[Record]:
-        """The records, by seed."""
-        return read_rows(self._table, Record)
+        """Return the records, by seed."""
+        return read_rows(self._table, Record, self._name)
 
     def settings(self) -> dict[str, Any]:
-        """The settings with which the records were made; empty without records."""
-        return (
-            dict(yaml.safe_load(self._settings.read_text(encoding="utf-8")))
-            if self._table.exists()
-            else {}
-        )
+        """Return the settings with which the records were made; empty without records."""
+        return dict(read_settings(self._settings)[self._name]) if self.read() else {}
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise FolderError if the records were made with other settings.
@@ -109,50 +109,59 @@ class Results:
         changed |= {
             key for key in now.keys() - then.keys() if not _is_default(settings, key, now[key])
         }
+
         if changed:
-            others = ", ".join(sorted(changed))
+            names = ", ".join(sorted(changed))
             problem = (
-                f"its records have other settings ({others}); they stay: move it away to run anew"
+                f"the records of {self._name} have other settings ({names}); "
+                "they stay: rename them to run it anew"
             )
             raise FolderError(self._table, problem, "results")
 
-    def write(self, settings: Mapping[str, Any], records: Sequence[Record]) -> None:
-        """Replace the records; with the first ones the settings are written too."""
-        if not self._table.exists():
-            self._settings.parent.mkdir(parents=True, exist_ok=True)
-            files.write_text(self._settings, yaml.safe_dump(dict(settings), sort_keys=False))
-        write_rows(self._table, Record, records)
+    def add(self, settings: Mapping[str, Any], record: Record) -> None:
+        """Add a record, and with the first one the settings."""
+        if not self.read():
+            with tables.alone_in(self._settings.parent):
+                every = {**read_settings(self._settings), self._name: dict(settings)}
+                text = yaml.safe_dump(dict(sorted(every.items())), sort_keys=False)
+                files.write_text(self._settings, text)
+        add_row(self._table, self._name, record)
 
 
-def average(scores: Array) -> Array:
-    """The mean over the last axis [..., n]."""
+def average(scores: Scores) -> Scores:
+    """Return the mean over the last axis [..., n]."""
     return np.asarray(scores.mean(axis=-1))
 
 
-def read_rows(path: Path, kind: type[Row]) -> list[Row]:
-    """The rows of a table by seed, each a record of the class `kind`; none without the file.
+def read_settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings in a file by the names of records; none without the file."""
+    return _settings(path.read_text(encoding="utf-8")) if path.exists() else {}
 
-    An empty cell is None, and so is one of a column that the table has not: older records have
-    fewer columns.
+
+@lru_cache
+def _settings(text: str) -> Mapping[str, Any]:
+    return dict(parse_yaml(text))
+
+
+def read_rows(path: Path, kind: type[Row], name: str) -> list[Row]:
+    """Return the rows of a record by seed, each an instance of the class `kind`; none without the
+    file.
+
+    An empty cell is None: older records have fewer columns.
     """
-    if not path.exists():
-        return []
     hints = get_type_hints(kind)
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = sorted(csv.DictReader(file), key=lambda row: int(row["seed"]))
+    rows = [row for row in tables.read(path) if row[tables.RECORD] == name]
     return [
-        kind(**{name: _value(row.get(name), hint) for name, hint in hints.items()}) for row in rows
+        kind(**{column: _value(row.get(column), hint) for column, hint in hints.items()})
+        for row in rows
     ]
 
 
-def write_rows(path: Path, kind: type[Row], rows: Sequence[Any]) -> None:
-    """Replace the rows of a table, in the order of their seeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(get_type_hints(kind)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in sorted(rows, key=lambda row: int(row.seed)))
-    files.write_text(path, text.getvalue())
+def add_row(path: Path, name: str, row: Any) -> None:
+    """Add a row, an instance of a dataclass, to a record. One of the same seed and command is
+    replaced."""
+    cells = {tables.RECORD: name, **asdict(row)}
+    tables.put(path, [cells], key=(tables.RECORD, tables.SEED, "command"))
 
 
 def _value(cell: str | None, hint: Any) -> Any:
@@ -161,8 +170,8 @@ def _value(cell: str | None, hint: Any) -> Any:
 
 
 def _is_default(settings: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a setting has the default of the component that it belongs to; True if there is no
-    such component."""
+    """Return whether a setting has the default of the component that it belongs to; True if there
+    is no such component."""
     *path, name = key.split(".")
     component = reduce(lambda parent, part: parent[part], path, settings)
     target = locate(component.get("_target_", ""))

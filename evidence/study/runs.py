@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import a3c_exp
-from a3c_exp.common.estimates import Array as Floats
+from a3c_exp.common.estimates import Scores as Floats
 from a3c_exp.run.run_folder import SUMMARY_FILE
 from evidence.study.records import Record
 
@@ -57,6 +57,7 @@ class Training:
         final = self._returns(folder, seed, "latest")
         drawn = self._returns(folder, seed, "latest", greedy=False)
         has_best = summary["best_eval_return"] is not None
+
         return replace(
             _record(f"{self.command} seed={seed}", seed, summary),
             greedy_return=_mean(final),
@@ -73,22 +74,21 @@ class Training:
         resumed."""
         # A resumed run with a limit in seconds would start counting again.
         existing = "resume" if self.settings()["stop"]["max_seconds"] is None else "restart"
-        place = (f"hydra.run.dir={folder}", f"existing={existing}")
-        execute(
-            ["-m", "a3c_exp", *self.overrides, f"seed={seed}", *place], folder.with_suffix(".log")
-        )
+        origin = [f"seed={seed}", f"hydra.run.dir={folder}", f"existing={existing}"]
+        execute(["-m", "a3c_exp", *self.overrides, *origin], folder.with_suffix(".log"))
         return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
 
     def _returns(
         self, folder: Path, seed: int, checkpoint: Literal["best", "latest"], *, greedy: bool = True
     ) -> Floats:
-        """Returns of fresh episodes with the policy of a checkpoint."""
+        """Return the returns of fresh episodes with the policy of a checkpoint."""
         from a3c_exp.core.cpu import one_thread
         from a3c_exp.evaluate import Options, evaluate_run, load_run
 
         episodes = EPISODES if greedy else self.drawn
         first = FIRST_EVALUATION_SEED + seed
         options = Options(episodes=episodes, checkpoint=checkpoint, greedy=greedy, seed=first)
+
         with one_thread():
             loaded = load_run(folder, checkpoint, self.settings()["plugins"])
             if self.max_episode_steps is not None:
@@ -134,6 +134,7 @@ def execute(arguments: Sequence[str], log: Path) -> None:
             stderr=output,
             process_group=0,
         )
+
         try:
             code = process.wait()
         finally:
@@ -141,6 +142,7 @@ def execute(arguments: Sequence[str], log: Path) -> None:
                 with contextlib.suppress(KeyboardInterrupt):
                     process.send_signal(signal.SIGINT)
                     process.wait()
+
     if code:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
 

@@ -50,10 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         sys.exit(f"one of these programs is needed: {', '.join(BROWSERS)}")
+
     with tempfile.TemporaryDirectory() as folder:
         sweep = Path(folder, "sweep")
         words = [*SWEEP.split(), "jobs=2", f"sweep={sweep}"]
         subprocess.run([sys.executable, "-m", "a3c_exp", "-m", *words], cwd=ROOT, check=True)
+
         with tensorboard(sweep, RUNS) as address:
             for image, (page, size) in PAGES.items():
                 path = ROOT / "docs" / image
@@ -66,6 +68,7 @@ def tensorboard(folder: Path, runs: int) -> Iterator[str]:
     """Give the address of a TensorBoard that has read so many runs in `folder`."""
     words = ["--logdir", folder.name, "--host", "localhost", "--port", "0", "--load_fast=false"]
     command = [sys.executable, "-m", "tensorboard.main", *words]
+
     with subprocess.Popen(command, cwd=folder.parent, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -86,6 +89,7 @@ def wait_for_runs(address: str, runs: int) -> None:
         if sum(LAST_CURVE in names for names in curves.values()) == runs:
             return
         time.sleep(0.5)
+
     raise TimeoutError(f"TensorBoard has not read {runs} runs")
 
 
@@ -99,6 +103,7 @@ def shoot(browser: str, address: str, size: tuple[int, int], path: Path) -> None
         options += [f"--window-size={width},{height}", f"--screenshot={path}"]
         command = [browser, *options, address]
         subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS * 2)
+
     with Image.open(path) as image:
         few = image.convert("RGB").quantize(COLORS)
     few.save(path, optimize=True)

@@ -40,6 +40,7 @@ class Watch:
             if "episode" in info:
                 self.returns.append(float(info["episode"]["r"]))
                 self.ended.add(index)
+
         has_new = len(self.returns) > before  # a mean at every step would be the library's time
         enough = has_new and len(self.returns) >= 100 and len(self.ended) == self.environments
         if (
@@ -49,11 +50,12 @@ class Watch:
         ):
             self.solved_steps = local["self"].num_timesteps
             self.solved_seconds = round(time.perf_counter() - self.started, 3)
+
         return True
 
 
 def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dict[str, Any]:
-    """The run's record, by its columns."""
+    """Return the run's record, by its columns."""
     settings = dict(ZOO[f"{algorithm} {env_id}"])
     steps = settings.pop("steps")
     count = settings.pop("envs")
@@ -65,6 +67,7 @@ def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dic
     # each takes a seed of its own
     eval_envs = make_vec_env(env_id, 16, seed=FIRST_EVALUATION_SEED + 16 * seed)
     returns, _ = evaluate_policy(model, eval_envs, EPISODES, return_episode_rewards=True)
+
     return {
         "steps": model.num_timesteps,
         "seconds": round(seconds, 3),
@@ -83,7 +86,8 @@ def main(algorithm: str, env_id: str, reward_threshold: float, seed: int) -> dic
 
 
 def _schedule(value: Any) -> float | Callable[[float], float]:
-    """The library's form of the zoo's schedule: a function of the remaining share of training."""
+    """Return the library's form of the zoo's schedule: a function of the remaining share of
+    training."""
     if isinstance(value, str):
         start = float(value.removeprefix("lin_"))
         return lambda remaining: start * remaining

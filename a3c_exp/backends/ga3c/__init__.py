@@ -16,9 +16,15 @@ from a3c_exp.backends.ga3c.agent import run_agent
 from a3c_exp.backends.ga3c.buffers import ENDED, BufferSpec, SharedBuffers
 from a3c_exp.backends.ga3c.device import DeviceName, check_device, find_device, parameters_on
 from a3c_exp.backends.ga3c.services import PredictionBatch, Services
-from a3c_exp.backends.processes.children import Child, end
+from a3c_exp.backends.processes.children import Child, end_children
 from a3c_exp.backends.processes.resources import check_processes, shared_store
-from a3c_exp.backends.supervision import PipeSource, PipeSupervisor, RestartSettings, Run, end_all
+from a3c_exp.backends.supervision import (
+    PipeSource,
+    PipeSupervisor,
+    RestartSettings,
+    WorkerRun,
+    end_all,
+)
 from a3c_exp.backends.threads import ThreadSource
 from a3c_exp.common.ranges import Count, whole
 from a3c_exp.core.events import Event
@@ -90,6 +96,7 @@ class Ga3c(RestartSettings, Backend):
         for key, (value, allowed) in refused.items():
             if getattr(experiment, key) == value:
                 raise ConfigError(key, value, f"must be {allowed} (backend=ga3c)")
+
         if self.prediction_batch.maximum < experiment.envs_per_worker:
             raise ConfigError(
                 "backend.prediction_batch.maximum",
@@ -120,6 +127,7 @@ class Ga3c(RestartSettings, Backend):
                 "policy collapse in a long run: returns=vtrace corrects (backend.lag=accept: no "
                 "warning)"
             )
+
         return "; ".join(warnings) or None
 
     def store(self, spec: StoreSpec) -> SharedStore:
@@ -168,6 +176,7 @@ class Ga3c(RestartSettings, Backend):
             yield ThreadSource(
                 store=store, worker=row, name=name, run=partial(serve, row), serves_others=True
             )
+
         for index in range(agents):
             agent = partial(run_agent, context, index, store, distribution)
             yield AgentProcess(store=store, worker=index, run=agent, buffers=buffers)
@@ -178,7 +187,7 @@ def _end(buffers: SharedBuffers, sources: Sequence[PipeSource]) -> None:
     buffers.closing = True
     if end_all([source for source in sources if isinstance(source, ThreadSource)]):
         buffers.close()
-    end(sources)
+    end_children(sources)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -187,7 +196,7 @@ class AgentProcess(Child):
 
     buffers: SharedBuffers
 
-    def begin(self, run: Run, writer: Connection) -> None:
+    def begin(self, run: WorkerRun, writer: Connection) -> None:
         super().begin(partial(run, self.buffers.agents[self.worker]), writer)
 
     def on_exit(self, *, replaced: bool) -> None:

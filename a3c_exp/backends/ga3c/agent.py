@@ -118,6 +118,7 @@ class RemoteNetwork:
                 arrays[name][slot, :length] = np.array(self._versions[:length])[:, None]
             else:
                 arrays[name][slot, :length] = getattr(rollout, name)
+
         del self._versions[:length]  # one may be left, of the action that is chosen already
 
         arrays["length"][slot] = length
@@ -195,6 +196,7 @@ def run_agent(
             yield event
             if event.left:
                 break
+
         buffers.status[0] = ENDED  # not if this raises: then another agent may take its place
     finally:
         close_within(actor.env)

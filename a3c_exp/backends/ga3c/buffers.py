@@ -142,6 +142,7 @@ class BufferSpec(NamedTuple):
             "state": ((slots, envs, state_size), floats),
             "stats": ((slots, width), np.dtype(np.float64)),
         }
+
         return cls(envs, slots, state_size, requests, rollouts)
 
 

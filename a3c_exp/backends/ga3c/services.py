@@ -123,6 +123,7 @@ class Services:
             while len(taken) < wanted and (left := due - time.monotonic()) > 0:
                 heartbeat.beat()
                 taken += buffers.take(buffers.requests, most - len(taken), left)
+
         return [agent for agent, _ in taken]
 
     def train(self, row: int, attempt: int = 0) -> Iterator[Event | YieldPoint]:
@@ -181,6 +182,7 @@ class Services:
                 if buffers.closing:
                     return
                 yield step
+
             for agent, slot in slots:
                 agent.notify(slot)  # it is free
 
@@ -200,8 +202,10 @@ class Services:
                 taken = buffers.take(buffers.finished, 1, QUEUE_SECONDS)
                 if not taken and ((slots and all_wait) or ended):
                     break
+
                 slots += taken
                 transitions += sum(agent.rollout(slot).transitions for agent, slot in taken)
+
         return [] if buffers.closing else slots
 
 

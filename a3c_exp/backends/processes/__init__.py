@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from a3c_exp.backends.processes.children import Child, end
+from a3c_exp.backends.processes.children import Child, end_children
 from a3c_exp.backends.processes.resources import check_processes, shared_store
 from a3c_exp.backends.supervision import PipeSupervisor, RestartSettings, worker_sources
 from a3c_exp.core.events import Event
@@ -36,4 +36,4 @@ class Processes(RestartSettings, Backend):
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         workers = worker_sources(Child, context, store)
         environments = context.experiment.envs_per_worker
-        yield from PipeSupervisor(workers, self, store, environments).run(end)
+        yield from PipeSupervisor(workers, self, store, environments).run(end_children)

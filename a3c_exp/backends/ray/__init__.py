@@ -58,6 +58,7 @@ class Ray(RestartSettings, Backend):
             reason = "update=sync and minibatches: one server says when all have finished a rollout"
         elif algorithm.target_every is not None:
             reason = "a target network: one server copies it"
+
         if self.shards > 1 and reason is not None:
             raise ConfigError("backend.shards", self.shards, f"must be 1 with {reason}")
 

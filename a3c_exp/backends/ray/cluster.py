@@ -96,6 +96,7 @@ def restrict_to_loopback() -> None:
             "backend.address = 'local': Ray was imported before it was restricted to this machine: "
             f"import it later, or set {settings}"
         )
+
     os.environ.update(LOOPBACK)
     if not any(name in os.environ for name in TOKENS):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
@@ -115,6 +116,7 @@ def find_fault(address: str) -> str | None:
     """
     if is_joined():
         return None
+
     if address != "auto":
         host, _, port = address.rpartition(":")
         try:
@@ -137,6 +139,7 @@ def find_fault(address: str) -> str | None:
 
     if probe.returncode == 0:
         return None
+
     lines = probe.stderr.strip().splitlines()
     return lines[-1].strip() if lines else f"`ray status` ends with {probe.returncode}"
 
@@ -154,6 +157,7 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
     if is_joined():
         yield
         return
+
     if address == "local":
         restrict_to_loopback()
     # Otherwise Ray ends this process, without a word to it, when the head has been gone for a
@@ -171,10 +175,13 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
     logging.getLogger("ray").setLevel("ERROR")
     with ExitStack() as stack:
         if address == "local":
-            arguments |= {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES + messages}
+            # Ray's helper processes may still write there while it is removed
+            folder = tempfile.TemporaryDirectory(prefix="a3c_exp_ray_", ignore_cleanup_errors=True)
             arguments |= {
+                "num_cpus": cpus,
+                "object_store_memory": OBJECT_STORE_BYTES + messages,
                 "include_dashboard": False,
-                "_temp_dir": stack.enter_context(_cluster_folder()),
+                "_temp_dir": stack.enter_context(folder),
             }
 
         # In the main thread Ray would replace the run's signal handlers. Its processes end with the
@@ -186,32 +193,12 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
         while not joining.done():
             wait([joining], HANDLER_SECONDS)
             take_back()
+
         try:
             joining.result()
         except Exception as error:  # of many kinds, some without a base class of Ray's
             raise RunError(
                 f"backend.address = {address!r}: there is no Ray cluster: {error}"
             ) from error
+
         yield
-
-
-# Waits until its input is closed, then removes the folder repeatedly: Ray's helper processes need
-# most of a minute to end after a driver that was killed, and write files until then.
-CLEANUP_SCRIPT = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9; do sleep 10; rm -rf -- "$0"; done'
-
-
-@contextmanager
-def _cluster_folder() -> Iterator[str]:
-    """Make a folder for the logs and sockets of a cluster, removed on exit.
-
-    If this process is killed, a shell that survives it removes the folder.
-    """
-    with tempfile.TemporaryDirectory(prefix="a3c_exp_ray_", ignore_cleanup_errors=True) as folder:
-        command = ["sh", "-c", CLEANUP_SCRIPT, folder]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-        ) as cleaner:
-            try:
-                yield folder
-            finally:
-                cleaner.kill()

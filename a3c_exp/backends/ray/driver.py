@@ -69,6 +69,7 @@ class CachedStore(SharedStore):
                     "a parameter server does not answer: its state is taken as of update %d",
                     self.version,
                 )
+
         return self.cached_state()
 
     def cached_state(self) -> dict[str, Any]:
@@ -157,17 +158,20 @@ class Driver(Supervisor[ActorSource]):
                     self._start(key, source)
                 else:
                     self.leave(source.worker)  # new servers know nothing of it
+
             try:
                 yield from super().run()
                 yield from self._catch_up()
                 return
             except self._lost as error:
                 end = WorkerExit(f"a parameter server died: {death_text(error)}")
+
             verdict = self._restarts.on_failure("server", 0, end)
             self._kill_actors()
             yield verdict.event
             if not verdict.is_replaced:
                 return
+
             self._hung.clear()
             log.warning(
                 "all workers start again from update %d, the last that was fetched",
@@ -219,6 +223,7 @@ class Driver(Supervisor[ActorSource]):
             for worker in waiting.values():
                 worker.on_exit(replaced=False)
             return
+
         for worker in waiting.values():
             if time.monotonic() >= worker.patient_until:
                 worker.patient_until = math.inf
@@ -307,6 +312,7 @@ class Driver(Supervisor[ActorSource]):
             enable_task_events=False,  # Ray would keep a record of each of the latest 100,000 calls
             scheduling_strategy=here if len(self._shards) == 1 else "SPREAD",
         )
+
         return actor.remote(spec, state)
 
     def _request_status(self, server: int) -> None:
@@ -318,6 +324,7 @@ class Driver(Supervisor[ActorSource]):
         while not self._ray.wait([call], timeout=MERGE_SECONDS)[0]:
             yield None
             self._check_servers()
+
         status: ServerStatus = self._ray.get(call)
         server = self._status_calls.pop(call)
         self._answers[server] += 1
@@ -351,6 +358,7 @@ class Driver(Supervisor[ActorSource]):
         for event in status.events:
             self._restarts.on_event("server", replace(event, left=None))
             yield event.worker, event
+
         if not status.events:
             yield None
 
@@ -382,6 +390,7 @@ class Driver(Supervisor[ActorSource]):
                 self._store.state(FINAL_FETCH_SECONDS)
         finally:
             self._store.driver = None
+
         self._kill_actors()
 
     def _kill_actors(self) -> None:

@@ -139,6 +139,7 @@ class ParameterServer:
         events = list(self._events.values())
         self._events = {}
         counters = self._store.counters
+
         return ServerStatus(
             events=events,
             steps=self._store.steps,
@@ -176,6 +177,7 @@ def shard_of(
     for name, part in spec.param_slices.items():
         ends = np.array([part.start, part.stop]) - shard.start
         param_slices[name] = slice(*ends.clip(0, size).tolist())
+
     state_of_shard = {
         **state,
         "parameters": state["parameters"][shard],

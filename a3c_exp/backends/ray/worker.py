@@ -74,6 +74,7 @@ class WorkerActor:
             return WorkerExit(f"worker {worker} lost a parameter server: {death_text(error)}")
         except BaseException as error:  # whatever ended this worker is the run's to report
             return failed(f"worker {worker}", error)
+
         return WorkerExit()
 
 
@@ -138,6 +139,7 @@ class RemoteStore:
         for shard, reply in zip(self._shards, self._replies, strict=True):
             into[shard] = reply.parameters
         self._wait_seconds += time.perf_counter() - begun
+
         return self._replies[0].snapshot
 
     def push(self, worker: int, push: Push) -> Ticket:
@@ -154,6 +156,7 @@ class RemoteStore:
             event = Event(worker, steps=push.event.steps) if server else push.event
             push_of_shard = replace(push, gradient=part, snapshot=snapshot, event=event)
             calls.append(self._call(server, "push", worker, push_of_shard))
+
         self._send(calls)
         return DONE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from a3c_exp.core.callback import RunView
+from a3c_exp.core.run_view import RunView
 from a3c_exp.run import checkpoint, files, run_folder
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.recorders.recorder import Every, RunRecorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from a3c_exp.core.callback import EvalResult, Media, RunView
+from a3c_exp.core.run_view import EvalResult, Media, RunView
 from a3c_exp.run.event_file import EventFile, header
 from a3c_exp.run.metrics import SECONDS, STEP, PointsTable
 from a3c_exp.run.open_run import OpenRun

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from a3c_exp.common.reading import open_regular
-from a3c_exp.core.callback import RunView
 from a3c_exp.core.events import Episodes
+from a3c_exp.core.run_view import RunView
 from a3c_exp.envs.info import EPISODE_COLUMNS
 from a3c_exp.run.files import Appender, log, set_aside
 from a3c_exp.run.open_run import OpenRun
@@ -80,10 +79,10 @@ class EpisodeTable(RunRecorder):
             keys = self._run.experiment.env.info_keys or ()
             self._names = list(dict.fromkeys([*keys, *episodes.numbers]))
             self._file.add(f"{','.join([*EPISODE_COLUMNS, *self._names])}\n".encode())
-        others = [name for name in episodes.numbers if name not in self._names]
-        if others and not self._warned:
+        new_names = [name for name in episodes.numbers if name not in self._names]
+        if new_names and not self._warned:
             self._warned = True
-            log.warning("episodes.csv has no column for %s, which came later", ", ".join(others))
+            log.warning("episodes.csv has no column for %s, which came later", ", ".join(new_names))
         return self._names
 
 
@@ -96,8 +95,7 @@ def _earlier_lines(path: Path, episodes: int) -> list[str]:
     """
     if not (episodes and path.exists()):
         return []
-    with open_regular(path) as file:
-        lines = file.read().decode(errors="replace").split("\n")[:-1]
+    lines = path.read_bytes().decode(errors="replace").split("\n")[:-1]
     if lines and lines[0].split(",")[: len(EPISODE_COLUMNS)] == EPISODE_COLUMNS:
         return lines[: 1 + episodes] if len(lines) > 1 else []
     set_aside(path, "is of another program")

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.core import seeding
-from a3c_exp.core.callback import EvalResult, RunView
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
+from a3c_exp.core.run_view import EvalResult, RunView
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError, one_line
 from a3c_exp.run.files import log

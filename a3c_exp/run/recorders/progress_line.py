@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from a3c_exp.core.callback import RunView
+from a3c_exp.core.run_view import RunView
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
 from a3c_exp.run.files import amount, log
 from a3c_exp.run.open_run import OpenRun

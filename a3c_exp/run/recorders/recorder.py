@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from a3c_exp.core.callback import Callback
+from a3c_exp.core.run_view import Callback
 from a3c_exp.run.open_run import OpenRun
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from a3c_exp.core.callback import RunView
 from a3c_exp.core.events import Event
+from a3c_exp.core.run_view import RunView
 from a3c_exp.ending import StopReason
 from a3c_exp.run.recorders.recorder import RunRecorder
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from a3c_exp.core.callback import RunView
 from a3c_exp.core.events import Episodes, Event
+from a3c_exp.core.run_view import RunView
 from a3c_exp.ending import MANY_FAILURES
 from a3c_exp.run import outcome
 from a3c_exp.run.files import log

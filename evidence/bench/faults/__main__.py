@@ -61,12 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     wrong = 0
     print(markdown.table(("fault", "times tried", "what happened", "what was lost")), flush=True)
+
     for name, row in ROWS.items():
         if flags.only and name not in flags.only and name.partition("_")[0] not in flags.only:
             continue
         outcomes = try_row(name, row, flags.times or row.times, flags.seed, flags.keep.absolute())
         wrong += sum(bool(outcome.fault) for outcome in outcomes)
         print(markdown.row(cells(row, outcomes)), flush=True)
+
     return int(wrong > 0)
 
 

@@ -36,14 +36,17 @@ class Checkpoint:
             with contextlib.redirect_stderr(io.StringIO()):
                 path = finished_run(folder / "run") / CHECKPOINTS / LATEST
             self._whole, self._state = path.read_bytes(), pickle.dumps(load_state(path))
+
         path = folder / LATEST
         path.write_bytes(self._damage(rng, self._whole))
+
         try:
             state = pickle.dumps(load_state(path))
         except ConfigError as error:
             return Outcome(
                 happened="refused", fault="more than a line" if "\n" in str(error) else ""
             )
+
         if state == self._state:
             return Outcome(happened="read as it was")
         return Outcome(happened="read with other content", fault="damage that is not noticed")
@@ -60,20 +63,21 @@ class Latest:
             lambda: program.steps >= 4 * EVERY and len(numbered_checkpoints(program.folder)) > 1
         )
         program.kill()
-        known = program.steps
-        whole = program.latest.read_bytes()
+        reached = program.steps
+        content = program.latest.read_bytes()
         last = load_state(program.latest)["store"]["steps"]
         before = next(
             steps for steps in numbered_checkpoints(program.folder).values() if steps < last
         )
-        middle = len(whole) // 2  # in an array: noticed for certain
-        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-        program.latest.write_bytes(cut_end(rng, whole) if number % 2 else flipped)
+        middle = len(content) // 2  # in an array: noticed for certain
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        program.latest.write_bytes(cut_end(rng, content) if number % 2 else flipped)
         fault = program.finish()
         if f"goes on from step_{before}.ckpt, step {before}" not in program.output:
             fault = f"{fault}; it does not say that it goes on from step {before}"
+
         return Outcome(
             happened="went on from the one before",
-            lost={"most steps": float(known - before)},
+            lost={"most steps": float(reached - before)},
             fault=fault,
         )

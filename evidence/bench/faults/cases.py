@@ -55,31 +55,36 @@ def try_row(name: str, row: Row, times: int, seed: int, keep: Path) -> list[Outc
                 outcome = Outcome(happened=f"not tried ({reason})")
             except Exception:  # a case that cannot be judged is none that has passed
                 outcome = Outcome(happened="not judged", fault=traceback.format_exc())
+
             if outcome.fault:
-                kept = keep / f"{name}_{number}"
-                shutil.rmtree(kept, ignore_errors=True)
-                shutil.copytree(folder, kept, symlinks=True, ignore=shutil.ignore_patterns("t"))
-                (kept / "fault").write_text(
+                target = keep / f"{name}_{number}"
+                shutil.rmtree(target, ignore_errors=True)
+                shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns("t"))
+                (target / "fault").write_text(
                     f"{outcome.happened}: {outcome.fault}\n", encoding="utf-8"
                 )
                 print(
-                    f"{name} {number}: {outcome.happened}: {kept}/fault",
+                    f"{name} {number}: {outcome.happened}: {target}/fault",
                     file=sys.stderr,
                     flush=True,
                 )
+
         outcomes.append(outcome)
+
     return outcomes
 
 
 def cells(row: Row, outcomes: list[Outcome]) -> list[str]:
-    """The cells of a row: fault, times tried, what happened, what was lost."""
+    """Return the cells of a row: fault, times tried, what happened, what was lost."""
     happened = ", ".join(
-        f"{words} {count:,}" for words, count in Counter(each.happened for each in outcomes).items()
+        f"{words} {count:,}"
+        for words, count in Counter(outcome.happened for outcome in outcomes).items()
     )
-    wrong = sum(bool(each.fault) for each in outcomes)
-    names = dict.fromkeys(name for each in outcomes for name in each.lost)
-    most = {name: max(each.lost.get(name, 0.0) for each in outcomes) for name in names}
+    wrong = sum(bool(outcome.fault) for outcome in outcomes)
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.lost)
+    most = {name: max(outcome.lost.get(name, 0.0) for outcome in outcomes) for name in names}
     lost = ", ".join(f"{name} {figure:,.1f}".removesuffix(".0") for name, figure in most.items())
+
     return [
         row.title,
         f"{len(outcomes):,}",

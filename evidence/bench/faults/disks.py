@@ -32,6 +32,7 @@ def small_disk(place: Path, size: int) -> Iterator[int]:
     if shutil.which("unshare") is None or shutil.which("nsenter") is None:
         raise UnavailableError("unshare or nsenter is missing")
     command = [*PRIVATE, "sh", "-c", MOUNT, str(place), str(size)]
+
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as keeper:
@@ -42,7 +43,7 @@ def small_disk(place: Path, size: int) -> Iterator[int]:
 
 
 def inside(keeper: int) -> list[str]:
-    """The beginning of a command that is to see what process `keeper` sees."""
+    """Return the beginning of a command that is to see what process `keeper` sees."""
     return ["nsenter", f"--target={keeper}", "--user", "--mount", "--preserve-credentials", "--"]
 
 
@@ -60,26 +61,29 @@ class FullDisk:
             code = program.wait()
             output, summary, saved = program.output, program.summary(), 0
             faults = ["a traceback"] if "Traceback" in output else []
+
             try:
                 saved = program.saved_steps() or 0
             except ConfigError as error:
                 faults.append(str(error))
+
             happened = _happened(code, output, list(summary.get("unwritten", ())))
             if not happened:
                 faults.append(f"exit code {code}, {size} bytes: {output[-1000:]}")
-            known = max(program.steps, summary.get("steps", 0))
+            reached = max(program.steps, summary.get("steps", 0))
             subprocess.run(
                 [*inside(keeper), "mount", "-o", "remount,size=64m", str(folder / "run")],
                 check=True,
             )
             faults.append(program.finish())
+
         again = "" if code == 0 else ", then resumed" if saved else ", then begun anew"
-        lost = {"most steps": float(max(0, known - saved)) if code else 0.0}
+        lost = {"most steps": float(max(0, reached - saved)) if code else 0.0}
         return Outcome(happened=happened + again, lost=lost, fault="; ".join(filter(None, faults)))
 
 
 def _happened(code: int | None, output: str, unwritten: list[str]) -> str:
-    """What the run has said; empty if it should have said something else."""
+    """Return what the run has said; empty if it should have said something else."""
     if code == 2 and "cannot be written" in output:
         return "refused in one line, exit code 2"
     if code == 1 and "cannot be written" in output:

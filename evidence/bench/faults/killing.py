@@ -38,6 +38,7 @@ def wait_for(program: Program, phase: str, rng: random.Random, total: int) -> No
         # Before the last quarter: the run must not end within the delay.
         steps = total if phase == "end" else rng.randrange(EVERY, 3 * total // 4)
         program.wait_until(lambda: program.steps >= steps and program.latest.exists())
+
     if phase == "checkpoint":
         program.wait_until(program.latest.with_name(f"{program.latest.name}.partial").exists)
     time.sleep(rng.uniform(0.0, DELAYS[phase]))
@@ -57,22 +58,26 @@ class Kill:
         program.start()
         wait_for(program, phase, rng, self._total)
         program.kill()
-        known = program.steps
+        reached = program.steps
         ended = bool(program.summary())
         files = len(list(program.temporary.iterdir()))
+
         try:
             saved = program.saved_steps()
         except ConfigError as error:
             return Outcome(happened=f"{phase}: no loadable checkpoint", fault=str(error))
+
         faults = [program.finish()]
         summary = program.summary()
         if not ended and (summary.get("resumed") == 0) is not (saved is None):
             faults.append(f"resumed {summary.get('resumed')} times, with {saved} steps saved")
-        lost = max(0, known - (saved or 0))
+
+        lost = max(0, reached - (saved or 0))
         if saved is not None and lost > EVERY + LATE_SECONDS * (
             summary.get("steps_per_second") or 0.0
         ):
             faults.append(f"{lost} steps lost, with a checkpoint every {EVERY}")
+
         faults += program.left_behind(files=False)
         happened = "had ended" if ended else "begun anew" if saved is None else "resumed"
         figures = {
@@ -81,6 +86,7 @@ class Kill:
             )
         }
         figures |= {"temporary files that nobody deletes": float(files)} if files else {}
+
         return Outcome(
             happened=f"{phase}: {happened}", lost=figures, fault="; ".join(filter(None, faults))
         )
@@ -103,22 +109,24 @@ class KillParent:
         program.process.kill()
         program.process.wait()
         seconds = program.seconds_to_end(self._most_seconds)
+
         faults = list[str]()
         if seconds >= self._most_seconds:
             faults.append(f"processes that go on after {seconds:.0f} s")
             program.kill()
+
         faults += program.left_behind(files=True)
         lost = {"most seconds until the last process had ended": seconds}
         return Outcome(happened=f"{phase}: all ended", lost=lost, fault="; ".join(faults))
 
 
 def workers(backend: str, program: Program) -> list[int]:
-    """Processes of the workers of a run."""
+    """Return the worker processes of a run."""
     if backend == "ray":
         return [
-            each
-            for each in marked(program.mark)
-            if read_process(each, "cmdline").startswith("ray::WorkerActor")
+            pid
+            for pid in marked(program.mark)
+            if read_process(pid, "cmdline").startswith("ray::WorkerActor")
         ]
     return worker_pids(program.process.pid)
 
@@ -140,10 +148,12 @@ class Stop:
         program = Program(folder, (*BACKENDS[backend], *rules.split(), stall, f"update={update}"))
         program.start()
         program.wait_until(lambda: program.steps > 1000)
+
         victims = workers(backend, program)
         if not victims:
             program.kill()
             return Outcome(happened=f"{backend}: no worker found", fault=program.output[-1000:])
+
         victim = rng.choice(victims)
         os.kill(victim, signal.SIGSTOP)
         time.sleep(seconds)
@@ -155,4 +165,5 @@ class Stop:
             fault = f"{fault}; {restarts} restarts after {seconds:.0f} s: {program.output[-1000:]}"
         length = "a minute" if is_long else "a moment"
         went_on = "replaced" if restarts else "went on"
+
         return Outcome(happened=f"{backend}, {length}: {went_on}", fault=fault)

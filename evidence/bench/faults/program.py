@@ -72,6 +72,7 @@ class Program:
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
         )
+
         with open(self._output, "ab") as output:
             self.process = subprocess.Popen(
                 self._command, env=environment, stdout=output, stderr=subprocess.STDOUT
@@ -99,10 +100,11 @@ class Program:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
+
         self.process.wait()
 
     def seconds_to_end(self, most: float) -> float:
-        """Seconds until no process of the run is left; `most` if some are."""
+        """Return the seconds until no process of the run is left; `most` if some are."""
         begun = time.monotonic()
         while marked(self.mark) and time.monotonic() < begun + most:
             time.sleep(0.05)
@@ -110,12 +112,12 @@ class Program:
 
     @property
     def output(self) -> str:
-        """Everything that it has said."""
+        """Return everything that it has said."""
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     @property
     def steps(self) -> int:
-        """Steps in its curves, which get a point twice a second."""
+        """Return the steps in its curves, which get a point twice a second."""
         return max(
             (int(point[STEP]) for point in read_points(self.folder / METRICS_FILE)), default=0
         )
@@ -125,8 +127,8 @@ class Program:
         return self.folder / CHECKPOINTS / LATEST
 
     def saved_steps(self) -> int | None:
-        """The steps in its latest checkpoint; None without one. Raises ConfigError for one that
-        cannot be used."""
+        """Return the steps in its latest checkpoint; None without one. Raises ConfigError for one
+        that cannot be used."""
         return int(load_state(self.latest)["store"]["steps"]) if self.latest.exists() else None
 
     def summary(self) -> dict[str, Any]:
@@ -142,8 +144,8 @@ class Program:
         return self.fault(self.wait())
 
     def fault(self, code: int | None, reason: str = "total_steps") -> str:
-        """What is not as it should be of a run that has ended with an exit code; empty if all
-        is."""
+        """Return what is not as it should be of a run that has ended with an exit code; empty if
+        all is."""
         if code is None:
             return "does not end"
         summary, faults = self.summary(), list[str]()
@@ -151,21 +153,24 @@ class Program:
             faults.append(
                 f"exit code {code}, ended by {summary.get('stop_reason')}: {self.output[-1000:]}"
             )
+
         try:
             steps = self.saved_steps()
         except ConfigError as error:
             steps = None
             faults.append(str(error))
+
         if steps is None or steps != summary.get("steps"):
             faults.append(f"{summary.get('steps')} steps in {SUMMARY_FILE}, {steps} in {LATEST}")
         if not self._is_in_order():
             faults.append(f"{METRICS_FILE} is not in order")
         faults += [f"half a file is left: {path.name}" for path in self.folder.rglob("*.partial")]
         faults += [f"a traceback: {self.output[-1000:]}"] if "Traceback" in self.output else []
+
         return "; ".join(faults)
 
     def _is_in_order(self) -> bool:
-        """Whether steps, and times in rows about updates, rise in metrics.csv.
+        """Return whether steps, and times in rows about updates, rise in metrics.csv.
 
         A row about an evaluation has the step of the policy and the time of its result.
         """
@@ -176,8 +181,8 @@ class Program:
         return seconds == sorted(seconds) and steps == sorted(steps)
 
     def left_behind(self, *, files: bool) -> list[str]:
-        """What stays in /dev/shm since the start without a living process that has mapped it; with
-        `files` in the temporary folder too."""
+        """Return what stays in /dev/shm since the start without a living process that has mapped
+        it; with `files` in the temporary folder too."""
         new = {
             name for name in os.listdir(SHARED_MEMORY) if (SHARED_MEMORY / name).is_file()
         } - self._memory
@@ -185,5 +190,6 @@ class Program:
             with suppress(OSError):
                 text = maps.read_text(encoding="utf-8", errors="replace")
                 new = {name for name in new if f"{SHARED_MEMORY}/{name}" not in text}
+
         stays = [f"left behind: {SHARED_MEMORY}/{name}" for name in new]
         return stays + [f"left behind: {path}" for path in self.temporary.iterdir() if files]

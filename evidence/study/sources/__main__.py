@@ -7,11 +7,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from evidence.study.records import read_rows, write_rows
+from evidence.study.records import add_row, read_rows
 from evidence.study.runs import ROOT
 from evidence.study.sources import records
 
-FOLDER = ROOT / "evidence" / "results" / "sources"
+TABLE = ROOT / "evidence" / "results" / records.TABLE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,16 +21,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m evidence.study.sources", description="A source's algorithm, literally."
     )
     parser.add_argument("name", choices=records.SOURCES)
+
     name = parser.parse_args(arguments).name
-    table = FOLDER / f"{name}.csv"
     for seed in range(records.SOURCES[name].seeds):
-        lines = read_rows(table, records.Line)
-        if any(line.seed == seed for line in lines):
+        if any(line.seed == seed for line in read_rows(TABLE, records.Line, name)):
             continue
         line = records.train(name, seed)
-        write_rows(table, records.Line, [*lines, line])
+        add_row(TABLE, name, line)
         greedy = "" if line.greedy_return is None else f", greedy return {line.greedy_return:.1f}"
         print(f"{name}, seed {seed}: last hundred {line.last_100:.1f}{greedy}", flush=True)
+
     return 0
 
 

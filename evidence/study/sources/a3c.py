@@ -86,12 +86,14 @@ def n_step_targets(
     terms are zero."""
     length, n = len(rewards), min(n, len(rewards))
     targets = np.zeros(length, np.float32)
+
     for t in range(length):
         targets[t] = sum(gamma**k * reward for k, reward in enumerate(rewards[t : t + n - 1]))
         if t + n - 1 < length:
             targets[t] += gamma ** (n - 1) * values[t + n - 1]
         elif last_value is not None:
             targets[t] += gamma ** (length - t) * last_value
+
     return targets
 
 
@@ -143,6 +145,7 @@ class Agent:
         """Episodes until there are enough."""
         shared = self._shared
         yield
+
         while shared.episodes < self._episodes:
             state = self._env.reset()[0]
             ended = False
@@ -150,6 +153,7 @@ class Agent:
             actions = []
             rewards = []
             yield from self._pull()
+
             while not ended:
                 yield
                 p = probabilities(self._actor.forward(state[None])[-1])
@@ -159,6 +163,7 @@ class Agent:
                 state, reward, ended, *_ = self._env.step(action)
                 rewards.append(float(reward))
                 ended = ended or len(rewards) == TIME_LIMIT
+
             yield from self._update(np.array(states), np.array(actions), rewards)
             if self._notebook.server:
                 yield
@@ -229,4 +234,5 @@ def run(name: str, seed: int, episodes: int = EPISODES) -> list[float]:
         for child in rng.spawn(notebook.workers)
     ]
     run_in_random_order([agent.work() for agent in agents], seed)
+
     return shared.returns[:episodes]

@@ -89,8 +89,10 @@ def work(server: Server, episodes: int, limit: int, seed: int) -> Worker:
     env: Any = gymnasium.make("CartPole-v1").unwrapped
     rng = np.random.default_rng(seed)
     env.reset(seed=1)
+
     for _ in range(episodes):
         state = env.reset()[0]
+
         ended = False
         states = []
         actions = []
@@ -107,6 +109,7 @@ def work(server: Server, episodes: int, limit: int, seed: int) -> Worker:
             server.steps += 1
             if server.steps >= limit:
                 return
+
         batch = np.array(states)
         targets = discounted(rewards, GAMMA)
         yield
@@ -123,14 +126,18 @@ def greedy_return(policy: Network) -> float:
     env: Any = gymnasium.make("CartPole-v1").unwrapped
     lengths = []
     env.reset(seed=10**6)
+
     for _ in range(GREEDY_EPISODES):
         state = env.reset()[0]
+
         ended = False
         length = 0
         while not ended and length < GREEDY_LIMIT:
             state, _, ended, *_ = env.step(int(policy.forward(state[None])[-1].argmax()))
             length += 1
+
         lengths.append(length)
+
     return float(np.mean(lengths))
 
 

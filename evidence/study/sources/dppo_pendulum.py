@@ -130,6 +130,7 @@ class Agent:
         yield
         while self._shared.episodes < self._episodes:
             state = self._env.reset()[0]
+
             total = 0.0
             rows: list[tuple[Array, float, float, float]] = []
             for t in range(STEPS):
@@ -149,10 +150,12 @@ class Agent:
                     )
                 )
                 state, total = following, total + float(reward)
+
                 if (t + 1) % BATCH == 0 or t == STEPS - 1:
                     yield
                     yield from self._update(rows, self.critic.forward(state[None])[-1][0, 0])
                     rows = []
+
             yield
             self._shared.episodes += 1
             yield
@@ -168,6 +171,7 @@ class Agent:
         yield
         self.old.assign(self.actor)
         batch = states, actions.astype(np.float32), advantage, targets
+
         for part in (0, 1) if self._options.passes_apart else (0, 1) * PASSES:
             for _ in range(PASSES if self._options.passes_apart else 1):
                 yield
@@ -199,10 +203,12 @@ class Agent:
         if self._options.centred_rewards:
             self._statistics.update(rewards)
             return np.clip((rewards - self._statistics.mean) / self._statistics.deviation, -10, 10)
+
         sums = []
         for reward in rewards:
             self._sum = GAMMA * self._sum + reward
             sums.append(self._sum)
+
         self._statistics.update(np.array(sums))
         return rewards / self._statistics.deviation
 
@@ -235,6 +241,7 @@ class Agent:
         error = -(ratio * advantage * free) / np.float32(len(states))  # with respect to log(ratio)
         of_new = self._log_prob_error(new[-1], error, noise, deviation)
         of_old = self._log_prob_error(old[-1], -error, old_noise, old_deviation)
+
         return (self.actor, self.actor.gradient(new, of_new)), (
             self.old,
             self.old.gradient(old, of_old),

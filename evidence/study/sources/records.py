@@ -1,5 +1,5 @@
-"""Records of the sources' algorithms: a line for each seed in evidence/results/sources/<name>.csv,
-and their table."""
+"""Records of the sources' algorithms: a row for each seed in evidence/results/sources.csv, and
+their table."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Line:
     returns: str
 
 
+TABLE = "sources.csv"
 _ROWS = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8"))
 SOURCES = {name: Source(**row) for name, row in _ROWS.items()}
 
@@ -62,6 +63,7 @@ def train(name: str, seed: int, episodes: int | None = None) -> Line:
         else:
             options = dppo_pendulum.Peculiarities(**dict.fromkeys(SOURCES[name].without, False))
             returns = dppo_pendulum.run(seed, episodes or dppo_pendulum.EPISODES, options)
+
     return Line(
         seed=seed,
         last_100=round(mean(returns[-100:]), 2),
@@ -95,23 +97,28 @@ def _own(scores: Sequence[float]) -> str:
     return f"{estimate(scores, average)}, {min(scores):g} to {max(scores):g}, {len(scores)} runs"
 
 
-def section(folder: Path) -> str:
-    """The part of RESULTS.md."""
+def section(table: Path) -> str:
+    """Return the part of RESULTS.md. table: the file of the records."""
     rows = []
     for name, source in SOURCES.items():
-        lines = read_rows(folder / f"{name}.csv", Line)
+        lines = read_rows(table, Line, name)
         scores = [
             line.last_100 if line.greedy_return is None else line.greedy_return for line in lines
         ]
-        kept = [score for score in scores if isfinite(score)]
-        reached = bool(kept) and mean(kept) >= source.bar and len(kept) == len(scores)
-        figures = (
-            [estimate(kept, average), f"{min(kept):.1f}, {max(kept):.1f}"] if kept else ["", ""]
-        )
-        verdict = ("yes" if reached else "no") if kept else ""
-        seeds, lost = f"{len(lines)} of {source.seeds}", f"{len(scores) - len(kept)}"
-        head = [f"`{name}`", source.title, source.reports, _own(source.program), seeds, lost]
-        rows.append([*head, *figures, f">= {source.bar:g}", verdict])
+        finite = [score for score in scores if isfinite(score)]
+        lost = len(scores) - len(finite)
+        row = [f"`{name}`", source.title, source.reports, _own(source.program)]
+        row += [f"{len(lines)} of {source.seeds}", f"{lost}"]
+
+        if finite:
+            reached = mean(finite) >= source.bar and not lost
+            row += [estimate(finite, average), f"{min(finite):.1f}, {max(finite):.1f}"]
+            row += [f">= {source.bar:g}", "yes" if reached else "no"]
+        else:
+            row += ["", "", f">= {source.bar:g}", ""]
+
+        rows.append(row)
+
     return text(
         "sources",
         table=markdown.table(COLUMNS, rows),

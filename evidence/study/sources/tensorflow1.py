@@ -37,6 +37,7 @@ class Network:
             sum((inputs + 1) * outputs for inputs, outputs in layers), np.float32
         )
         self._layers = []
+
         start = 0
         for number, ((inputs, outputs), deviation) in enumerate(
             zip(layers, deviations or [None] * len(layers), strict=True)
@@ -53,6 +54,7 @@ class Network:
                 if deviation is None
                 else rng.normal(0, deviation, shape)
             )
+
         self._ceiling = ceiling
 
     def forward(self, x: Array) -> list[Array]:
@@ -66,7 +68,9 @@ class Network:
                     if self._ceiling == np.inf
                     else np.minimum(np.maximum(x, 0), self._ceiling)
                 )
+
             activations.append(x)
+
         return activations
 
     def gradient(self, activations: Sequence[Array], error: Array) -> Array:
@@ -77,6 +81,7 @@ class Network:
             parts += [error.sum(0), (x.T @ error).ravel()]
             if number:
                 error = (error @ self._layers[number][0].T) * ((x > 0) & (x < self._ceiling))
+
         return np.concatenate(parts[::-1])
 
     def assign(self, other: Network) -> None:
@@ -115,6 +120,7 @@ class Adam:
             m += np.float32(1 - self._beta1) * (gradient - m)
             v += np.float32(1 - self._beta2) * (gradient * gradient - v)
             network.values -= rate * m / (np.sqrt(v) + np.float32(1e-8))
+
         self._power1 *= self._beta1
         self._power2 *= self._beta2
 

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def text(name: str, **values: object) -> str:
-    """A part of the document, its places filled."""
+    """Return a part of the document, its places filled."""
     return Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8").format(**values)
