@@ -229,7 +229,7 @@ def test_a_word_of_another_library_is_answered_with_ours(
         (["total_steps=1M"], "total_steps", "write 1000000"),
         (["total_steps=0.5m"], "total_steps", "write 500000"),
         (["stop.max_seconds=5m"], "stop.max_seconds", "write 300"),
-        (["seed=0-4"], "seed", "-m seed=range(0,5)"),
+        (["seed=0-4"], "seed", "-m seed=0,1,2,3,4"),
         (["env=gym"], "env.id", "env.id=Acrobot-v1"),
         (["env=gym", "env.id=ALE/Breakout-v5"], "env.id", "env=breakout prepares"),
         (["env=gym", "env.id=QbertNoFrameskip-v4"], "env.id", "env=atari env.game=qbert"),

@@ -98,7 +98,7 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
 
     parser = get_args_parser()
     if settings := as_settings(arguments, parser._option_string_actions):
-        refuse(f"has flags that are none: settings have no dashes here, {settings}")
+        refuse(f"settings have no dashes here: {settings}")
     parser.error = refuse  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:

@@ -94,7 +94,11 @@ def number_meant(key: str, text: str) -> str:
     """The number that a text such as 1M, 5m or 0-4 means, for a hint: ": write 1000000"; "" if it
     means none."""
     if several := re.fullmatch(r"([0-9]{1,4})(?:-|\.\.)([0-9]{1,4})", text):
-        return f": write -m {key}=range({several[1]},{int(several[2]) + 1})"
+        first, last = int(several[1]), int(several[2])
+        values = ",".join(map(str, range(first, last + 1)))
+        return (
+            f": write -m {key}={values}" if first <= last < first + 10 else ": write it with commas"
+        )
     units = _SECONDS if key.endswith("seconds") else _UNITS
     quantity = re.fullmatch(r"([0-9]+\.?[0-9]*) ?([a-z]+)", text.lower())
     if quantity is None or quantity[2] not in units:
