@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +99,8 @@ class MetricTarget(Callback):
 @dataclass(kw_only=True)
 class Histograms(Checked, Callback):
     """Logs the distributions of the parameters and of a gradient, by parameter group (actor,
-    critic, encoder), and the share of gradients that are clipped, as train/clipped.
+    critic, encoder), and of the staleness since the last log, and the share of gradients that are
+    clipped, as train/clipped.
 
     A gradient is one of a worker before it is clipped, and at most 1,000 of its numbers a group.
 
@@ -114,9 +116,12 @@ class Histograms(Checked, Callback):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.gradients: dict[str, Floats] = {}
+        self.staleness: Counter[int] = Counter()
 
     def on_event(self, run: RunView, event: Event) -> None:
         self.gradients = event.gradients or self.gradients
+        for staleness, count in event.staleness.items():
+            self.staleness[staleness] += count
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         if "train/n_updates" not in values:  # of an evaluation, or of a callback
@@ -135,6 +140,8 @@ class Histograms(Checked, Callback):
                 run.log_histogram(f"train/parameters/{name}", np.concatenate(vectors))
         for name, numbers in self.gradients.items():
             run.log_histogram(f"train/gradients/{name}", numbers)
+        run.log_histogram("workers/staleness", [*self.staleness.elements()])
+        self.staleness.clear()
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,10 @@ from a3c_exp.run.session import Run, session
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 BACKENDS = ("serial", "threads", "processes")
-TARGETS = {name: f"a3c_exp.backends.{name}.{name.capitalize()}" for name in (*BACKENDS, "ga3c")}
+TARGETS = {
+    name: f"a3c_exp.backends.{name}.{name.capitalize()}"
+    for name in (*BACKENDS, "ga3c", "simulated")
+}
 
 SCRIPTED = "scripted:Scripted-v0"
 BANDIT = "scripted:Bandit-v0"

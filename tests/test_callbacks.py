@@ -125,7 +125,7 @@ class Acting(Callback):
                 run.evaluate()
             case "module":
                 weights = np.concatenate(
-                    [each.detach().ravel() for each in run.module().parameters()]
+                    [parameter.detach().ravel() for parameter in run.module().parameters()]
                 )
                 (run.folder / "sum").write_text(str(float(weights.sum())))
             case "multipliers":

@@ -53,7 +53,7 @@ TOGETHER = [
         "returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala "
         f"backend=ga3c {CORNERS}"
     ),
-    "network=dict env=gym env.id=Blackjack-v1",
+    "network=dict env=gym env.id=Blackjack-v1 backend=simulated",
     f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
     *(
         f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1"

@@ -72,21 +72,27 @@ class Shown:
         run = SimpleNamespace(
             statistics=self.statistics,
             experiment=experiment,
-            milestones=SimpleNamespace(best_return=None),
+            milestones=SimpleNamespace(best_return=None, session_seconds=0.0),
         )
         self.run = cast(Any, run)
         self.progress = ProgressLine(self.run, handler)
         self.progress.update()
 
     def pass_by(
-        self, seconds: float, count: int, returns: tuple[float, ...] = (), best: float | None = None
+        self,
+        seconds: float,
+        count: int,
+        returns: tuple[float, ...] = (),
+        best: float | None = None,
+        pace: float = 1.0,
     ) -> None:
-        """Steps that take some seconds."""
+        """Steps that take some seconds. pace: seconds of training in each of them."""
         self.now += seconds
         ends = np.full(len(returns), self.statistics.steps)
         ended = Episodes(np.array(returns), np.ones(len(returns), np.int64), ends)
         self.statistics.add(Event(0, steps=count, episodes=ended))
         self.run.milestones.best_return = best
+        self.run.milestones.session_seconds += pace * seconds
         self.progress.update()
 
 
@@ -121,6 +127,13 @@ def test_the_time_left_is_until_the_first_of_the_runs_ends(
     for _ in range(10):
         shown.pass_by(1, 10_000)
     assert left in shown.screen.rows()[-1]
+
+
+def test_the_time_left_of_a_simulation_is_real_time() -> None:
+    shown = Shown(max_seconds=100)
+    for _ in range(10):
+        shown.pass_by(1, 10, pace=5.0)
+    assert "0:10 left" in shown.screen.rows()[-1]
 
 
 def test_amounts_and_durations_are_read_at_a_glance() -> None:

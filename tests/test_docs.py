@@ -91,7 +91,9 @@ def small(arguments: list[str]) -> list[str]:
     if "resume" in keys:
         return [*arguments, "total_steps=300"]
     backend = [] if "backend" in keys else ["backend=serial"]
-    return [*arguments, *backend, *SMALL, *(SMALL_IMAGES if IMAGES & set(arguments) else [])]
+    # a staleness needs more workers than that
+    sizes = [size for size in SMALL if not ("backend.staleness" in keys and "workers" in size)]
+    return [*arguments, *backend, *sizes, *(SMALL_IMAGES if IMAGES & set(arguments) else [])]
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +181,12 @@ def exports(arguments: list[str], here: Path) -> None:
     exec(EXPORTED_SCRIPT, {})
 
 
+def measures(arguments: list[str], here: Path) -> None:
+    """What is printed is tested with the backend."""
+    words = [word for word in arguments if not word.startswith("backend")]
+    load_experiment(a3c_exp.compose([*words, "backend=simulated"]))
+
+
 def reports(arguments: list[str], here: Path) -> None:
     assert report.main(arguments) == 0
     written = [path.name for path in (here / "outputs/report").iterdir()]
@@ -225,6 +233,7 @@ HOW: dict[str, Callable[[list[str], Path], None]] = {
     "python -m a3c_exp": train,
     "python -m a3c_exp.evaluate": evaluates,
     "python -m a3c_exp.export": exports,
+    "python -m a3c_exp.measure": measures,
     "python -m a3c_exp.report": reports,
     "a3c-exp": train,
     "make": makes,

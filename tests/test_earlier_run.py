@@ -51,11 +51,14 @@ def test_it_resumes_with_all_that_its_checkpoint_has(folder: Path) -> None:
     assert after["resumed"] == 1
     assert after["store"].keys() == before["store"].keys()
     assert after["store"]["steps"] > before["store"]["steps"] == 1216
-    assert after["statistics"].keys() == before["statistics"].keys()
+    assert after["statistics"].keys() >= before["statistics"].keys()
     assert after["best_eval_return"] == before["best_eval_return"]
     assert same(after["callbacks"], before["callbacks"]) and after["callbacks"]["NoImprovement"]
     assert same(after["statistics"]["peak"], before["statistics"]["peak"])
     done = summary(folder)
     assert (done["resumed"], done["stop_reason"]) == (1, "total_steps")
     rows = (EARLIER / "metrics.csv").read_text().splitlines()
-    assert (folder / "metrics.csv").read_text().splitlines()[: len(rows)] == rows
+    resumed = (folder / "metrics.csv").read_text().splitlines()
+    # curves that are newer than the run are further columns
+    assert all(line.startswith(row) for line, row in zip(resumed, rows, strict=False))
+    assert len(resumed) > len(rows)

@@ -146,7 +146,7 @@ def test_what_gymnasium_warns_of_is_not_repeated_by_every_worker(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     train(tmp_path / "run", register("Warns-v0", Warns), "processes", workers=2, total_steps=64)
-    assert any(f"made in {os.getpid()}" in str(each.message) for each in recwarn), (
+    assert any(f"made in {os.getpid()}" in str(warning.message) for warning in recwarn), (
         "of the first one, in this process"
     )
     assert "made in" not in capfd.readouterr().err, "where workers would write"
@@ -324,13 +324,13 @@ def test_evaluations_may_have_other_arguments(tmp_path: Path) -> None:
 
 
 def test_arguments_of_evaluations_that_are_not_given_are_those_of_training() -> None:
-    given = [
+    overrides = [
         "env=gym",
         "env.id=FrozenLake-v1",
         "env.kwargs={is_slippery: false, success_rate: 0.9}",
     ]
     env: Any = load_experiment(
-        a3c_exp.compose([*given, "eval.env.kwargs.success_rate=0.5"])
+        a3c_exp.compose([*overrides, "eval.env.kwargs.success_rate=0.5"])
     ).eval_env
     assert env.kwargs == {"is_slippery": False, "success_rate": 0.5}
 

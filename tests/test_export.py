@@ -78,7 +78,7 @@ def exported(folder: Path, *arguments: str) -> tuple[Any, Any]:
 
 def run(session: Any, **inputs: Any) -> dict[str, np.ndarray]:
     return dict(
-        zip([each.name for each in session.get_outputs()], session.run(None, inputs), strict=True)
+        zip([entry.name for entry in session.get_outputs()], session.run(None, inputs), strict=True)
     )
 
 
@@ -124,9 +124,9 @@ def test_the_file_takes_the_actions_of_the_policy(
         f"{tmp_path / 'policy.onnx'}: equal to the policy on 104 observations, largest "
     )
     assert said.out.count("\n") == 1
-    assert BFLOAT16 not in {each.data_type for each in model.graph.initializer}
+    assert BFLOAT16 not in {entry.data_type for entry in model.graph.initializer}
     assert BFLOAT16 not in [
-        each.i for node in model.graph.node for each in node.attribute if each.name == "to"
+        entry.i for node in model.graph.node for entry in node.attribute if entry.name == "to"
     ]
 
     policy = load(tmp_path)
@@ -189,7 +189,7 @@ def cheap(target: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_file_says_where_it_comes_from(target: Path) -> None:
     model = onnx.load(target / "policy.onnx")
-    said = {each.key: each.value for each in model.metadata_props}
+    said = {entry.key: entry.value for entry in model.metadata_props}
     assert said.pop("commit")
     assert said.pop("observation_space").startswith("Box(-1.0, 1.0, (1,)")
     assert said.pop("action_space").startswith("Box(")
@@ -229,7 +229,7 @@ class TestAFileThatIsNotWritten:
         self, target: Path, fails: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model = onnx.load(target / "policy.onnx")
-        [tensor] = [each for each in model.graph.initializer if each.name.endswith("value.bias")]
+        [tensor] = [entry for entry in model.graph.initializer if entry.name.endswith("value.bias")]
         weights = onnx.numpy_helper.to_array(tensor) + np.float32(0.001)
         tensor.CopyFrom(onnx.numpy_helper.from_array(weights, tensor.name))
         monkeypatch.setattr(onnx_file, "make_model", lambda *_: model)

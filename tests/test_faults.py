@@ -144,8 +144,8 @@ def program(tmp_path: Path, temporary: Path) -> Iterator[Start]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.close()
+    for running in started:
+        running.close()
 
 
 @LINUX

@@ -162,7 +162,7 @@ def test_auto_is_a_gpu_if_there_is_one_but_not_for_a_recurrent_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     experiments = load_experiment(config()), load_experiment(config(network=LSTM))
-    feedforward, recurrent = (build_network(each)[0] for each in experiments)
+    feedforward, recurrent = (build_network(experiment)[0] for experiment in experiments)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     gpu = torch.device("cuda", 0)

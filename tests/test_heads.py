@@ -211,7 +211,7 @@ class TestDistributions:
         if np.isfinite(size) and settings["continuous"] == "beta":
             numbers = evaluate(distribution, parameters, actions)
             grad = numbers[2](np.ones(2, np.float32), np.ones(2, np.float32))
-            assert all(np.isfinite(each).all() for each in (log_probs, *numbers[:2], grad))
+            assert all(np.isfinite(array).all() for array in (log_probs, *numbers[:2], grad))
 
     def test_a_clipped_action_has_the_density_at_the_bound(self) -> None:
         distribution = make_distribution(Box(-2, 2, (1,)), clip_actions=True)

@@ -25,11 +25,11 @@ from a3c_exp.core.experiment import Experiment, store_spec
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import SharedStore, Snapshot
-from a3c_exp.core.worker import PARAMETER_NORM_EVERY, Learner
+from a3c_exp.core.worker import PARAMETERS_EVERY, Learner
 from a3c_exp.engine.losses import LOSSES
 from a3c_exp.envs import EnvBatch, Gym, VectorEnvBatch
 from a3c_exp.networks import ActorCritic, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
-from a3c_exp.returns import Trajectory, VTrace
+from a3c_exp.returns import GAE, Trajectory, VTrace
 
 GAMMA = 0.9
 LENGTH = 12
@@ -154,6 +154,20 @@ def test_v_trace_has_the_learners_own_values_and_ratios(
     assert np.abs(trajectory.values - rollout.values)[valid].max() > 0.1
 
 
+def test_fresh_gradients_have_the_learners_own_values_and_nothing_is_corrected() -> None:
+    rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
+    with mock.patch.dict(LOSSES, {A3C: mock.Mock(side_effect=LOSSES[A3C])}):
+        experiment = replace(experiment_of(), returns=GAE(lambda_=0.9), fresh_gradients=True)
+        learn(experiment, network, rollout)
+        batch = LOSSES[A3C].call_args.args[2]  # type: ignore[attr-defined]
+    advantages, targets = GAE(lambda_=0.9)(corrected(rollout, network), GAMMA)
+    valid = rollout.valid
+    np.testing.assert_allclose(batch.advantages[valid], advantages[valid], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(batch.targets[valid], targets[valid], rtol=1e-4, atol=1e-4)
+    by_actor, _ = GAE(lambda_=0.9)(rollout, GAMMA)
+    assert np.abs(by_actor - advantages)[valid].max() > 0.1
+
+
 @pytest.mark.parametrize("name", ["A3C", "PPO"])
 def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_warnings(
     name: str,
@@ -185,13 +199,11 @@ class TestCurvesOfTheCriticAndTheParameters:
     def test_have_the_norm_of_the_parameters_at_one_push_of_so_many(self) -> None:
         rollout, network = lagging(ENVIRONMENTS["one by one"], NETWORKS["mlp"], 0.0)
         learner, _ = make_learner(experiment_of(), network, rollout)
-        events = [
-            next_event(learner.learn(rollout, START)) for _ in range(2 * PARAMETER_NORM_EVERY)
-        ]
+        events = [next_event(learner.learn(rollout, START)) for _ in range(2 * PARAMETERS_EVERY)]
         measured = [
             number for number, event in enumerate(events) if "parameter_norm" in event.metrics
         ]
-        assert measured == [0, PARAMETER_NORM_EVERY]
+        assert measured == [0, PARAMETERS_EVERY]
         assert all("grad_norm" in event.metrics for event in events)
 
 

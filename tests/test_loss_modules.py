@@ -118,7 +118,7 @@ def torchs_gradient(network: ActorCritic, batch: BatchArrays, coefficient: float
     gradients = [
         torch.zeros_like(p) if p.grad is None else p.grad for group in groups for p in group
     ]
-    return torch.cat([each.ravel() for each in gradients]).numpy()
+    return torch.cat([one_gradient.ravel() for one_gradient in gradients]).numpy()
 
 
 class TestTheGradient:
@@ -184,7 +184,9 @@ class TestItsParameters:
         np.testing.assert_array_equal(network.vector[loss_columns], parameters)
 
     def test_the_rest_of_the_network_is_drawn_as_without_it(self) -> None:
-        with_it, without = (build(NETWORKS["separate"], each) for each in (PredictingA3C(), A3C()))
+        with_it, without = (
+            build(NETWORKS["separate"], algorithm) for algorithm in (PredictingA3C(), A3C())
+        )
         np.testing.assert_array_equal(with_it.vector[: len(without.vector)], without.vector)
 
 

@@ -319,7 +319,11 @@ def differentiated(
     by_parameters = [
         torch.zeros_like(p) if p.grad is None else p.grad for p in loss_module.parameters()
     ]
-    return [*parts(gradient), by_features, *(each.numpy() for each in by_parameters)], metrics
+    return [
+        *parts(gradient),
+        by_features,
+        *(part_gradient.numpy() for part_gradient in by_parameters),
+    ], metrics
 
 
 class TestRowsThatAreNoTransitions:

@@ -151,7 +151,7 @@ def last_value(network: ActorCritic, observations: list[Array]) -> float:
 class TestTheComponent:
     def test_warns_of_settings_for_heads_that_its_encoder_has_not(self) -> None:
         encoder = {"policy_gain": 5.0, "initial_std": 0.5, "init": "normal", "init_std": 0.5}
-        assert [each.split()[1] for each in build(encoder=encoder).warnings] == [
+        assert [warning.split()[1] for warning in build(encoder=encoder).warnings] == [
             "encoder.policy_gain=5.0",
             "encoder.initial_std=0.5",
         ]

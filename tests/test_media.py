@@ -40,7 +40,7 @@ def tensors(folder: Path) -> dict[str, list[tuple[int, NDArray[Any]]]]:
             for each in events.Tensors(name)
         ]
         for name in events.Tags()["tensors"]
-        if name.startswith(("mine/", "train/parameters/", "eval/first_frame"))
+        if name.startswith(("mine/", "train/parameters/", "workers/", "eval/first_frame"))
     }
 
 
@@ -87,6 +87,8 @@ def test_histograms_of_parameters_by_group(backend: str, tmp_path: Path) -> None
         sizes = [histogram[:, 2].sum() for _, histogram in found[f"train/parameters/{name}"]]
         assert sizes and set(sizes) == {sum(each.numel() for each in parameters)}
     (_, last) = found["train/parameters/actor"][-1]
+    updates = [histogram[:, 2].sum() for _, histogram in found["workers/staleness"]]
+    assert sum(updates) == latest(tmp_path)["store"]["version"], "each in one histogram"
     final = latest(tmp_path)["store"]["parameters"]
     assert final.min() - 1e-6 <= last[0, 0] and last[-1, 1] <= final.max() + 1e-6
 

@@ -173,7 +173,7 @@ def test_the_exported_policy_has_an_input_for_each_part(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(
         str(folder / "policy.onnx"), providers=["CPUExecutionProvider"]
     )
-    inputs = {each.name: each.type for each in session.get_inputs()}
+    inputs = {entry.name: entry.type for entry in session.get_inputs()}
     assert inputs == {
         "action_mask": "tensor(float)",
         "camera": "tensor(uint8)",

@@ -149,8 +149,8 @@ def test_one_pass_over_the_whole_rollout_is_a3c(env: str, network: dict[str, Any
     settings: dict[str, Any] = {"optimizer": sgd, "network": network, "total_steps": 16}
     run_config = config(env, **settings)
     ends = [
-        drain(each)[1]["parameters"]
-        for each in (
+        drain(setting)[1]["parameters"]
+        for setting in (
             run_config,
             ppo_config(
                 env, None, 1, entropy_coefficient=0.01, normalize_advantages=False, **settings

@@ -49,7 +49,9 @@ def ports() -> dict[str, int]:
     names = "metrics_agent_port", "runtime_env_agent_port", "dashboard_agent_listen_port"
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        return {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
+        return {
+            name: listener.getsockname()[1] for name, listener in zip(names, sockets, strict=True)
+        }
 
 
 @pytest.fixture(scope="module")

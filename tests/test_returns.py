@@ -40,7 +40,7 @@ def one_environment(
     if truncated is not None:
         ends[1, truncated], next_values[truncated] = True, final
     r, v, next_v = (
-        np.array(each, np.float32).reshape(-1, 1) for each in (rewards, values, next_values)
+        np.array(numbers, np.float32).reshape(-1, 1) for numbers in (rewards, values, next_values)
     )
     log_probs = np.full(ends[0].shape, np.log(0.5), np.float32)
     return Trajectory(r, v, next_v, ends[0], ends[1], log_probs, log_probs)
@@ -62,7 +62,7 @@ def trajectories(draw: st.DrawFn, truncations: bool = True) -> Trajectory:
     finals = rng.normal(scale=3, size=shape)
     next_values = np.where(terminated, 0, np.where(truncated, finals, values[1:]))
     log_probs, target_log_probs = -rng.exponential(size=(2, *shape)).astype(np.float32)
-    r, v, next_v = (each.astype(np.float32) for each in (rewards, values[:-1], next_values))
+    r, v, next_v = (numbers.astype(np.float32) for numbers in (rewards, values[:-1], next_values))
     return Trajectory(r, v, next_v, terminated, truncated, log_probs, target_log_probs)
 
 

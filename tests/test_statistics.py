@@ -50,6 +50,20 @@ def test_staleness_is_reported_for_the_window_and_for_the_run() -> None:
     )
 
 
+def test_percentiles_of_the_staleness_are_of_updates_and_not_of_events() -> None:
+    statistics = RunStatistics()
+    assert statistics.summary()["staleness_p50"] is None
+    statistics.add(event(updates=94, staleness=Counter({0: 40, 2: 54})))
+    statistics.add(event(updates=6, staleness=Counter({9: 1, 50: 5})))
+    window = statistics.window(0)
+    summary = statistics.summary()
+    for place, prefix in ((window, "workers/"), (summary, "")):
+        assert (place[f"{prefix}staleness_p50"], place[f"{prefix}staleness_p95"]) == (2, 9)
+    statistics.add(event(updates=1, staleness=Counter({7: 1})))
+    assert statistics.window(0)["workers/staleness_p50"] == 7
+    assert statistics.summary()["staleness_p95"] == 9
+
+
 # -- the window -----------------------------------------------------------------------------
 
 
@@ -137,6 +151,7 @@ def test_restored_statistics_continue_as_if_nothing_had_happened() -> None:
     now[0] += 5
     assert restored.summary() == statistics.summary()
     assert restored.state().keys() == statistics.state().keys()
+    assert restored.summary()["staleness_p50"] == 3
     # of what came after the restoration
     assert restored.window(seconds=5.0)["time/steps_per_second"] == 2
 

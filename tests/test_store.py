@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -344,6 +345,23 @@ def test_a_worker_new_at_a_resumption_begins_with_the_initial_optimizer_state() 
 
 # -- many writers at once
 # ---------------------------------------------------------------------------------------------
+
+
+def test_updates_of_two_workers_at_once_overlap_and_one_alone_does_not() -> None:
+    barrier = threading.Barrier(2)
+
+    class Meeting(SGD):
+        def step(self, *arguments: Any) -> None:
+            barrier.wait(timeout=60)
+            super().step(*arguments)
+
+    store = make_store(optimizer=Meeting(learning_rate=1.0), count_overlaps=True, workers=2)
+    with ThreadPoolExecutor(2) as threads:
+        pushed = list(threads.map(lambda worker: push(store, worker, ones()), range(2)))
+    assert [each.event.counts["overlaps"] for each in pushed] == [1, 1]
+
+    barrier = threading.Barrier(1)
+    assert not push(store, 0, ones()).event.counts
 
 
 def _push_many(store: SharedStore, worker: int, count: int) -> None:

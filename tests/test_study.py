@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from runs import wait_until
 
 import a3c_exp
 from a3c_exp.__main__ import main
@@ -25,10 +28,10 @@ from a3c_exp.run import files
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evidence.study import __main__ as study
-from evidence.study import curves, figures, runs, screenshots, tables
+from evidence.study import cluster, curves, figures, maps, runs, screenshots, tables
 from evidence.study.entries import SECTIONS, Entry, Goals
-from evidence.study.records import Results, read_rows
-from evidence.study.runs import ROOT, Training
+from evidence.study.records import Record, Results, read_rows
+from evidence.study.runs import ROOT, RunFailedError, Training
 from evidence.study.sources import __main__ as sources
 from evidence.study.sources import a3c, records
 
@@ -157,7 +160,116 @@ def test_the_command_trains_plays_and_writes(
     assert (results / "curves" / "curves.svg").exists(), "nothing is deleted"
 
 
+class Meeting:
+    """A recipe whose runs wait for another run, and are recorded then."""
+
+    command = "python -m a3c_exp meeting"
+
+    def __init__(self, runs_at_once: int) -> None:
+        self.barrier = threading.Barrier(runs_at_once)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def run(self, seed: int, folder: Path) -> Record:
+        self.barrier.wait(timeout=60)
+        return replace(record(solved_steps=1), seed=seed)
+
+
+def record(solved_steps: int | None, seed: int = 0) -> Record:
+    """The record of a run, with what the tests do not look at."""
+    numbers: dict[str, Any] = dict.fromkeys(("steps", "seconds", "steps_per_second"), 1)
+    numbers |= dict.fromkeys(("solved_seconds", "last_100", "staleness_mean", "staleness_max"))
+    texts: dict[str, Any] = dict.fromkeys(("date", "commit", "machine", "command"), "")
+    return Record(seed=seed, solved_steps=solved_steps, **numbers, **texts)
+
+
+def test_runs_at_once_are_each_recorded_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "RECORDS", tmp_path)
+    recipe: Any = Meeting(runs_at_once=2)
+    tasks = [
+        (Entry("meeting", "tests", "cartpole", "Meeting", recipe, 4), seed) for seed in range(4)
+    ]
+    for _ in range(2):
+        assert study.train_all(tasks, jobs=2) == []
+        assert [run.seed for run in Results(tmp_path, "tests", "meeting").read()] == [0, 1, 2, 3]
+        recipe.barrier.abort()
+
+
+def test_an_interruption_reaches_the_runs_of_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_interrupted", threading.Event())
+    log = tmp_path / "run.log"
+    code = "import time; print('ready', flush=True); time.sleep(600)"
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(runs.execute, ["-c", code], log)
+        wait_until(lambda: log.exists() and "ready" in log.read_text())
+        runs.interrupt()
+        with pytest.raises(RunFailedError):
+            run.result()
+        with pytest.raises(RunFailedError):  # one that is about to start
+            pool.submit(runs.execute, ["-c", code], log).result()
+
+
+@pytest.mark.parametrize(("backend", "existing"), [("serial", "restart"), ("threads", "resume")])
+def test_a_run_that_was_cut_goes_on_unless_it_would_be_another_one_then(
+    backend: str, existing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words: list[str] = []
+    monkeypatch.setattr(runs, "execute", lambda arguments, log: words.extend(arguments))
+    with pytest.raises(FileNotFoundError):  # nothing has been run
+        Training((*SMALL, f"backend={backend}")).run(0, tmp_path)
+    assert f"existing={existing}" in words
+
+
+def test_seconds_are_not_compared_between_runs_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--jobs", "2"], ["--scaling", "--jobs", "2"], ["--delay", "--jobs", "0"]):
+        assert study.main(words) == 2
+        assert "--jobs" in capsys.readouterr().err
+
+
 # Figures.
+
+
+def test_the_exponent_of_the_border_is_that_of_the_largest_rates_that_work() -> None:
+    """Rates work up to 0.016 / sqrt(delay), for one seed of three up to twice that."""
+    rates = [0.001 * 2**power for power in range(6)]
+    runs_of = {
+        (rate, delay): [
+            record(1000 if rate <= (1 + (seed == 2)) * 0.016 / max(delay, 1) ** 0.5 else None, seed)
+            for seed in range(3)
+        ]
+        for rate in rates
+        for delay in (0, 4, 16, 64)
+    }
+    panel = maps.Map("title", rates, [0, 4, 16, 64], runs_of)
+    assert panel.borders() == pytest.approx(
+        {delay: 2**0.5 * rate for delay, rate in ((0, 0.016), (4, 0.008), (16, 0.004), (64, 0.002))}
+    )
+    assert panel.exponent() == pytest.approx(0.5)
+    assert panel.finding() == "0.50 (0.50 to 0.50), 3 delays"
+    (cells,) = maps.cells(panel)
+    assert cells[:3] == ["title", "46 of 72", "0: 0.016, 4: 0.008, 16: 0.004, 64: 0.002"]
+
+
+def test_a_delay_without_a_border_in_the_map_is_left_out() -> None:
+    rates = [0.001, 0.002]
+    works = {(0.001, 1): True, (0.002, 1): True, (0.001, 2): False, (0.002, 2): False}
+    runs_of = {pair: [record(1000 if solved else None)] for pair, solved in works.items()}
+    runs_of[0.001, 3] = [record(1000)]  # the other rate has not been run
+    panel = maps.Map("title", rates, [1, 2, 3], runs_of)
+    assert panel.borders() == {} and panel.exponent() is None and panel.finding() == "-"
+
+
+def test_a_map_is_drawn_with_what_there_is(tmp_path: Path) -> None:
+    runs_of = {(0.001, 0): [record(50_000), record(None, 1)], (0.002, 0): [record(None)]}
+    panel = maps.Map("A title", [0.001, 0.002], [0, 4], runs_of)
+    maps.draw([panel], tmp_path / "map.svg")
+    picture = (tmp_path / "map.svg").read_text()
+    assert "<!-- A title -->" in picture and "<!-- 0/1 -->" in picture
 
 
 def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
@@ -176,6 +288,40 @@ def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
     assert {point.entry.env for point in first} == {"cartpole", "lunar", "pong"}
     names = [point.entry.name for row in rows for point in row]
     assert len(set(names)) == len(names), "each has a folder"
+
+
+def test_simulated_clusters_are_compared_with_the_paper_and_with_measured_runs(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "evidence" / "results"
+    assert cluster.section(folder) == ""
+
+    def keep(figure: str, panel: str, seconds: dict[int, list[float | None]], machine: str) -> None:
+        """Write records of the first line of a panel. seconds: until solved, by workers."""
+        [row] = [row for row in figures.FIGURES[figure].panels if row.name == panel]
+        for point in figures.points(figures.FIGURES[figure], row, folder, machine):
+            if point.series == next(iter(row.series or figures.FIGURES[figure].series)):
+                for seed, value in enumerate(seconds.get(point.value, [])):
+                    new = replace(
+                        record(None if value is None else 100, seed),
+                        solved_seconds=value,
+                        steps_per_second=10.0 * point.value,
+                        command=f"{point.entry.recipe.command} seed={seed}",
+                    )
+                    point.entry.results(folder).add({}, new)
+
+    keep("cluster", "equal", {1: [8.0, 9.0, 7.0], 2: [4.0, 5.0, None], 512: [None] * 3}, "")
+    keep("cluster", "methods", {1: [12.0], 2: [6.0], 4: [None]}, "")
+    keep("cluster", "lunar", {1: [1.0], 2: [0.5]}, "")
+    keep("cluster_measured", "lunar", {1: [2.0], 2: [1.25]}, "chip-2-cores")
+    keep("scaling", "lunar", {1: [2.0], 2: [1.25]}, "chip-1-cores")
+    text = cluster.section(folder)
+    assert "| Workers of equal speed | lock-free | 8.00 | 5.00 (2 of 3) | never (0 of 3) |" in text
+    assert "| A3C | simulated | 1.0 | 2.0 | - |  |  |" in text
+    assert "| A3C | paper | 1.0 | 2.1 | 3.7 | 6.9 | 12.5 |" in text
+    assert "| LunarLander | chip-2-cores | 2 | 1, 1 | 20 | 20 | +0% | 1.2 | 0.5 |" in text
+    assert "| LunarLander | chip-1-cores | 2 |" not in text, "they would share a core"
+    assert (folder / "curves" / "cluster.svg").exists()
 
 
 # The sources.

@@ -110,7 +110,7 @@ def of_kind(folder: Path, kind: str) -> list[Any]:
             assert time.monotonic() < waiting
             time.sleep(0.02)
         records_found += [
-            getattr(each, kind) for each in every if each.WhichOneof("record_type") == kind
+            getattr(record, kind) for record in every if record.WhichOneof("record_type") == kind
         ]
     return records_found
 
@@ -118,8 +118,8 @@ def of_kind(folder: Path, kind: str) -> list[Any]:
 def rows(folder: Path) -> list[dict[str, Any]]:
     history = of_kind(folder, "history")
     return [
-        {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in each.item}
-        for each in history
+        {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.item}
+        for record in history
     ]
 
 
@@ -161,13 +161,15 @@ def test_wandb_has_every_point_once_also_of_a_resumed_run(
     numbers = [row["_step"] for row in rows(tmp_path)]
     assert numbers == sorted(set(numbers))  # of one run, whose second part is appended
     begun = of_kind(tmp_path, "run")
-    assert len({each.run_id for each in begun}) == 1
-    assert {each.display_name for each in begun} == {tmp_path.name}
-    configured = {each.key: json.loads(each.value_json) for each in begun[0].config.update}
+    assert len({record.run_id for record in begun}) == 1
+    assert {record.display_name for record in begun} == {tmp_path.name}
+    configured = {record.key: json.loads(record.value_json) for record in begun[0].config.update}
     assert configured["total_steps"] == 160 and configured["env"]["id"] == run_config["env"]["id"]
-    assert {each.name for each in of_kind(tmp_path, "artifact")} == {f"{begun[0].run_id}-best"}
+    assert {record.name for record in of_kind(tmp_path, "artifact")} == {f"{begun[0].run_id}-best"}
     summary = {
-        each.key: each.value_json for part in of_kind(tmp_path, "summary") for each in part.update
+        record.key: record.value_json
+        for part in of_kind(tmp_path, "summary")
+        for record in part.update
     }
     assert summary["stop_reason"] == '"total_steps"'
 
@@ -181,7 +183,7 @@ def test_wandb_without_a_login_asks_nothing_and_is_offline(
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # where nobody listens
     train_config(config(callbacks=[{"_target_": "a3c_exp.callbacks.Wandb"}]), tmp_path)
     assert "W&B is offline" in (tmp_path / "train.log").read_text()
-    assert [each.project for each in of_kind(tmp_path, "run")] == ["a3c_exp"]
+    assert [record.project for record in of_kind(tmp_path, "run")] == ["a3c_exp"]
 
 
 def test_the_runs_of_a_sweep_share_a_group(tmp_path: Path, in_process: None) -> None:
@@ -191,10 +193,10 @@ def test_the_runs_of_a_sweep_share_a_group(tmp_path: Path, in_process: None) -> 
     assert program.main([*QUICK, tracker, "seed=1,2", "sweep=mine"]) == 0
     assert program.main(["resume=mine/seed-1", "total_steps=128", tracker]) == 0
     groups = [
-        [each.run_group for each in of_kind(folder, "run")]
+        [record.run_group for record in of_kind(folder, "run")]
         for folder in sorted(Path("mine").glob("seed-*"))
     ]
-    assert [set(each) for each in groups] == [{"mine"}, {"mine"}] and len(groups[0]) > len(
+    assert [set(record) for record in groups] == [{"mine"}, {"mine"}] and len(groups[0]) > len(
         groups[1]
     )
 
@@ -231,15 +233,15 @@ def test_mlflow_has_every_point_once_also_of_a_resumed_run(
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("a3c_exp")
     (run,) = [
-        each
-        for each in client.search_runs([experiment.experiment_id])
-        if each.info.run_name == f"{backend}, {is_cut}"
+        record
+        for record in client.search_runs([experiment.experiment_id])
+        if record.info.run_name == f"{backend}, {is_cut}"
     ]
     histories = {
         name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics
     }
     curves_of_run = {
-        name: sorted((each.step, each.value) for each in points)
+        name: sorted((record.step, record.value) for record in points)
         for name, points in histories.items()
     }
     summaries = {
@@ -247,7 +249,7 @@ def test_mlflow_has_every_point_once_also_of_a_resumed_run(
     }
     assert curves_of_run == sent(first, tmp_path, is_cut)
     assert [value for _, value in summaries["summary/steps"]] == [
-        each.summary["steps"] for each in done
+        record.summary["steps"] for record in done
     ]
     assert (run.data.params["total_steps"], run.data.params["env.id"]) == (
         "160",
@@ -255,9 +257,9 @@ def test_mlflow_has_every_point_once_also_of_a_resumed_run(
     )
     assert run.info.status == "FINISHED"
     files = {
-        each.path
+        record.path
         for folder in ("", "checkpoints")
-        for each in client.list_artifacts(run.info.run_id, folder)
+        for record in client.list_artifacts(run.info.run_id, folder)
     }
     assert {
         "config.yaml",
@@ -280,9 +282,9 @@ def test_points_that_a_server_refuses_are_a_warning(tmp_path: Path, store: str) 
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("a3c_exp")
     (run,) = [
-        each
-        for each in client.search_runs([experiment.experiment_id])
-        if each.info.run_name == "refused"
+        record
+        for record in client.search_runs([experiment.experiment_id])
+        if record.info.run_name == "refused"
     ]
     assert run.data.metrics["train/n_updates"] == done.summary["updates"]
 

@@ -97,7 +97,7 @@ class TestAnEncoder:
             network.vector.copy(),
             {n: x.clone() for n, x in network.constants().items()},
         )
-        modes = [each.training for each in network.modules()]
+        modes = [module_inside.training for module_inside in network.modules()]
         torch.manual_seed(7)
         expected = torch.rand(3)
         torch.manual_seed(7)
@@ -105,7 +105,7 @@ class TestAnEncoder:
         torch.testing.assert_close(torch.rand(3), expected, atol=0, rtol=0)
         np.testing.assert_array_equal(network.vector, vector)
         assert not network.gradient.any()
-        assert modes == [each.training for each in network.modules()]
+        assert modes == [module_inside.training for module_inside in network.modules()]
         assert all(torch.equal(x, constants[n]) for n, x in network.constants().items())
 
 

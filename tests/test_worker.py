@@ -177,7 +177,20 @@ class TestLag:
 
     def test_a_push_after_the_rollout_makes_nothing_stale(self) -> None:
         assert self.pushed_between()[1].staleness == {1: 1}
-        assert self.pushed_between(returns="a3c_exp.returns.VTrace")[1].staleness == {0: 1}
+        again = self.pushed_between(returns="a3c_exp.returns.VTrace")[1]
+        assert again.staleness == {0: 1} and again.metrics["workers/lag"].mean == 1
+        assert self.pushed_between(fresh_gradients=True)[1].staleness == {0: 1}
+
+    def test_the_distance_is_how_far_the_parameters_have_moved_since_the_pull(self) -> None:
+        store, (worker, other) = by_descent(env=CORRIDOR, workers=2, rollout_length=8)
+        pulled = store.state()["parameters"]
+        steps = worker.run()
+        next(steps)
+        alone = next_event(other.run())
+        assert alone.metrics["workers/distance"].mean == 0
+        moved = np.linalg.norm(store.state()["parameters"] - pulled) / np.linalg.norm(pulled)
+        distance = next_event(steps).metrics["workers/distance"].mean
+        assert distance == pytest.approx(moved, rel=1e-3) and moved > 0
 
 
 class TestUniformlyRandomActions:

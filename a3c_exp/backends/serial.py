@@ -2,79 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import closing
+from collections import deque
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from a3c_exp.backends.messages import failed
-from a3c_exp.backends.supervision import MaxRestarts, Outputs, Restarts, run_worker
+import numpy as np
+
+from a3c_exp.backends.supervision import MaxRestarts, Outputs
+from a3c_exp.backends.turns import build_all, until_event, until_pause, workers_in_turns
+from a3c_exp.common.ranges import Whole
 from a3c_exp.core import seeding
-from a3c_exp.core.events import Event, YieldPoint
-from a3c_exp.core.experiment import Backend, RunContext
+from a3c_exp.core.events import Event
+from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import FAILURES
+from a3c_exp.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)
 class Serial(MaxRestarts, Backend):
-    """Workers take turns in a random order drawn from the seed, so asynchrony itself is reproduced
-    bit for bit.
+    """Workers take turns in an order that the settings and the seed determine, so asynchrony itself
+    is reproduced bit for bit.
 
-    A turn is a worker's push, and its next pull and gradient. Between two turns of a worker each of
-    the others has one turn on average. So a gradient is as stale as with workers of equal speed:
-    with A3C workers - 1 updates on average.
+    A turn is a worker's push, and its next pull and gradient. A worker that fails is built again in
+    its place. Nobody sees whether one hangs.
 
-    A worker that fails is built again in its place. Nobody sees whether one hangs.
+    order: 'random', with the run's seed, or 'round_robin', one after the other.
+    weights: chances of a worker's turn in a random order, relative to one another, each > 0. A
+        worker of weight 0.1 is ten times slower than one of weight 1. The list is repeated for
+        further workers. None: all have the same chance.
+    staleness: mean number of updates between a worker's pull and its push, from 0 to workers - 1;
+        with 'round_robin' that of every gradient but the first ones. So many workers and one more
+        are between pull and push, the others wait to pull. Workers that pull twice for an update,
+        for their rollout and for its gradient, pull and push the gradient in one turn: then it is
+        the age of the rollout. None: workers - 1, and each pull is a turn.
     """
 
     deterministic: ClassVar[bool] = True
+
+    order: Literal["random", "round_robin"] = "random"
+    weights: tuple[float, ...] | None = None
+    staleness: Whole | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is not None:
+            are_positive = bool(self.weights) and all(0 < w < np.inf for w in self.weights)
+            require(are_positive, "weights", list(self.weights), "numbers > 0, or null")
+            allowed = "null with order=round_robin"
+            require(self.order == "random", "weights", list(self.weights), allowed)
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise ConfigError for a staleness that this many workers, or rounds, cannot have."""
+        if self.staleness is None:
+            return
+        workers = experiment.worker_count
+        allowed = f"less than workers={workers}, or null"
+        require(self.staleness < workers, "backend.staleness", self.staleness, allowed)
+        allowed = "null with update=sync: no gradient of a round is stale"
+        require(experiment.update == "async", "backend.staleness", self.staleness, allowed)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         rng = seeding.generator(
             context.experiment.seed, seeding.Role.SCHEDULER, resumed=context.resumed
         )
-        restarts = Restarts(self, store, context.experiment.envs_per_worker)
-        workers = [
-            _replaceable_worker(context, index, store, restarts)
-            for index in range(context.experiment.worker_count)
-        ]
-        try:
-            unbuilt = iter(workers)
-            running = list(workers)
-            while running:
-                worker = next(unbuilt, None)  # all are built before the first has a turn
-                if worker is None:
-                    turn = int(rng.integers(len(running))) if len(running) > 1 else 0
-                    worker = running[turn]
-                for output in worker:
-                    if isinstance(output, YieldPoint):
-                        break
-                    yield output
-                else:
-                    running.remove(worker)
-        finally:
-            for worker in workers:
-                worker.close()
+        with workers_in_turns(self, context, store) as workers:
+            running = yield from build_all(workers)
+            if self.staleness is None:
+                yield from self._run_all(workers, running, rng)
+            else:
+                yield from self._run_some(workers, running, rng, self.staleness + 1)
 
+    def _run_all(
+        self, workers: Sequence[Outputs], running: list[int], rng: np.random.Generator
+    ) -> Generator[Event, None, None]:
+        """Run workers that pull again as soon as they have pushed. A turn ends with any pause.
 
-def _replaceable_worker(
-    context: RunContext, index: int, store: SharedStore, restarts: Restarts
-) -> Outputs:
-    """Run a worker, and after a failure another one in its place. Pauses once it has been built,
-    and as it does."""
-    while True:
-        try:
-            with closing(
-                run_worker(context, index, store, restarts.next_attempt(index))
-            ) as outputs:
-                for output in outputs:
-                    if isinstance(output, Event):
-                        restarts.on_event(index, output)
-                    yield output
-            return
-        except FAILURES as error:
-            verdict = restarts.on_failure(index, index, failed(f"worker {index}", error))
-        yield verdict.event
-        if not verdict.is_replaced:
-            return
+        running: indices of the workers. The list is used up.
+        """
+        while running:
+            position = self._next(running, rng)
+            worker = running[position]
+            if (yield from until_pause(workers[worker])) is None:
+                del running[position]
+            elif self.order == "round_robin":
+                running.append(running.pop(position))
+
+    def _run_some(
+        self, workers: Sequence[Outputs], running: list[int], rng: np.random.Generator, most: int
+    ) -> Generator[Event, None, None]:
+        """Run workers that wait for their pull, in the order of their last pushes.
+
+        most: workers that are between pull and push at a time.
+        """
+        waiting = deque(running)
+        in_flight: list[int] = []
+        while waiting or in_flight:
+            if waiting and len(in_flight) < most:
+                worker = waiting.popleft()
+                if (yield from until_pause(workers[worker])) is not None:
+                    in_flight.append(worker)
+            else:
+                worker = in_flight.pop(self._next(in_flight, rng))
+                if (yield from until_event(workers[worker])):
+                    waiting.append(worker)
+
+    def _next(self, running: Sequence[int], rng: np.random.Generator) -> int:
+        """Return the position of the worker whose turn it is."""
+        if self.order == "round_robin" or len(running) == 1:
+            return 0
+        if self.weights is None:
+            return int(rng.integers(len(running)))
+        weights = np.array([self.weights[worker % len(self.weights)] for worker in running])
+        return int(rng.choice(len(running), p=weights / weights.sum()))

@@ -167,7 +167,7 @@ def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> O
     import_plugins(context.experiment.plugins)
     worker = Worker(incarnation(context, attempt), index, store)
     try:
-        yield YieldPoint.BEFORE_PULL
+        yield YieldPoint.BUILT
         yield from worker.run()
     finally:
         worker.close()

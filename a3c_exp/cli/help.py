@@ -16,6 +16,8 @@ Tables and learning curves of many runs:
   python -m a3c_exp.report outputs/<sweep>
 Write the policy as an ONNX file:
   python -m a3c_exp.export latest
+Times of this machine, to simulate any number of workers:
+  python -m a3c_exp.measure env=lunar workers=64
 Curves:
   tensorboard --logdir outputs
 

@@ -28,11 +28,13 @@ class StateField(Generic[Owner]):
         fits: whether a value in a checkpoint is one that `read` may have returned.
         read: returns the value, as plain data or an array that is not changed later.
         write: sets the value in a resumed run; None: the owner's `restore` does.
+        optional: whether checkpoints of earlier versions lack the value.
     """
 
     fits: Check
     read: Callable[[Owner], Any]
     write: Callable[[Owner, Any], object] | None = None
+    optional: bool = False
 
 
 Fields = Mapping[str, StateField[Owner]]
@@ -49,9 +51,10 @@ def read_state(owner: Owner, fields: Fields[Owner]) -> dict[str, Any]:
 
 
 def write_state(owner: Owner, fields: Fields[Owner], state: Mapping[str, Any]) -> None:
-    """Set the values that stand alone. Raises KeyError for one that the state lacks."""
+    """Set the values that stand alone. Raises KeyError for one that the state lacks, unless it is
+    optional."""
     for name, field in fields.items():
-        if field.write is not None:
+        if field.write is not None and not (field.optional and name not in state):
             field.write(owner, state[name])
 
 

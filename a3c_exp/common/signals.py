@@ -4,7 +4,7 @@
 |---|---|---|---|
 | SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU | ends, `end_early` | ends, saved | nothing |
 | SIGUSR2 | ends, `end_early` | ends, saved; then a handler of the program's own | nothing |
-| SIGUSR1 | the program's own | saves a checkpoint | of a worker: its parents are gone |
+| SIGUSR1 | the program's own | saves a checkpoint | of a worker: the run's process is gone |
 
 Signals often come to a whole group of processes (Ctrl-C, timeout, a batch system). A run's main
 process alone acts on them. The first one ends the run in order: workers finish their rollout. The
@@ -47,7 +47,8 @@ SAVE = signal.SIGUSR1
 SIGNALS = (*ENDING, SAVE)
 
 ORPHANED = signal.SIGUSR1
-"""The signal that a worker's process sends to its own main thread once its parents are gone."""
+"""The signal that a worker's process sends to its own main thread once the run's process is
+gone."""
 
 Handler = Callable[[int, FrameType | None], object]
 

@@ -40,6 +40,8 @@ def check_combination(experiment: Experiment) -> None:
     fits = experiment.update != "sync" or experiment.optimizer_state == "shared"
     allowed = "'shared' where update=sync: a round is one step for all"
     require(fits, "optimizer_state", experiment.optimizer_state, allowed)
+    fits = not experiment.count_overlaps or (experiment.update == "async" and not experiment.lock)
+    require(fits, "count_overlaps", True, "false with a lock or update=sync: no updates overlap")
     if quorum != "all":
         require(
             experiment.update == "sync",
@@ -59,6 +61,7 @@ def check_combination(experiment: Experiment) -> None:
     )
     for key, returns in estimators.items():
         check_returns(key, returns)
+    _check_fresh_gradients(experiment)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
     if isinstance(experiment.algorithm, NStepQ):
@@ -67,6 +70,19 @@ def check_combination(experiment: Experiment) -> None:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
         fits = experiment.returns.off_policy or not critic_returns.off_policy
         require(fits, "critic_returns", type(critic_returns).__name__, allowed)
+
+
+def _check_fresh_gradients(experiment: Experiment) -> None:
+    """Raise ConfigError for gradients of a second pull with an algorithm that cannot use it."""
+    algorithm = experiment.algorithm
+    others = {
+        MinibatchAlgorithm: "which pulls for each minibatch",
+        NStepQ: "whose targets are values of the target network",
+    }
+    for kind, reason in others.items():
+        fits = not (experiment.fresh_gradients and isinstance(algorithm, kind))
+        allowed = f"false with {type(algorithm).__name__}, {reason}"
+        require(fits, "fresh_gradients", True, allowed)
 
 
 def check_returns(key: str, returns: Returns) -> None:

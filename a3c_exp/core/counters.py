@@ -21,7 +21,7 @@ from a3c_exp.core.normalization import Stats, merge_stats
 
 # Columns of a worker's row. A row has 8 numbers, one cache line: workers do not slow each other
 # down by writing.
-_GRADIENTS, _STEPS, _STATS_COPY, _HEARTBEAT, _EPISODES = range(5)
+_GRADIENTS, _STEPS, _STATS_COPY, _HEARTBEAT, _EPISODES, _UPDATING = range(6)
 ROW_WIDTH = 8
 STARTED = 0
 
@@ -41,9 +41,10 @@ class WorkerCounters:
     """Counters, observation statistics and generator states of all workers.
 
     arrays: views of the shared block, as `specs` describes them.
-    steps_by_worker, gradients, episodes, heartbeats: int64 [workers + 1], a number of each worker:
-        environment steps, gradients that were applied, finished episodes, the last `Heartbeat`. The
-        last number has steps from before a resumption, and applied gradients of workers that are no
+    steps_by_worker, gradients, episodes, heartbeats, updating: int64 [workers + 1], a number of
+        each worker: environment steps, gradients that were applied, finished episodes, the last
+        `Heartbeat`, and 1 while it makes an update, if overlaps are counted. The last number has
+        steps from before a resumption, and applied gradients of workers that are no
         more.
     rng_states: uint64 [workers that act, RNG_WORDS], see `pack_rng`; zeros if none was saved.
 
@@ -75,6 +76,7 @@ class WorkerCounters:
         self.gradients: Array = self._rows[:, _GRADIENTS]
         self.episodes: Array = self._rows[:, _EPISODES]
         self.heartbeats = self._rows[:, _HEARTBEAT]
+        self.updating: Array = self._rows[:, _UPDATING]
         self._stats = arrays["stats"]
         self.rng_states: Array = arrays["rng_states"]
         self._clock = arrays["clock"]

@@ -31,10 +31,13 @@ class CountNames(NamedTuple):
 
     summary: in summary.json.
     curve: of its curve; None if it has none.
+    is_optional: whether it is counted only where a setting asks for it. Then the summary has null
+        in place of 0, and checkpoints of earlier versions may lack it.
     """
 
     summary: str
     curve: str | None = None
+    is_optional: bool = False
 
 
 COUNTS = {
@@ -43,6 +46,7 @@ COUNTS = {
     "env_errors": CountNames("env_errors", curve="workers/env_errors"),
     "late_gradients": CountNames("late_gradients", curve="workers/late_gradients"),
     "cut_eval_episodes": CountNames("cut_eval_episodes"),
+    "overlaps": CountNames("overlapping_updates", "workers/overlapping_updates", is_optional=True),
 }
 """Whatever a run counts besides steps, updates and episodes, by its name in events and checkpoints.
 
@@ -51,13 +55,15 @@ restarts: workers that were replaced.
 env_errors: those of them whose environment went wrong.
 late_gradients: gradients whose synchronous round was over when they came.
 cut_eval_episodes: episodes of evaluations that `eval.max_steps` has cut.
+overlaps: lock-free updates during which another worker was writing (`count_overlaps`).
 """
 
 
 class YieldPoint(Enum):
-    """A worker's reason to pause: before it first pulls again for a rollout, before a push, or
-    waiting in a round."""
+    """A worker's reason to pause: it has been built and pulls next, it has a rollout and pulls
+    again for its gradient, it has a gradient and pushes next, or it waits in a round."""
 
+    BUILT = auto()
     BEFORE_PULL = auto()
     BEFORE_PUSH = auto()
     WAITING = auto()

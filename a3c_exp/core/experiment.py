@@ -4,7 +4,7 @@ backends."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
@@ -144,6 +144,9 @@ class Experiment(UpdateSettings):
     rollout_length: steps of each environment between updates (the paper's t_max), or 'episode':
         whole episodes.
     gamma: discount per step.
+    fresh_gradients: workers pull again between a rollout and its gradient, which is then of old
+        data and new parameters, and of the values of these. Nothing is corrected. Returns that
+        correct (V-trace) pull again in any case.
     epsilon: probability of a uniformly random action in place of the policy's. Discrete actions
         only. May be a schedule, also one that workers sample from: `EpsilonByWorker`.
     reward_threshold: mean return of the last 100 training episodes that counts as solved; None: no
@@ -169,6 +172,7 @@ class Experiment(UpdateSettings):
     envs_per_worker: Multiple
     rollout_length: Annotated[int, whole(1, MAX_LENGTH)] | Literal["episode"]
     gamma: Share
+    fresh_gradients: bool = False
     epsilon: Share | Schedule = 0.0
     reward_threshold: float | None = None
     kernels: bool = True
@@ -193,6 +197,11 @@ class Experiment(UpdateSettings):
         if self.workers == "auto":
             raise ValueError("workers='auto': config.builder.resolve has the number")
         return self.workers
+
+    @property
+    def pulls_again(self) -> bool:
+        """Return whether a worker pulls again between a rollout and its gradient."""
+        return self.fresh_gradients or self.returns.off_policy
 
     @property
     def eval_env(self) -> Environment:
@@ -291,11 +300,14 @@ class RunContext:
     """Everything that workers of a run are built from.
 
     resumed: how often the run has been resumed. measures: see `Callback.measures`.
+    on_rollout: is called with a worker's index and the number of transitions whenever the worker
+        has collected a rollout; None: nobody asks.
     """
 
     experiment: Experiment
     resumed: int = 0
     measures: frozenset[Measure] = frozenset()
+    on_rollout: Callable[[int, int], None] | None = None
 
 
 class Backend(ABC):

@@ -12,6 +12,7 @@ Two ways to update:
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -27,7 +28,7 @@ from a3c_exp.core.counters import ROW_WIDTH, WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, stats_width
 from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.envs.batch import RewardNormalization
-from a3c_exp.optimizers import Optimizer, functions_of, rates
+from a3c_exp.optimizers import Optimizer, euclidean_norm, functions_of, rates
 from a3c_exp.schedules import Schedule, progress_of
 
 Lock = AbstractContextManager[Any]
@@ -51,6 +52,7 @@ class UpdateSettings(Checked):
         update, though its steps and episodes count. One that was refused is none of a quorum's.
     lock: one update at a time. Without it workers may overwrite each other (Hogwild). Synchronous
         rounds always lock.
+    count_overlaps: count the lock-free updates during which another worker was writing.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for
         each ('per_worker').
     """
@@ -61,6 +63,7 @@ class UpdateSettings(Checked):
     update: Literal["async", "sync"] = "async"
     quorum: Count | Literal["all"] = "all"
     lock: bool = False
+    count_overlaps: bool = False
     optimizer_state: Literal["shared", "per_worker"] = "shared"
 
 
@@ -134,10 +137,12 @@ class Update(NamedTuple):
     staleness: updates between the pull that it is based on and its own.
     rate: the learning rate of the update; the mean over the parameters [P] if parameter groups have
         rates of their own.
+    overlaps: whether another worker was writing meanwhile. False if that is not counted.
     """
 
     staleness: int
     rate: float
+    overlaps: bool
 
 
 class SharedParameters:
@@ -192,6 +197,13 @@ class SharedParameters:
         into[:] = self._vectors[version & 1 if self._two_copies else 0]
         return version
 
+    @np.errstate(over="ignore", invalid="ignore")
+    def distance(self, vector: Vector) -> float:
+        """Return the Euclidean distance of a vector [P] to the parameters, relative to its norm;
+        infinite for a vector of zeros."""
+        norm = euclidean_norm(vector)
+        return euclidean_norm(self._vectors[self._active] - vector) / norm if norm else math.inf
+
     def step(
         self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0
     ) -> Update:
@@ -202,16 +214,26 @@ class SharedParameters:
         multiplier: of the learning rate.
         """
         per_worker = self._per_worker
+        counters = self.counters
+        counts_overlaps = self.spec.count_overlaps
         with self.update_lock:
+            if counts_overlaps:
+                counters.updating[worker] = 1
             version = self.version
             staleness = version - base_version
-            t = (int(self.counters.gradients[worker]) if per_worker else version) + 1
+            t = (int(counters.gradients[worker]) if per_worker else version) + 1
             state_index = worker if per_worker else 0
             rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
-            self.counters.gradients[worker] += 1
+            # another update has ended since this one began, or is not over
+            overlaps = counts_overlaps and bool(
+                self.version > version or counters.updating.sum() > 1
+            )
+            counters.gradients[worker] += 1
+            if counts_overlaps:
+                counters.updating[worker] = 0
             if self._two_copies:
                 self._flags[UPDATES] = version + 1
-        return Update(staleness, _mean_rate(rate))
+        return Update(staleness, _mean_rate(rate), overlaps)
 
     def step_round(self, gradient: Floats, steps: int, multiplier: float) -> float:
         """Step with a round's average [P], and return the learning rate. The caller holds the

@@ -53,6 +53,8 @@ class Push:
     weight: of the gradient in the average of a synchronous round; not used if there is no gradient.
     stats: measured in the rollouts of the gradient; None if nothing is normalized.
     rng: the worker's generator, whose state is saved with the push.
+    parameters: those of the pull [P], for the distance to those of the push; None: it is not
+        measured.
     """
 
     gradient: Vector | None
@@ -61,6 +63,7 @@ class Push:
     weight: int
     stats: Stats | None
     rng: np.random.Generator
+    parameters: Vector | None = None
 
 
 class Ticket:
@@ -190,12 +193,17 @@ class SharedStore:
             ticket = self._submit(self.rounds, worker, push)
             ticket.done()  # whoever completes a round makes its step
         elif push.gradient is not None:
+            if push.parameters is not None:
+                distance = self.parameters.distance(push.parameters)
+                push.event.add({"workers/distance": distance})
             version, steps, _, _, multipliers = push.snapshot
-            staleness, rate = self.parameters.step(
+            staleness, rate, overlaps = self.parameters.step(
                 worker, push.gradient, version, steps, multipliers.learning_rate
             )
             push.event.updates += 1
             push.event.staleness[staleness] += 1
+            if overlaps:
+                push.event.counts["overlaps"] += 1
             push.event.add({"learning_rate": rate})
         self.counters.save_rng_state(worker, push.rng)
         return ticket
@@ -238,6 +246,11 @@ class SharedStore:
     def steps(self) -> int:
         """Environment steps of all workers."""
         return self.counters.steps
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of training in this session, by the clock of the curves and of `stop`."""
+        return self.counters.training_seconds
 
     def normalizer(self) -> Normalizer | None:
         """Return the statistics of all workers as they are now; None if nothing is normalized."""

@@ -50,9 +50,9 @@ from a3c_exp.schedules import progress_of
 # gradient end the run.
 MAX_CONSECUTIVE_NONFINITE = 20
 
-# The norm of all parameters is measured at one push of so many: it changes slowly, and millions of
-# numbers are read.
-PARAMETER_NORM_EVERY = 10
+# The norm of all parameters, and how far the shared ones have moved from them, are measured at one
+# push of so many: they change slowly, and millions of numbers are read.
+PARAMETERS_EVERY = 10
 
 # A gradient that is not finite is refused and reported: numpy need not warn as well.
 _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore")
@@ -66,6 +66,7 @@ class Worker:
         self._experiment = experiment
         self._index = index
         self._store = store
+        self._on_rollout = context.on_rollout
         self._heartbeat = store.heartbeat(index)
         watch = stopwatch(context.measures)
         self._actor = make_actor(context, index, self._build_network, self._heartbeat, watch)
@@ -104,12 +105,16 @@ class Worker:
                 return
 
             rollout = collect(snapshot, progress_of(snapshot.steps, total_steps))
-            # V-trace learns with newer parameters than those that acted
-            if experiment.returns.off_policy:
-                yield YieldPoint.BEFORE_PULL
-                snapshot = learner.pull()
-
+            if self._on_rollout is not None:
+                self._on_rollout(self._index, rollout.transitions)
             event = Event(self._index, left=rules.add(rollout.episodes))
+            # V-trace learns with newer parameters than those that acted
+            if experiment.pulls_again:
+                yield YieldPoint.BEFORE_PULL
+                acted = snapshot
+                snapshot = learner.pull()
+                event.add({"workers/lag": snapshot.version - acted.version})
+
             yield from learner.learn(rollout, snapshot, event)
             if event.left:
                 return
@@ -288,8 +293,7 @@ class Learner:
     def _batch(self, rollout: Rollout, outputs: NetworkOutputs | None = None) -> BatchArrays:
         """Return a rollout with its advantages and targets.
 
-        outputs: of the learner's network for the same rollout, for returns that correct for
-        off-policy data.
+        outputs: of the learner's network for the same rollout, for workers that have pulled again.
         """
         experiment = self.experiment
         with self._estimating:
@@ -313,7 +317,8 @@ class Learner:
         self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None
     ) -> tuple[Floats, Floats]:
         """Return advantages and targets, float32 [T, B] each."""
-        if outputs is not None and returns.off_policy:
+        has_pulled_again = returns.off_policy or self.experiment.fresh_gradients
+        if outputs is not None and has_pulled_again:
             return returns(
                 with_learner_values(rollout, outputs.values, outputs.log_probs),
                 self.experiment.gamma,
@@ -343,7 +348,8 @@ class Learner:
         longest = experiment.optimizer.max_grad_norm or math.inf
         norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
         event.add({"grad_norm": norm})
-        if self._prepared % PARAMETER_NORM_EVERY == 0:
+        is_sampled = self._prepared % PARAMETERS_EVERY == 0
+        if is_sampled:
             event.add({"parameter_norm": euclidean_norm(network.vector)})
         self._prepared += 1
 
@@ -369,6 +375,7 @@ class Learner:
             weight=weight,
             stats=stats,
             rng=self.rng,
+            parameters=network.vector if is_sampled else None,
         )
 
     def _refuse(self, event: Event, snapshot: Snapshot, batch: BatchArrays) -> None:

@@ -161,7 +161,7 @@ def load_state(path: Path) -> dict[str, Any]:
     state = load(path)
     for prefix, fields in SECTIONS.items():
         for name, field in fields.items():
-            _check_value(path, state, f"{prefix}{name}", field.fits)
+            _check_value(path, state, f"{prefix}{name}", field.fits, field.optional)
     for name, fits in OTHERS.items():
         _check_value(path, state, name, fits, optional=True)
     return state

@@ -56,7 +56,7 @@ CHARTS = {
         "refused updates": ["train/rejected_updates"],
     },
     "Asynchrony and speed": {
-        "staleness": ["workers/staleness_mean", "workers/staleness_max"],
+        "staleness": [f"workers/staleness_{name}" for name in ("mean", "p50", "p95", "max")],
         "steps per second": ["time/steps_per_second"],
     },
 }

@@ -98,7 +98,7 @@ def session(
                 store=store,
                 network=network,
                 statistics=statistics,
-                milestones=Milestones(lambda: store.counters.training_seconds),
+                milestones=Milestones(lambda: store.training_seconds),
                 interruption=interruption,
                 output=RunOutput(folder, interruption),
             )

@@ -27,11 +27,17 @@ from a3c_exp.envs.info import is_usable_name
 from a3c_exp.run.collapse import ReturnPeak
 
 
+def _are_counts(value: Any) -> bool:
+    """Return whether a value of a checkpoint is int64 [N, 2], numbers and how often there were."""
+    return is_array("i2")(value) and value.shape[1] == 2 and bool((value >= 0).all())
+
+
 def _count_field(name: str) -> StateField[RunStatistics]:
     return StateField(
         is_count,
         lambda own: own.counts[name],
         lambda own, count: own.counts.update({name: count}),
+        COUNTS[name].is_optional,
     )
 
 
@@ -63,6 +69,13 @@ class RunStatistics:
             lambda value: is_list(value, is_count, 3),
             lambda own: list(own._staleness),
             lambda own, numbers: setattr(own, "_staleness", list(numbers)),
+        ),
+        # Earlier versions have not written it: percentiles are of the resumed part then.
+        "updates_by_staleness": StateField(
+            _are_counts,
+            lambda own: np.array([*own._updates_by_staleness.items()], np.int64).reshape(-1, 2),
+            lambda own, pairs: own._updates_by_staleness.update(dict(pairs.tolist())),
+            optional=True,
         ),
         "peak": StateField(
             lambda value: isinstance(value, dict),
@@ -102,6 +115,7 @@ class RunStatistics:
         self._recent: Episodes = Episodes()  # the last ones, by the step at which they ended
         self._finished_envs: dict[int, int] = {}  # by worker
         self._staleness: list[int] = [0, 0, 0]  # sum, count, maximum
+        self._updates_by_staleness: Counter[int] = Counter()
         self.peak: ReturnPeak = ReturnPeak()
         self._next_peak = RECENT  # episodes
         self._new_window(0.0)
@@ -121,6 +135,7 @@ class RunStatistics:
         for staleness, count in event.staleness.items():
             total, number, most = self._staleness
             self._staleness = [total + staleness * count, number + count, max(most, staleness)]
+            self._updates_by_staleness[staleness] += count
         if len(event.episodes.returns):
             self.episodes += len(event.episodes)
             # Events of several workers cover the same span of steps. Without sorting, the last 100
@@ -191,7 +206,8 @@ class RunStatistics:
         slash keeps it. train/n_updates, rejected_updates, rollout/episodes, and the curves of
         COUNTS: totals of the run; the last are
             present once they are not 0.
-        workers/staleness_mean, staleness_max: of the window's updates.
+        workers/staleness_mean, _p50, _p95, _max: of the window's updates, with the median and the
+            95th percentile.
         time/steps_per_second: of the window.
         """
         values: dict[str, float] = {}
@@ -214,6 +230,8 @@ class RunStatistics:
         if window.staleness:
             total = sum(staleness * count for staleness, count in window.staleness.items())
             values["workers/staleness_mean"] = total / window.staleness.total()
+            values["workers/staleness_p50"] = _percentile(window.staleness, 50)
+            values["workers/staleness_p95"] = _percentile(window.staleness, 95)
             values["workers/staleness_max"] = max(window.staleness)
         if seconds > self._window_started:
             values["time/steps_per_second"] = window.steps / (seconds - self._window_started)
@@ -224,6 +242,7 @@ class RunStatistics:
         """The totals, by their names in summary.json. `rollout` has the means of the environment's
         own numbers."""
         staleness, count, maximum = self._staleness
+        by_staleness = self._updates_by_staleness
         return {
             "steps": self.steps,
             "episodes": self.episodes,
@@ -232,8 +251,13 @@ class RunStatistics:
             "mean_return_100": self.mean_return if len(self._recent) >= RECENT else None,
             "collapsed_from": None if self.peak.fallen_at is None else self.peak.highest,
             "staleness_mean": staleness / count if count else None,
+            "staleness_p50": _percentile(by_staleness, 50) if by_staleness else None,
+            "staleness_p95": _percentile(by_staleness, 95) if by_staleness else None,
             "staleness_max": maximum if count else None,
-            **{names.summary: self.counts[name] for name, names in COUNTS.items()},
+            **{
+                names.summary: self.counts[name] or (None if names.is_optional else 0)
+                for name, names in COUNTS.items()
+            },
             "rollout": self._recent.last(RECENT).means(),
         }
 
@@ -264,6 +288,17 @@ class RunStatistics:
             raise ValueError("its last episodes lack numbers")
         self._recent = Episodes(returns, lengths, end_steps, numbers=numbers).last(self._kept)
         self._started = self._clock()
+
+
+def _percentile(counts: Counter[int], percent: int) -> int:
+    """Return the smallest of the counted numbers that is not exceeded by this share of them, in
+    percent. counts: of each number, at least one."""
+    missing = counts.total() * percent / 100
+    for number in sorted(counts):
+        missing -= counts[number]
+        if missing <= 0:
+            break
+    return number
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -12,14 +12,15 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
-from evidence.study import curves, figures
+from evidence.study import cluster, curves, figures
 from evidence.study.document import document
 from evidence.study.entries import SECTIONS, Entry, Recorded
-from evidence.study.runs import EPISODES, ROOT, RunFailedError
+from evidence.study.runs import EPISODES, ROOT, RunFailedError, interrupt
 from evidence.study.sources import records as sources
 
 RECORDS = ROOT / "evidence" / "results"
@@ -33,14 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
     flags = _flags(entries, arguments)
     chosen = _chosen(entries, flags)
-    if not chosen:
-        print(
-            "study: no entry fits these arguments; presets are run with --presets", file=sys.stderr
-        )
-        return 2
-
-    if importlib.util.find_spec("matplotlib") is None:
-        print("study: it needs matplotlib: pip install -e '.[bench]'", file=sys.stderr)
+    problem = _problem(flags, chosen)
+    if problem is not None:
+        print(f"study: {problem}", file=sys.stderr)
         return 2
 
     failures: list[str] = []
@@ -50,12 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for entry in chosen:  # before hours of training
                 entry.results(RECORDS).check(entry.recipe.settings())
             # a study that is interrupted has some of all
-            for seed in range(max(entry.seeds for entry in chosen)):
-                for entry in chosen:
-                    failures += train(entry, seed)
+            seeds = range(max(entry.seeds for entry in chosen))
+            failures = train_all([(entry, seed) for seed in seeds for entry in chosen], flags.jobs)
 
         write()
         print(f"{DOCUMENT}: written from the records")
+        for figure in flags.figures or ():
+            for line in figures.findings(figure, RECORDS):
+                print(line)
     except KeyboardInterrupt:
         print("interrupted: the same command continues", file=sys.stderr)
         return 130
@@ -93,6 +91,9 @@ def _flags(entries: Mapping[str, Entry], arguments: Sequence[str] | None) -> arg
             help=f"the figure on {name}",
         )
     parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs at once, of figures without seconds"
+    )
+    parser.add_argument(
         "--table", action="store_true", help="train nothing: write RESULTS.md from the records"
     )
     return parser.parse_args(arguments)
@@ -113,25 +114,53 @@ def _chosen(entries: Mapping[str, Entry], flags: argparse.Namespace) -> list[Ent
     return [entries[name] for name in names if flags.env in (None, entries[name].env)]
 
 
+def _problem(flags: argparse.Namespace, chosen: Sequence[Entry]) -> str | None:
+    """Return why these arguments cannot be followed, as a line; None if they can."""
+    if not chosen:
+        return "no entry fits these arguments; presets are run with --presets"
+    compares_seconds = not flags.figures or any(figure.timed for figure in flags.figures)
+    if flags.jobs < 1 or (flags.jobs > 1 and compares_seconds):
+        allowed = "1, or a larger whole number with figures that compare no seconds"
+        return f"--jobs {flags.jobs} must be {allowed}"
+    if importlib.util.find_spec("matplotlib") is None:
+        return "it needs matplotlib: pip install -e '.[bench]'"
+    return None
+
+
+def train_all(tasks: Sequence[tuple[Entry, int]], jobs: int) -> list[str]:
+    """Train entries with seeds, so many runs at once. Returns a line for each that fails."""
+    if jobs == 1:  # in this thread, which a signal interrupts
+        return [line for entry, seed in tasks for line in train(entry, seed)]
+    with ThreadPoolExecutor(jobs) as pool:
+        trained = [pool.submit(train, entry, seed) for entry, seed in tasks]
+        try:
+            return [line for future in trained for line in future.result()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            interrupt()
+            raise
+
+
 def train(entry: Entry, seed: int) -> list[str]:
     """Train a seed of an entry that has no record of it. Returns a line if that fails."""
     if seed >= entry.seeds or any(record.seed == seed for record in entry.records(RECORDS)):
         return []
-    print(f"{entry.name}, seed {seed}: ", end="", flush=True)
+    name = f"{entry.name}, seed {seed}"
     run = RUNS / f"{entry.name}_s{seed}"
 
     try:
         record = entry.recipe.run(seed, run)
     except RunFailedError as failure:
-        print("failed")
-        return [f"{entry.name}, seed {seed}: {failure}"]
+        print(f"{name}: failed", flush=True)
+        return [f"{name}: {failure}"]
 
     if entry.curve:
         entry.curves(RECORDS).add(seed, run)
     entry.results(RECORDS).add(entry.recipe.settings(), record)
     score = record.last_100 if record.greedy_return is None else record.greedy_return
     solved = "-" if record.solved_seconds is None else f"{record.solved_seconds:.1f} s"
-    print(f"return {score}, solved after {solved}, {record.seconds:.1f} s in all")
+    outcome = f"return {score}, solved after {solved}, {record.seconds:.1f} s in all"
+    print(f"{name}: {outcome}", flush=True)
 
     return []
 
@@ -160,6 +189,7 @@ def write() -> None:
 
     parts = [
         *figures.sections(RECORDS),
+        cluster.section(RECORDS),
         sources.section(RECORDS / sources.TABLE),
         *curves.reports(RECORDS, by_name),
     ]

@@ -8,6 +8,8 @@ like those of any other.
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ from a3c_exp.core.cpu import usable_cores
 from a3c_exp.report import charts
 from a3c_exp.report.runs import Axis, RecordedRun
 from a3c_exp.run import markdown, provenance
-from evidence.study import curves, tables
+from evidence.study import curves, maps, tables
 from evidence.study.entries import Entry
 from evidence.study.records import Record
 from evidence.study.runs import Trial, describe
@@ -48,10 +50,12 @@ LABELS = {
     "last_100": "mean return of the last 100 episodes",
     "solved_steps": "steps until solved (x: never)",
     "solved_seconds": "seconds until solved (x: never)",
-    "staleness_mean": "mean staleness [updates]",
+    "backend.staleness": "staleness [updates]",
     "optimizer.learning_rate": "learning rate",
     "returns.n": "n",
 }
+MOST = 0.9
+"""Share of the workers that `{most}` stands for in a line of figures.yaml."""
 UNSOLVED = {"solved_steps": "steps", "solved_seconds": "seconds"}
 """What is plotted for a run that was not solved: where it ended."""
 
@@ -68,6 +72,7 @@ class Panel:
     on_request: bool = False
     values: Sequence[Any] | None = None
     series: Mapping[str, str] | None = None
+    table: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,15 @@ class Figure:
 
     name: str
     panels: Sequence[Panel]
-    series: Mapping[str, str]
+    series: Mapping[Any, str]
     measures: Sequence[str] = ()
     axis: str | None = None
     values: Sequence[Any] = (None,)
     x: str | None = None
     timed: bool = False
     curves: bool = False
+    generic: bool = True
+    map: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,7 @@ class Point:
     """A point of a line with the records of its runs. value: of the figure's axis, if it has
     one."""
 
-    series: str
+    series: Any
     value: Any
     entry: Entry
     records: Sequence[Record]
@@ -127,20 +134,22 @@ FIGURES = _figures()
 
 def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> list[Point]:
     """Return all points of a panel. machine: of a figure that is timed."""
-    table = "_".join(part for part in (figure.name, machine, panel.name) if part)
+    name_parts = [part for part in (figure.name, machine, panel.name) if part]
+    table = panel.table or "_".join(name_parts)
     common = tuple(panel.command.split())
 
     row = []
     for series, overrides in (panel.series or figure.series).items():
         for value in panel.values or figure.values:
-            differing = overrides.split()
+            most = 1 if value is None else math.ceil(MOST * value)
+            differing = overrides.format(most=most).split()
             if value is not None:
                 differing.append(f"{figure.axis}={value}")
-            name = "_".join([table, *map(_file_name, differing)])
+            name = "_".join([*name_parts, *map(_file_name, differing)])
             recipe = Trial((*common, *differing), common=common)
             entry = Entry(
                 name,
-                figure.name,
+                table.partition("_")[0] if panel.table else figure.name,
                 panel.env,
                 panel.title,
                 recipe,
@@ -174,8 +183,8 @@ def sections(folder: Path) -> list[str]:
     """Draw the figures of which there are records in `folder`, and return their sections of
     RESULTS.md."""
     texts = []
-    for figure in FIGURES.values():
-        for machine in _machines(figure, folder):
+    for figure in filter(operator.attrgetter("generic"), FIGURES.values()):
+        for machine in machines(figure, folder):
             every = [(panel, points(figure, panel, folder, machine)) for panel in figure.panels]
             recorded = [(panel, [point for point in row if point.records]) for panel, row in every]
 
@@ -183,14 +192,32 @@ def sections(folder: Path) -> list[str]:
             if rows:
                 name = f"{figure.name}_{machine}".removesuffix("_")
                 target = folder / curves.FOLDER / f"{name}.svg"
-                draw(figure, rows, folder, target)
+                if figure.map:
+                    maps.draw([as_map(panel, row) for panel, row in rows], target)
+                else:
+                    draw(figure, rows, folder, target)
                 picture = target.relative_to(folder.parents[1]).as_posix()
                 texts.append(_section(figure, rows, picture))
 
     return texts
 
 
-def _machines(figure: Figure, folder: Path) -> list[str]:
+def as_map(panel: Panel, row: Sequence[Point]) -> maps.Map:
+    """Return the map of a panel's points."""
+    rates = sorted({float(point.series) for point in row})
+    values = sorted({point.value for point in row})
+    records = {(float(point.series), point.value): point.records for point in row}
+    return maps.Map(panel.title, rates, values, records)
+
+
+def findings(figure: Figure, folder: Path) -> Iterator[str]:
+    """Yield a line on each panel of a map: the exponent of its border."""
+    for panel in figure.panels if figure.map else ():
+        if row := [point for point in points(figure, panel, folder) if point.records]:
+            yield f"{panel.title}: exponent of the border {as_map(panel, row).finding()}"
+
+
+def machines(figure: Figure, folder: Path) -> list[str]:
     """Return the machines of which there are records, <figure>_<machine>_<panel>."""
     if not figure.timed:
         return [""]
@@ -200,6 +227,8 @@ def _machines(figure: Figure, folder: Path) -> list[str]:
 
 def _section(figure: Figure, rows: Rows, picture: str) -> str:
     columns, cells = (SPEED_COLUMNS, _speeds) if figure.timed else (RANGE_COLUMNS, _ranges)
+    if figure.map:
+        columns, cells = maps.COLUMNS, _map_cells
     records = [record for _, row in rows for point in row for record in point.records]
     return text(
         figure.name,
@@ -237,7 +266,7 @@ def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
                 panel.title,
                 point.label(figure),
                 f"{len(point.records)}",
-                _solved(point.records),
+                solved(point.records),
                 f"{median(record.steps_per_second for record in point.records):,.0f}",
                 spread([record.solved_steps for record in point.records], 0),
                 spread([record.solved_seconds for record in point.records], 1),
@@ -266,7 +295,7 @@ def _ratios(point: Point, first: Point) -> Iterator[str]:
             yield "-"
 
 
-def _solved(records: Sequence[Record]) -> str:
+def solved(records: Sequence[Record]) -> str:
     return f"{sum(record.solved_steps is not None for record in records)} of {len(records)}"
 
 
@@ -286,11 +315,15 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
         yield [
             panel.title,
             series,
-            _solved([record for point in line for record in point.records]),
+            solved([record for point in line for record in point.records]),
             f"{places[0]} to {places[-1]}: {len(works)} of {len(line)}" if works else "none",
             f"{best.place(figure):.3g}",
             spread([record.solved_steps for record in best.records], 0),
         ]
+
+
+def _map_cells(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
+    return maps.cells(as_map(panel, row))
 
 
 def draw(figure: Figure, rows: Rows, folder: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -70,12 +71,16 @@ class Training:
         )
 
     def _train(self, seed: int, folder: Path) -> Mapping[str, Any]:
-        """Train in `folder`, and return the run's summary. A run that is there already is
-        resumed."""
-        # A resumed run with a limit in seconds would start counting again.
-        existing = "resume" if self.settings()["stop"]["max_seconds"] is None else "restart"
+        """Train in `folder`, and return the run's summary. A run that is there already is resumed,
+        or starts again where a resumed one would not be the same: on a deterministic backend its
+        environments would start new episodes, and a limit in seconds would start at 0."""
+        settings = self.settings()
+        is_deterministic = settings["backend"]["_target_"].endswith((".Serial", ".Simulated"))
+        restarts = is_deterministic or settings["stop"]["max_seconds"] is not None
+        existing = "restart" if restarts else "resume"
         origin = [f"seed={seed}", f"hydra.run.dir={folder}", f"existing={existing}"]
-        execute(["-m", "a3c_exp", *self.overrides, *origin], folder.with_suffix(".log"))
+        log = folder.with_name(f"{folder.name}.log")
+        execute(["-m", "a3c_exp", *self.overrides, *origin], log)
         return dict(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8")))
 
     def _returns(
@@ -136,8 +141,14 @@ def execute(arguments: Sequence[str], log: Path) -> None:
         )
 
         try:
+            with _lock:
+                _running.add(process)
+                if _interrupted.is_set():
+                    process.send_signal(signal.SIGINT)
             code = process.wait()
         finally:
+            with _lock:
+                _running.discard(process)
             while process.poll() is None:
                 with contextlib.suppress(KeyboardInterrupt):
                     process.send_signal(signal.SIGINT)
@@ -145,6 +156,19 @@ def execute(arguments: Sequence[str], log: Path) -> None:
 
     if code:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+_lock = threading.Lock()
+_interrupted = threading.Event()
+
+
+def interrupt() -> None:
+    """End the runs of other threads in order, and those that they are about to start."""
+    with _lock:
+        _interrupted.set()
+        for process in _running:
+            process.send_signal(signal.SIGINT)
 
 
 def _record(command: str, seed: int, summary: Mapping[str, Any]) -> Record:

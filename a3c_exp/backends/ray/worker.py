@@ -154,7 +154,9 @@ class RemoteStore:
                 version=reply.snapshot.version, normalizer=None, rounds=rounds
             )
             event = Event(worker, steps=push.event.steps) if server else push.event
-            push_of_shard = replace(push, gradient=part, snapshot=snapshot, event=event)
+            push_of_shard = replace(
+                push, gradient=part, snapshot=snapshot, event=event, parameters=None
+            )
             calls.append(self._call(server, "push", worker, push_of_shard))
 
         self._send(calls)

@@ -27,9 +27,7 @@ class ProgressLine(RunRecorder):
         super().__init__(run)
         self._terminal = terminal
         self._next = run.statistics.seconds
-        # The limit is for this session; the seconds of the statistics include earlier ones.
-        most = run.experiment.stop.max_seconds
-        self._end = None if most is None else self._next + most
+        self._first: tuple[float, float] | None = None  # (time, seconds of training)
         self._next_plain = self._next + PLAIN_SECONDS
         self._samples: deque[tuple[float, int]] = deque()  # (time, steps) of the last seconds
 
@@ -72,12 +70,26 @@ class ProgressLine(RunRecorder):
         if best is not None:
             parts.append(f"best eval {return_text(best)}")
 
-        ends = [] if self._end is None else [self._end - statistics.seconds]
+        ends = self._seconds_to_limit()
         if speed > 0:
             ends.append((total - statistics.steps) / speed)
         if ends and not activity:
             parts.append(f"{duration(max(0.0, min(ends)))} left")
         return " | ".join(parts)
+
+    def _seconds_to_limit(self) -> list[float]:
+        """Return the real seconds until `stop.max_seconds`. A simulation's clock has another pace.
+        Empty if there is no limit, or as long as the pace is not known."""
+        most = self._run.experiment.stop.max_seconds
+        trained = self._run.milestones.session_seconds
+        if most is None or trained == 0:
+            return []
+        now = self._run.statistics.seconds
+        self._first = self._first or (now, trained)
+        earlier, trained_then = self._first
+        if trained == trained_then:
+            return []
+        return [(most - trained) * (now - earlier) / (trained - trained_then)]
 
     def _speed(self, now: float) -> float:
         """Steps per second, over the last SPEED_SECONDS; 0 while there is one sample."""
