@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from a3c_exp.config.builder import load_experiment, load_final
+from a3c_exp.config.saved import read_config
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Built, Experiment, RunContext, build_network, store_spec
 from a3c_exp.core.store import SharedStore
@@ -116,7 +117,8 @@ def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> R
     whole, experiment = load_final(whole)
     network, env = build_network(experiment)
     built = Built(network, env.observation_space)
-    with session(experiment, built, whole, folder, resume) as opened:
+    earlier = read_config(folder, whole["plugins"]) if resume else None
+    with session(experiment, built, whole, folder, earlier) as opened:
         return opened.run()
 
 

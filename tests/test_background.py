@@ -17,8 +17,7 @@ from a3c_exp import compose
 from a3c_exp.__main__ import main
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.resume import saved_plan
-from a3c_exp.config.background import count_bytes, measure
-from a3c_exp.config.builder import load_experiment, load_final
+from a3c_exp.config.builder import count_bytes, load_experiment, load_final, measure
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.experiment import build_network
 from a3c_exp.envs import Gym

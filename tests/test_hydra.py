@@ -15,6 +15,7 @@ from typing import Any
 import hydra_app
 import pytest
 import yaml
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from omegaconf import OmegaConf
 from refusals import Refuses, refused
 from runs import QUICK, summary
@@ -23,6 +24,7 @@ import a3c_exp.__main__ as program
 from a3c_exp import compose
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.hydra_compose import (
+    ConfSource,
     composed,
     hydra_session,
     isolated,
@@ -31,6 +33,7 @@ from a3c_exp.cli.hydra_compose import (
     sweep,
     to_container,
 )
+from a3c_exp.cli.startup import conf_folder
 
 SEEN = [*QUICK, "plugins=[hydra_seen]", "callbacks=[{_target_: hydra_seen.Seen}]"]
 BASIC = ["hydra/launcher=basic", "hydra/sweeper=basic"]
@@ -158,6 +161,18 @@ def test_a_plugin_registers_options_and_resolvers(mine: Path) -> None:
     assert compose(["experiment=resolved"], str(mine))["gamma"] == 0.5
 
 
+def test_files_are_read_as_hydra_reads_them() -> None:
+    """The loader in C reads numbers, texts and packages alike."""
+    folder = conf_folder()
+    in_c = ConfSource("main", f"a3c-exp://{folder}")
+    in_python = FileConfigSource("main", f"file://{folder}")
+    for path in folder.rglob("*.yaml"):
+        name = str(path.relative_to(folder))
+        read, expected = in_c.load_config(name), in_python.load_config(name)
+        assert OmegaConf.to_yaml(read.config) == OmegaConf.to_yaml(expected.config), name
+        assert read.header == expected.header, name
+
+
 def test_a_file_without_its_package_is_told_so(mine: Path) -> None:
     problem = refused(
         lambda: compose(["experiment=no_package"], str(mine)), "experiment", "no_package"
@@ -265,14 +280,18 @@ def test_sweepers_go_with_launchers(
 ) -> None:
     """The mode, values and sizes of batches are those of a file."""
     choices = [f"hydra/launcher={launcher}", f"hydra/sweeper={sweeper}", "hydra.sweep.dir=runs"]
-    ours("--config-dir", str(mine), "--config-name", "many", *QUICK, *choices)
-    gammas = {
-        path.parent.name: yaml.safe_load(path.read_text())["gamma"]
+    sgd = {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 0.5}
+    written_out = "optimizer={_target_: a3c_exp.optimizers.SGD, learning_rate: 0.5}"
+    ours("--config-dir", str(mine), "--config-name", "many", *QUICK, *choices, written_out)
+    configs = {
+        path.parent.name: yaml.safe_load(path.read_text())
         for path in Path("runs").glob("*/config.yaml")
     }
     is_plain = sweeper == launcher == "basic"
     names = ["0", "1"] if is_plain else ["gamma-0.5", "gamma-0.25"]
+    gammas = {name: config["gamma"] for name, config in configs.items()}
     assert gammas == dict(zip(names, [0.5, 0.25], strict=True))
+    assert all(config["optimizer"] == sgd for config in configs.values())
 
 
 def test_a_sweeper_of_hydras_gets_the_score_of_each_run(here: Path, in_process: None) -> None:

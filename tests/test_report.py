@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from a3c_exp.cli.processes import Job, say_comparison
+from a3c_exp.cli.processes import say_comparison
 from a3c_exp.report import __main__ as report
 from a3c_exp.report.charts import band, draw_bands
 from a3c_exp.report.ranking import Runs, comparison, rank, table
@@ -276,7 +276,7 @@ def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_comp
         for seed in range(5):
             run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value + seed)
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
-    say_comparison([Job(0, [], folder, "") for folder in folders])
+    say_comparison(folders)
     sentence, *rows, command, watch, page = capsys.readouterr().err.splitlines()
     assert (
         sentence.startswith("CartPole-v1: returns.n=2 is ahead of returns.n=1")
@@ -286,7 +286,7 @@ def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_comp
         assert row.startswith(f"  returns.n={n}: ") and f" {value} [" in row and "steps" not in row
     assert "a3c_exp.report" in command and "tensorboard --logdir" in watch
     assert "#custom_scalars" in page
-    say_comparison([Job(0, [], tmp_path / "not_started", "")])
+    say_comparison([tmp_path / "not_started"])
     assert "CartPole" not in capsys.readouterr().err
 
 

@@ -58,6 +58,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
             words[key] = _word(key, value.strip("'\""))  # a folder needs no quotes around commas
         else:
             overrides.append(argument)
+
     saved = [(word, folder) for word in ("from", "resume") if (folder := words.pop(word))]
     is_sweep = (
         flags.multirun
@@ -73,23 +74,29 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     )
     if len(saved) > 1 or (saved and line.existing):
         raise ConfigError(*saved[0], "goes with no other run, and not with existing")
-    (_check_sweep if is_sweep else _check_run)(line)
+
+    if is_sweep:
+        _check_sweep(line)
+    else:
+        _check_run(line)
+
     return line
 
 
 def given(overrides: Sequence[str], key: str) -> str | None:
     """The value that overrides give a key, as it was typed; None if they do not."""
-    values = [text.partition("=")[2] for text in overrides if _key(text) == key]
-    return values[-1] if values else None
+    value = None
+    for override in overrides:
+        name, _, text = override.lstrip("+~").partition("=")
+        if name == key:
+            value = text
+
+    return value
 
 
 def is_of_hydra(override: str) -> bool:
     """Return whether an override is one of Hydra's own settings or groups."""
     return re.match(r"[+~]*hydra\b", override) is not None
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
 
 
 def _read_flags(arguments: Sequence[str]) -> Namespace:
@@ -103,6 +110,7 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:
         refuse("--experimental-rerun would unpickle a file; resume= and from= run again")
+
     return flags
 
 
@@ -127,6 +135,7 @@ def _word(key: str, value: str) -> object:
     if key in NUMBERS:
         require(bool(re.fullmatch("[1-9][0-9]{0,4}", value)), key, value, WORDS[key])
         return int(value)
+
     fits = value in EXISTING if key == "existing" else bool(value)
     require(fits, key, value, WORDS[key])
     return value
@@ -137,24 +146,28 @@ def _check_sweep(line: CommandLine) -> None:
     run_dir = given(line.overrides, RUN_DIR)
     for key, value in ((RUN_DIR, run_dir), line.saved or (RUN_DIR, None)):
         if value is not None:
-            raise ConfigError(
-                key, value, "is of one run: it cannot go with -m, sweep, jobs or search"
-            )
-    named_twice = line.sweep is not None and given(line.overrides, SWEEP_DIR) is not None
-    require(not named_twice, "sweep", line.sweep, f"given without {SWEEP_DIR}, which is the same")
+            problem = "is of one run: it cannot go with -m, sweep, jobs or search"
+            raise ConfigError(key, value, problem)
+
+    if line.sweep is not None and given(line.overrides, SWEEP_DIR) is not None:
+        problem = f"must be given without {SWEEP_DIR}, which is the same"
+        raise ConfigError("sweep", line.sweep, problem)
+
     launcher = given(line.overrides, "hydra/launcher")
     for word, number in (("jobs", line.jobs), ("search", line.search)):
         if number and launcher not in (None, "processes"):
             raise ConfigError(word, number, "goes with hydra/launcher=processes alone")
+
     if line.flags.cfg == "job" and line.search:
         raise ConfigError("--cfg", "job", "must be without search, whose runs are unknown")
+
     has_sweeper = line.search is not None or given(line.overrides, "hydra/sweeper") is not None
     if line.objective is not None and not has_sweeper:
         raise ConfigError("objective", line.objective, "goes with search=<trials>")
+
     if line.search is not None and line.sweep is None:
-        raise ConfigError(
-            "search", line.search, "needs sweep=<folder>, where the same command goes on"
-        )
+        problem = "needs sweep=<folder>, where the same command goes on"
+        raise ConfigError("search", line.search, problem)
 
 
 def _check_run(line: CommandLine) -> None:
@@ -163,10 +176,11 @@ def _check_run(line: CommandLine) -> None:
     has_folder = given(line.overrides, RUN_DIR) not in (None, "", "auto")
     if line.saved or has_folder or line.flags.config_name or line.flags.config_path:
         return
+
     for override in line.overrides:
-        if override.lstrip("+~").startswith(OF_SWEEPS):
-            _, _, value = override.partition("=")
-            problem = "must be given with -m, sweep=<folder> or jobs=N"
-            raise ConfigError(_key(override), value, problem)
+        key, _, value = override.lstrip("+~").partition("=")
+        if key.startswith(OF_SWEEPS):
+            raise ConfigError(key, value, "must be given with -m, sweep=<folder> or jobs=N")
+
     if line.existing not in (None, "refuse"):
         raise ConfigError("existing", line.existing, f"must be given with {RUN_DIR}")

@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.backends import forkserver
-from a3c_exp.cli.existing import Action, begins, clear, find_action
-from a3c_exp.cli.names import run_name
+from a3c_exp.cli.existing import Action, clear, find_action
+from a3c_exp.cli.names import plain_words
 from a3c_exp.common.reading import check_plain, expanded
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, refused
 from a3c_exp.run.files import exclusive_folder, log
-from a3c_exp.run.run_folder import config_text
+from a3c_exp.run.run_folder import config_text, environment_of
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch
     from a3c_exp.core.experiment import Built, Experiment
@@ -39,6 +41,7 @@ class Plan:
     folder: of the run. None: a new one in outputs/, with the first free name of name, name_2 and so
         on.
     existing: what becomes of a run that is there already: see `cli.existing`.
+    earlier: the configuration of the run that continues, if it has been read.
     key: the setting that names the folder, for errors.
     callbacks: of a program, besides those of the configuration.
     overrides: those of this run alone. label: see `session`.
@@ -49,6 +52,7 @@ class Plan:
     config: Mapping[str, Any]
     folder: str | Path | None
     existing: str = "refuse"
+    earlier: Mapping[str, Any] | None = None
     key: str = "folder"
     callbacks: Sequence[Callback] = ()
     overrides: Sequence[str] = ()
@@ -75,58 +79,65 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     has been written.
     """
     prestart(plan)
-    from a3c_exp.config.builder import (
-        Made,
-        build_experiment,
-        check,
-        check_start,
-        load_final,
-        resolve,
-    )
+    from a3c_exp.config.builder import build_experiment, check, check_start, resolve
 
     # An absolute path: a program, or an environment, may change the current folder later.
-    place = expanded("outputs" if plan.folder is None else plan.folder).absolute()
-    is_new = plan.folder is None or begins(place, plan.existing)
-    experiment = build_experiment(plan.config)
-    config, experiment = resolve(plan.config, experiment)
-    made: Made = []
-    built = check(experiment, draw=True, made=made)
-    if is_new:
+    folder = expanded("outputs" if plan.folder is None else plan.folder).absolute()
+    config = plan.config
+    earlier = plan.earlier
+    action: Action = "begin"
+    if plan.existing != "refuse":
+        with named(plan.key):
+            action = find_action(folder, config, plan.existing, earlier)
+
+    if action == "leave":
+        with named(plan.key), exclusive_folder(folder):  # no other process trains there
+            return None
+
+    if action == "resume" and earlier is None:
+        earlier = read_config(folder, config["plugins"])
+        config = earlier  # with what its settings stood for when it began
+
+    experiment = build_experiment(config)
+    config, experiment = resolve(config, experiment)
+    built = check(experiment, draw=True)
+    if action == "begin":
         check_start(experiment, config, built.network)
-    config, experiment = _with_callbacks(plan.callbacks, config, experiment)
+
+    if plan.callbacks:
+        config, experiment = _with_callbacks(plan.callbacks, config, experiment)
+
     config_text(config)  # which it is saved as
-    with _claimed(plan, place, config) as (folder, action):
+    with _claimed(plan, folder, config) as folder, named(plan.key):
+        action = find_action(folder, config, plan.existing, earlier)
         if action == "leave":
             return None
-        if action == "begin" and not is_new:
-            check_start(experiment, config, built.network)
-        if action == "resume" and plan.existing == "resume":
-            # with what its settings stood for when it began
-            config, experiment = load_final(read_config(folder, config["plugins"]))
-            built = check(experiment, draw=True, made=made)
-        return run(folder, partial(_train, plan, folder, action, config, experiment, built))
+
+        if action == "begin":
+            earlier = None
+        elif earlier is None:  # the run was cut in this moment
+            earlier = read_config(folder, config["plugins"])
+
+        return run(folder, partial(_train, plan, folder, earlier, config, experiment, built))
 
 
 def _train(
     plan: Plan,
     folder: Path,
-    action: Action,
+    earlier: Mapping[str, Any] | None,
     config: Mapping[str, Any],
     experiment: Experiment,
     built: Built,
 ) -> Run:
-    """Begin or continue a run in a folder that is locked. Raises FolderError."""
+    """Begin a run in a folder that is locked, or continue the one whose configuration `earlier` is.
+    Raises FolderError."""
     from a3c_exp.run.session import session
 
-    resumes = action == "resume"
     make_room = partial(clear, folder, keep_log=plan.existing == "resume")
-    with (
-        named(plan.key),
-        session(
-            experiment, built, config, folder, resumes, plan.overrides, plan.label, make_room
-        ) as opened,
-    ):
-        if any(type(each).__module__ == "__main__" for each in plan.callbacks):
+    with session(
+        experiment, built, config, folder, earlier, plan.overrides, plan.label, make_room
+    ) as opened:
+        if any(type(callback).__module__ == "__main__" for callback in plan.callbacks):
             log.warning(
                 "callbacks of a script are not in config.yaml: a resumed run is given them again"
             )
@@ -134,22 +145,28 @@ def _train(
 
 
 @contextmanager
-def _claimed(plan: Plan, place: Path, config: Mapping[str, Any]) -> Iterator[tuple[Path, Action]]:
-    """Within: the folder of a run, which no other process trains in, and what is to be done there.
+def _claimed(plan: Plan, folder: Path, config: Mapping[str, Any]) -> Iterator[Path]:
+    """Within: the folder of a run, which no other process trains in. Afterwards it is gone if
+    nothing is in it. Raises FolderError."""
+    with named(plan.key):
+        if plan.folder is None:
+            folder = make_new(folder / run_name(config))
+        make(folder)
 
-    Afterwards it is gone if nothing is in it. Raises FolderError.
-    """
-    with ExitStack() as stack:
-        with named(plan.key):
-            folder = make_new(place / run_name(config)) if plan.folder is None else place
-            make(folder)
-            stack.enter_context(exclusive_folder(folder))
-            action = find_action(folder, config, plan.existing)
+    with exclusive_folder(folder):
         try:
-            yield folder, action
+            yield folder
         finally:
             with suppress(OSError):  # it has been made for a run that has written nothing
                 folder.rmdir()
+
+
+def run_name(config: Mapping[str, Any]) -> str:
+    """The name of a new run's folder: cartpole_a3c_s0_2026-11-25_17-15-56. config: checked."""
+    env = re.sub(r"-v\d+$", "", re.split("[/:.]", environment_of(config))[-1])
+    algorithm = config["algorithm"]["_target_"].rpartition(".")[2]
+    words = (env, algorithm, f"s{config.get('seed', 0)}", f"{datetime.now():%Y-%m-%d_%H-%M-%S}")
+    return "_".join(map(plain_words, words)).lower()
 
 
 def _with_callbacks(
@@ -157,15 +174,13 @@ def _with_callbacks(
 ) -> tuple[dict[str, Any], Experiment]:
     """The configuration and the experiment with a program's own callbacks, of which they have
     copies."""
-    if not callbacks:
-        return config, experiment
-    names = ", ".join(type(each).__name__ for each in callbacks)
+    names = ", ".join(type(callback).__name__ for callback in callbacks)
     with refused("callbacks", names, "a run copies them"):
         copies = copy.deepcopy(tuple(callbacks))  # together: they may share an object
+
     experiment = replace(experiment, callbacks=(*experiment.callbacks, *copies))
-    # not of a script
-    known = [recorded(each) for each in copies if type(each).__module__ != "__main__"]
-    return {**config, "callbacks": [*config.get("callbacks", ()), *known]}, experiment
+    entries = [recorded(callback) for callback in copies if type(callback).__module__ != "__main__"]
+    return {**config, "callbacks": [*config.get("callbacks", ()), *entries]}, experiment
 
 
 _training = threading.Lock()
@@ -177,6 +192,7 @@ def alone() -> Iterator[None]:
     already."""
     if not _training.acquire(blocking=False):
         raise RunError("a run trains in this process already: each needs a process of its own")
+
     try:
         yield
     finally:
@@ -190,16 +206,19 @@ def prestart(plan: Plan) -> None:
     The server would not see that the run changes its current folder.
     """
     backend = plan.config.get("backend")
-    if plan.changes_folder:
-        return
-    if isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS:
+    is_forked = isinstance(backend, Mapping) and backend.get("_target_") in FORKSERVER_BACKENDS
+    if is_forked and not plan.changes_folder:
         with suppress(ConfigError):
             forkserver.ensure_running()
 
 
 def recorded(callback: Callback) -> dict[str, Any]:
     """A callback as config.yaml has it: its class, and its settings if all of them are plain."""
-    settings = {each.name: getattr(callback, each.name) for each in fields(callback) if each.init}
+    settings = {
+        setting.name: getattr(callback, setting.name)
+        for setting in fields(callback)
+        if setting.init
+    }
     try:
         check_plain(settings)
     except ConfigError as error:
@@ -207,6 +226,7 @@ def recorded(callback: Callback) -> dict[str, Any]:
             "config.yaml has no settings of callback %s: %s", type(callback).__name__, error
         )
         settings = {}
+
     return {"_target_": f"{type(callback).__module__}.{type(callback).__qualname__}", **settings}
 
 
@@ -218,11 +238,12 @@ def make_new(folder: Path) -> Path:
     """
     make(folder.parent)
     for number in itertools.count(1):
-        place = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        new = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
         with suppress(FileExistsError):
-            make(place, exist_ok=False)
+            make(new, exist_ok=False)
             break
-    return place
+
+    return new
 
 
 def make(folder: Path, *, exist_ok: bool = True) -> None:
@@ -232,4 +253,5 @@ def make(folder: Path, *, exist_ok: bool = True) -> None:
     except OSError as error:
         if isinstance(error, FileExistsError) and not exist_ok:
             raise
+
         raise FolderError(folder, f"cannot be made: {error.strerror}") from error

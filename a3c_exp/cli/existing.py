@@ -50,17 +50,24 @@ MAY_CHANGE = (
 """Settings and components that may change when a run goes on."""
 
 
-def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Action:
+def find_action(
+    folder: Path,
+    config: Mapping[str, Any],
+    existing: str,
+    earlier: Mapping[str, Any] | None = None,
+) -> Action:
     """What is to be done in `folder` for a run of `config`. Changes nothing.
 
-    existing: see above.
+    existing: see above. earlier: the configuration of the run that is there, if it has been read.
     Raises FolderError for a folder that a run may not or cannot write to, and for a run that is
     refused: any with `refuse`, one with other settings with `resume`. Settings are compared as they
     were typed: `auto` is equal to whatever it stood for then.
     """
     check_places(folder)
     if existing == CONTINUE:
-        return "leave" if _is_over(folder, config) else "resume"
+        assert earlier is not None
+        return "leave" if _is_over(folder, config, earlier) else "resume"
+
     if not (folder / CONFIG_FILE).exists():
         _check_nothing_is_lost(folder)
         return "begin"
@@ -69,29 +76,26 @@ def find_action(folder: Path, config: Mapping[str, Any], existing: str) -> Actio
     if existing == "restart":
         _check_own(folder)
         return "begin"
-    there = read_config(folder, config.get("plugins") or ())
-    asked = typed_settings(config)
-    found = typed_settings(there)
-    differences = [key for key in {**asked, **found} if asked.get(key, ...) != found.get(key, ...)]
-    if differences and not _means_the_same(config, there):
-        shown = ", ".join(
-            f"{key}={found.get(key)} there, {asked.get(key)} here" for key in differences[:3]
+    if earlier is None:
+        earlier = read_config(folder, config.get("plugins") or ())
+
+    here = typed_settings(config)
+    there = typed_settings(earlier)
+    differences = [key for key in {**here, **there} if here.get(key, ...) != there.get(key, ...)]
+    if differences and not _means_the_same(config, earlier):
+        examples = ", ".join(
+            f"{key}={there.get(key)} there, {here.get(key)} here" for key in differences[:3]
         )
         way = "another folder keeps it, existing=restart begins it anew"
         if all(key.partition(".")[0] in MAY_CHANGE for key in differences):
             way = f"resume={folder} with these settings goes on with it"
-        raise FolderError(folder, f"has a run with other settings: {shown}; {way}")
+
+        raise FolderError(folder, f"has a run with other settings: {examples}; {way}")
     how = how_ended(folder)
     if how == "cut" and latest_checkpoints(folder):
         return "resume"
     is_hopeless = (read_summary(folder) or {}).get("stop_reason") == StopReason.NO_EPISODES
     return "leave" if how == "finished" or is_hopeless else "begin"
-
-
-def begins(folder: Path, existing: str) -> bool:
-    """Return whether a run in `folder` would begin. One that goes on took its first parameters long
-    ago: their run may be gone."""
-    return existing == "restart" or not (folder / CONFIG_FILE).exists()
 
 
 def how_ended(folder: Path) -> Literal["finished", "failed", "cut"]:
@@ -114,19 +118,20 @@ def _means_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return False
 
 
-def _is_over(folder: Path, config: Mapping[str, Any]) -> bool:
+def _is_over(folder: Path, config: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
     """Return whether a run has finished, and would do so at once if it went on with the settings of
     `config`."""
     reason = (read_summary(folder) or {}).get("stop_reason")
     # a limit of seconds is one of each session
     if how_ended(folder) != "finished" or reason == StopReason.MAX_SECONDS:
         return False
-    found = read_config(folder)
+
     ends = ["stop", "total_steps"]
     # a callback ended it, or each worker's own rule
     if reason not in BY_TOTALS:
         ends += ["callbacks", "workers"]
-    return all(config.get(key) == found.get(key) for key in ends)
+
+    return all(config.get(key) == earlier.get(key) for key in ends)
 
 
 def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,12 +144,13 @@ def typed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def saved_runs(sweep: Path) -> dict[str, Path]:
     """The folders of the runs in a sweep's folder, by `identity` of their configurations."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for file in sorted(sweep.glob(f"*/{CONFIG_FILE}")):
         with suppress(ConfigError):  # it is refused only if a run wants to be there
             # a copy's name is the later one
-            found.setdefault(identity(read_config(file.parent)), file.parent)
-    return found
+            folders.setdefault(identity(read_config(file.parent)), file.parent)
+
+    return folders
 
 
 def identity(config: Mapping[str, Any]) -> str:
@@ -184,11 +190,12 @@ def clear(folder: Path, *, keep_log: bool) -> None:
     keep_log: train.log stays too, and may say why the earlier run failed.
     Raises FolderError, before anything is deleted, for what must not be written.
     """
-    own = own_files(folder)
-    for path in (folder, *own, *(path.parent for path in own)):
+    files = own_files(folder)
+    for path in (folder, *files, *(path.parent for path in files)):
         if path.exists() and not os.access(path, os.W_OK):
             raise FolderError(folder, f"cannot be written: {path} is protected")
-    for path in own:
+
+    for path in files:
         is_kept = keep_log and path.name == LOG_FILE
         if not is_kept and not path.name.startswith(CONFIG_FILE):
             path.unlink()

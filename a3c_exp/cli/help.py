@@ -107,6 +107,7 @@ def command(arguments: Sequence[str]) -> int:
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
         for path in sorted(folder.glob("*/*.yaml")):
             options[path.parent.name][path.stem] = _first_sentence(path)
+
     groups = "\n".join(
         "\n".join(
             [f"  {group}:", *(_explained(f"    {name}", text) for name, text in names.items())]
@@ -114,13 +115,12 @@ def command(arguments: Sequence[str]) -> int:
         for group, names in sorted(options.items())
     )
     text = (conf_folder() / "config.yaml").read_text()
-    lines = [
-        line.partition("#")
-        for line in text[text.index("\n\n") : text.index("\nhydra:")].strip().splitlines()
-    ]
+    lines = text[text.index("\n\n") : text.index("\nhydra:")].strip().splitlines()
     settings = "\n".join(
-        _explained(f"  {setting.rstrip()}", comment.strip()) for setting, _, comment in lines
+        _explained(f"  {setting.rstrip()}", comment.strip())
+        for setting, _, comment in (line.partition("#") for line in lines)
     )
+
     every = OTHERS | {f"{word}=": text for word, text in WORDS.items()}
     words = "\n".join(_explained(f"  {word}", text) for word, text in every.items())
     print((__doc__ or "").format(conf=conf_folder(), groups=groups, settings=settings, words=words))

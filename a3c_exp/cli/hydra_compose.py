@@ -3,39 +3,51 @@
 Hydra itself runs the program (`cli.launch`). What it would compose is composed here first, so that
 an error is one line and nothing has begun. Both ways end in `to_container`. Hydra's global state is
 restored: notebooks and programs may use Hydra themselves.
+
+Annotations are not postponed here: Hydra's parser reads those of `loguniform`.
 """
 
-from __future__ import annotations
-
 import copy
+import functools
 import itertools
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hydra.conf
+import numpy as np
 from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir, version
-from hydra.core.config_search_path import SearchPathQuery
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.default_element import ConfigDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, OverrideType
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    IntervalSweep,
+    Override,
+    OverrideType,
+    Sweep,
+)
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from packaging.version import Version
 from yaml import MarkedYAMLError, YAMLError
 
-from a3c_exp.cli.draws import loguniform
 from a3c_exp.cli.startup import conf_folder
-from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml
+from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml, read_text
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
 from a3c_exp.config.elsewhere import atari_choice, unknown
@@ -58,6 +70,8 @@ RETURNS = {
 RECORDS = ("stop", "eval", "checkpoint", "log")
 """Mappings of settings in conf/config.yaml that are no components. Each has a class of its name."""
 SEARCH_PATH = "hydra.searchpath"
+HEADER_LENGTH = 512
+"""Characters of a file in which Hydra looks for its package."""
 MOST_JOBS = 10_000
 """Runs of a sweep."""
 OF_THE_PARSER = re.compile("(no viable|mismatched|extraneous|token recognition|missing) ")
@@ -97,7 +111,7 @@ def hydra_session(
     config_path: str | None = None,
     config_name: str | None = None,
     searchpath: Sequence[str] = (),
-) -> Iterator[Session]:
+) -> Iterator["Session"]:
     """Hydra on this project's configuration files, or on those in `config_path`.
 
     config_dir: a folder of the user's own options, beside them. config_name: the file that is
@@ -105,21 +119,22 @@ def hydra_session(
     """
     if config_dir is not None:
         _check_config_dir(config_dir)
+
     folder = conf_folder() if config_path is None else Path(config_path).absolute()
     require(folder.is_dir(), "--config-path", config_path, "a folder that is there")
+
     with isolated(), initialize_config_dir(str(folder), PACKAGE, **DEFAULTS):
-        hydra: Any = GlobalHydra.instance().hydra
-        search_path = hydra.config_loader.get_search_path()
-        schema = SearchPathQuery(provider="schema")
-        if config_dir is not None:
-            place = f"file://{Path(config_dir).absolute()}"
-            search_path.prepend("command-line", place, schema)
-        for place in searchpath:
-            search_path.prepend(f"{SEARCH_PATH} in command-line", place, schema)
-        hydra.config_loader.repository.initialize_sources(search_path)
-        session = Session(hydra, config_name or CONFIG_NAME)
-        if config_name is not None:
-            require(session.load(config_name) is not None, "--config-name", config_name, "a file")
+        application: Any = GlobalHydra.instance().hydra
+        paths = application.config_loader.get_search_path()
+        added = [] if config_dir is None else [f"file://{Path(config_dir).absolute()}"]
+        for path in (*added, *searchpath):
+            paths.prepend("command-line", path, SearchPathQuery(provider="schema"))
+
+        application.config_loader.repository.initialize_sources(paths)
+        session = Session(application, config_name or CONFIG_NAME)
+        is_file = config_name is None or session.load(config_name) is not None
+        require(is_file, "--config-name", config_name, "a file")
+
         GlobalHydra.instance().clear()  # an environment that is tried may compose by itself
         yield session
 
@@ -130,21 +145,59 @@ def _check_config_dir(config_dir: str) -> None:
     folder = Path(config_dir)
     if not (config_dir and folder.is_dir()):
         raise ConfigError(key, config_dir, "there is no such folder")
-    if folder.resolve() == conf_folder().resolve():
-        problem = "is this package's own: your files need a folder of their own"
-        raise ConfigError(key, config_dir, problem)
+
     if (folder / f"{CONFIG_NAME}.yaml").exists():
         problem = (
             f"has a {CONFIG_NAME}.yaml, which would not be read: "
             f"from={config_dir} runs that of a run's folder"
         )
         raise ConfigError(key, config_dir, problem)
+
     for path in folder.glob("*/*.yaml"):
         name = path.relative_to(folder)
-        require(
-            not (conf_folder() / name).exists(), key, config_dir, f"without {name}, an option here"
+        is_new = not (conf_folder() / name).exists()
+        require(is_new, key, config_dir, f"without {name}, an option here")
+
+
+class ConfSource(FileConfigSource):
+    """Configuration files, parsed in C and once in a process: Hydra's own source parses a file in
+    Python, for each of the three times that Hydra composes a command."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "a3c-exp"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        config, header = _parsed(path, path.stat().st_mtime_ns)
+        return ConfigResult(
+            provider=self.provider,
+            path=f"{self.scheme()}://{self.path}",
+            config=copy.deepcopy(config),  # Hydra takes the defaults list out of it
+            header=self._get_header_dict(header),
         )
 
+
+@functools.cache
+def _parsed(path: Path, modified: int) -> tuple[DictConfig, str]:
+    """A file's content, and its beginning. modified: when it was changed."""
+    text = read_text(path)
+    return OmegaConf.create(parse_yaml(text) or {}), text[:HEADER_LENGTH]
+
+
+class ConfSearchPath(SearchPathPlugin):
+    """Has Hydra read this package's files, and its own ones, by `ConfSource`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        folders = {"pkg://hydra.conf": Path(hydra.conf.__file__).parent}
+        folders[str(conf_folder())] = conf_folder()
+        for element in search_path.get_path():
+            if element.path in folders:
+                element.path = f"{ConfSource.scheme()}://{folders[element.path]}"
+
+
+for plugin in (ConfSource, ConfSearchPath):
+    Plugins.instance().register(plugin)
 
 _composing = threading.RLock()  # Hydra has one state for a whole process
 
@@ -170,12 +223,11 @@ class Composed(NamedTuple):
 class Session:
     """The configuration files: which groups and options there are, and what Hydra composes."""
 
-    def __init__(self, hydra: Any, config_name: str) -> None:
-        self._hydra = hydra
-        self._repository = hydra.config_loader.repository
+    def __init__(self, application: Any, config_name: str) -> None:
+        self._application = application
+        self._repository = application.config_loader.repository
         self._composed: dict[tuple[str | None, ...], DictConfig] = {}
-        self._is_group: dict[str, bool] = {}
-        self.loader = hydra.config_loader
+        self.loader = application.config_loader
         self.config_name = config_name
 
     def load(self, path: str) -> Any:
@@ -186,10 +238,7 @@ class Session:
         return list(self._repository.get_group_options(group))
 
     def is_group(self, key: str) -> bool:
-        if key not in self._is_group:
-            exists = "." not in key and key != "callback" and self._repository.group_exists(key)
-            self._is_group[key] = exists
-        return self._is_group[key]
+        return "." not in key and key != "callback" and bool(self._repository.group_exists(key))
 
     def is_choice(self, override: Override) -> bool:
         """Return whether an override chooses what is composed, and sets no value in it."""
@@ -203,8 +252,9 @@ class Session:
         if key not in self._composed:
             for choice in choices:
                 self._check(choice)
+
             try:
-                self._composed[key] = self._hydra.compose_config(
+                self._composed[key] = self._application.compose_config(
                     self.config_name,
                     [self.word(choice) for choice in choices],
                     RunMode.RUN,
@@ -212,6 +262,7 @@ class Session:
                 )
             except COMPLAINTS as complaint:
                 raise self._refusal(choices, complaint) from complaint
+
         return copy.deepcopy(self._composed[key])
 
     def word(self, choice: Override) -> str:
@@ -228,6 +279,7 @@ class Session:
             if any(re.search(rf"\b{re.escape(name)}\b", problem) for name in names):
                 key = choice.get_key_element()
                 return ConfigError(key, choice.value(), f"cannot be composed: {problem}")
+
         typed = " ".join(str(choice.input_line) for choice in choices)
         return ConfigError("command line", typed, problem)
 
@@ -237,17 +289,17 @@ class Session:
         value = choice.value()
         if choice.is_delete() or key == SEARCH_PATH or (value is None and "/" not in key):
             return
-        names = value if isinstance(value, list) else [value]
+
         options = self.options(key)
-        for name in names:
+        for name in value if isinstance(value, list) else [value]:
             try:
-                is_there = name in options or self.load(f"{key}/{name}") is not None
+                is_option = name in options or self.load(f"{key}/{name}") is not None
             except COMPLAINTS as complaint:
                 raise self._refusal([choice], complaint) from complaint
-            if not is_there:
-                raise ConfigError(
-                    key, name, f"is no option: {self._advice(key, str(name), options)}"
-                )
+
+            if not is_option:
+                advice = self._advice(key, str(name), options)
+                raise ConfigError(key, name, f"is no option: {advice}")
 
     def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
         """What is probably meant by an option that does not exist."""
@@ -257,8 +309,10 @@ class Session:
             for option, names in RETURNS.items():
                 if value in names:
                     return f"it is {group}={option}"
+
         if group != "env" or not re.search(r"[:/]|-v\d+$", value):
             return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
+
         files = {option: self.load(f"env/{option}").config for option in options}
         same = [
             f"env={option}"
@@ -273,13 +327,16 @@ class Session:
         options = self.options("callback")
         for name in entries:
             if isinstance(name, str) and name not in options:
-                raise ConfigError(
-                    "callbacks", name, f"is no callback: {did_you_mean(name, options)}"
-                )
+                problem = f"is no callback: {did_you_mean(name, options)}"
+                raise ConfigError("callbacks", name, problem)
+
         return [
             self.load(f"callback/{entry}").config if isinstance(entry, str) else entry
             for entry in entries
         ]
+
+    def is_shipped(self, group: str, option: str) -> bool:
+        return (conf_folder() / group / f"{option}.yaml").exists()
 
     def names_in_file(self, group: str, choice: str) -> set[str]:
         """The settings in a component's file, and in those of the group that it builds on. Imports
@@ -287,89 +344,143 @@ class Session:
         file = self.load(f"{group}/{choice}")
         if file is None:
             return set()
+
         inside = OmegaConf.select(file.config, group)
         names = {str(key) for key in (inside if isinstance(inside, DictConfig) else file.config)}
-        defaults = file.defaults_list or []
-        names |= {default.package for default in defaults if default.package}  # network@encoder
-        parents = [default.path for default in defaults if isinstance(default, ConfigDefault)]
-        return names.union(
-            *(self.names_in_file(group, path) for path in parents if path not in (None, "_self_"))
-        )
+        for default in file.defaults_list or []:
+            if default.package:
+                names.add(default.package)  # network@encoder
+            if isinstance(default, ConfigDefault) and default.path not in (None, "_self_"):
+                names |= self.names_in_file(group, default.path)
+
+        return names
 
     def names_in_group(self, group: str) -> set[str]:
         """The settings in the files of all options of a group."""
-        return set[str]().union(
-            *(self.names_in_file(group, option) for option in self.options(group))
-        )
+        options = self.options(group)
+        return {name for option in options for name in self.names_in_file(group, option)}
 
 
 def composed(session: Session, overrides: Sequence[str]) -> Composed:
-    """What the overrides of one run compose. Raises ConfigError."""
+    """What the overrides of one run compose. Raises ConfigError.
+
+    A component that is written out replaces the one of the files, where Hydra merges the two.
+    Callbacks that are named are those of their files.
+    """
     typed = parse(overrides)
     for override in typed:
         if override.is_sweep_override():
             problem = "several values need -m (or quotes, if they are one text)"
             raise ConfigError(override.key_or_group, override.get_value_string(), problem)
+
         if override.key_or_group == "plugins":  # they may register options and resolvers
             import_plugins(_texts(override.value()))
+
+    _check_frames(typed)
     node = session.compose([override for override in typed if session.is_choice(override)])
     words: list[str] = []
-    written_out: set[str] = set()
+    replaced: set[str] = set()
     with open_dict(node):
         for override in typed:
-            if session.is_choice(override):
-                words.append(session.word(override))
-                continue
-            key = override.key_or_group
-            text = str(override.input_line)
-            game = atari_choice(str(override.value())) if key == "env.id" else None
-            if game and not any(each.key_or_group == "env.wrappers" for each in typed):
-                problem = f"has raw frames: {game} prepares them, or env.wrappers of your own"
-                raise ConfigError(key, override.value(), problem)
-            is_inside = any(key.startswith(f"{place}.") for place in written_out)
-            is_change = override.type is OverrideType.CHANGE
-            if replaces(override.value()):
-                written_out.add(key)
-            if is_change and not is_inside and _lacks(node, key):
-                _check_key(session, node, override)
-            if not override.is_delete() and (
-                is_inside or (is_change and _lacks(node, key, override.value()))
-            ):
-                text = f"++{text.lstrip('+')}"
-            words.append(text)
-            _apply(node, override, is_forced=text.startswith("++"))
-        tasks = [str(each.input_line) for each in typed if not each.is_hydra_override()]
+            is_choice = session.is_choice(override)
+            words.append(
+                session.word(override) if is_choice else _apply(session, node, override, replaced)
+            )
+
+        tasks = [str(override.input_line) for override in typed if not override.is_hydra_override()]
         node.hydra.overrides.task = tasks
         node.hydra.job.override_dirname = ",".join(sorted(tasks))
         node.hydra.job.config_name = session.config_name
-        settle(session, node, typed, node.hydra.runtime.choices)
+
+        choices = node.hydra.runtime.choices
+        chosen = {override.key_or_group for override in typed}
+        for group, option in choices.items():
+            may_be_foreign = group in chosen or choices.get("experiment")
+            if may_be_foreign and group not in replaced:
+                _leave_out_foreign(session, node, typed, group, str(option))
+
+        callbacks = node.get("callbacks")
+        if isinstance(callbacks, str) or OmegaConf.is_list(callbacks):
+            entries = [callbacks] if isinstance(callbacks, str) else list(callbacks)
+            node.callbacks = session.callbacks(entries)
+
+    if isinstance(misplaced := node.get("experiment"), DictConfig):
+        problem = f"its file must begin with `# @package _global_`: it sets {', '.join(misplaced)}"
+        raise ConfigError("experiment", choices.experiment, problem)
+
     if node.hydra.output_subdir in (".", "./"):  # a run has a config.yaml of its own
         raise ConfigError("hydra.output_subdir", ".", "must be another folder than the run's")
+
     return Composed(node, words)
+
+
+def _leave_out_foreign(
+    session: Session, node: DictConfig, typed: Sequence[Override], group: str, option: str
+) -> None:
+    """Leave out what files set for other options of a group than the one that is chosen.
+
+    `experiment=pong algorithm=a3c` keeps the entropy's weight, without PPO's epochs. A setting that
+    is typed stays, and so does a mistyped one, which no option has: both are refused.
+    """
+    component = node.get(group)
+    if not (isinstance(component, DictConfig) and TARGET in component):
+        return
+
+    allowed = session.names_in_file(group, option) | {TARGET}
+    for override in typed:
+        owner, *names = override.key_or_group.split(".")
+        if owner == group:
+            value = override.value()
+            allowed.update(names[:1] or (value if isinstance(value, dict) else ()))
+
+    foreign = {str(name) for name in component if str(name).removeprefix("critic_") not in allowed}
+    if not foreign:  # to read the files of all options takes a tenth of a second
+        return
+
+    foreign &= session.names_in_group(group) - allowed
+    is_of_user = not session.is_shipped(group, option)
+    if foreign and is_of_user and not str(component[TARGET]).startswith("torch."):
+        from a3c_exp.config.schema import settings_of  # such a file may lack some settings
+
+        foreign -= settings_of(component[TARGET], list(node.get("plugins") or [])).keys()
+
+    for name in foreign:
+        del component[name]
+
+
+def _check_frames(typed: Sequence[Override]) -> None:
+    """Raise ConfigError for a game by gymnasium's name whose frames nothing prepares."""
+    values = {override.key_or_group: override.value() for override in typed}
+    game = atari_choice(str(values.get("env.id")))
+    if game is not None and "env.wrappers" not in values:
+        problem = f"has raw frames: {game} prepares them, or env.wrappers of your own"
+        raise ConfigError("env.id", values["env.id"], problem)
 
 
 def compose_jobs(session: Session, jobs: Iterable[Sequence[str]]) -> Iterator[Composed]:
     """What each job of a sweep composes, with its number. Raises ConfigError."""
     first: DictConfig | None = None
     for number, job in enumerate(jobs):
-        whole = composed(session, job)
-        first = whole.node if first is None else first
-        OmegaConf.copy_cache(first, whole.node)  # all jobs have the same ${now:}
-        with open_dict(whole.node):
-            whole.node.hydra.job.num = number
-            whole.node.hydra.job.id = str(number)
-        yield whole
+        run = composed(session, job)
+        first = run.node if first is None else first
+        OmegaConf.copy_cache(first, run.node)  # all jobs have the same ${now:}
+        with open_dict(run.node):
+            run.node.hydra.job.num = number
+            run.node.hydra.job.id = str(number)
+        yield run
 
 
 def _lacks(node: DictConfig, key: str, value: Any = None) -> bool:
     """Return whether a configuration has no such key; of a mapping, not all of its keys."""
     if isinstance(value, dict) and value:
         return any(_lacks(node, f"{key}.{name}", inner) for name, inner in value.items())
-    place, _, name = key.rpartition(".")
-    parent: Any = OmegaConf.select(node, place, throw_on_missing=False) if place else node
-    return not OmegaConf.is_list(parent) and not (
-        isinstance(parent, DictConfig) and name in parent.keys()  # noqa: SIM118
-    )
+
+    outer, _, name = key.rpartition(".")
+    parent: Any = OmegaConf.select(node, outer, throw_on_missing=False) if outer else node
+    if isinstance(parent, DictConfig):
+        return name not in parent.keys()  # noqa: SIM118  # one that is ??? is a key
+
+    return not OmegaConf.is_list(parent)
 
 
 def _check_key(session: Session, node: DictConfig, override: Override) -> None:
@@ -383,47 +494,69 @@ def _check_key(session: Session, node: DictConfig, override: Override) -> None:
             problem = f"is no setting of Hydra: {did_you_mean(name, map(str, parent))}"
             raise ConfigError(key, override.value(), problem)
         return
+
     if session.config_name != CONFIG_NAME or "." in group:
         return
+
     if not group:
-        known = [str(each) for each in node if each != "hydra"]
-        raise ConfigError(key, override.value(), unknown(name, "Experiment", known, ""))
+        settings = [str(setting) for setting in node if setting != "hydra"]
+        raise ConfigError(key, override.value(), unknown(name, "Experiment", settings, ""))
+
     component = node.get(group)
     if not isinstance(component, DictConfig):
         return
+
     target = str(component.get(TARGET, ""))
     option = node.hydra.runtime.choices.get(group)
-    is_shipped = (conf_folder() / group / f"{option}.yaml").exists()
-    is_known = is_shipped and target.startswith(f"{PACKAGE}.") and group != "network"
-    if not is_known and group not in RECORDS:
+    is_of_package = session.is_shipped(group, option) and target.startswith(f"{PACKAGE}.")
+    if group not in RECORDS and (group == "network" or not is_of_package):
         return
+
     owner = target.rpartition(".")[2] or group.title()
-    known = [str(each) for each in component if each != TARGET]
-    raise ConfigError(key, override.value(), unknown(name, owner, known, group))
+    settings = [str(setting) for setting in component if setting != TARGET]
+    raise ConfigError(key, override.value(), unknown(name, owner, settings, group))
 
 
-def _apply(node: DictConfig, override: Override, *, is_forced: bool) -> None:
-    """Set, add or delete a value, as Hydra does. is_forced: with `++`. Raises ConfigError."""
+def _apply(session: Session, node: DictConfig, override: Override, replaced: set[str]) -> str:
+    """Set, add or delete a value; return the override as Hydra takes it. Raises ConfigError.
+
+    replaced: the keys of components that are written out, to which this one is added.
+    """
     key = override.key_or_group
     value = override.value()
     element = override.get_key_element()
+    text = str(override.input_line)
     if override.package is not None:
         raise ConfigError(element, value, f"is for groups alone, and there is no group {key}")
+
     if key in ("hydra.launcher", "hydra.sweeper") and not isinstance(value, dict):
         group = key.replace(".", "/")
         raise ConfigError(key, value, f"must be a mapping: {group}={value} chooses one")
-    place, _, name = key.rpartition(".")
-    is_there = not _lacks(node, key)
+
+    is_new = _lacks(node, key)
     if override.is_delete():
-        require(is_there, element, value, "a setting that is there")
-        parent: Any = OmegaConf.select(node, place) if place else node
+        require(not is_new, element, value, "a setting that is there")
+        outer, _, name = key.rpartition(".")
+        parent: Any = OmegaConf.select(node, outer) if outer else node
         del parent[name]
-        return
-    current = OmegaConf.select(node, key, throw_on_missing=False) if is_there else None
-    is_add = override.is_add() and not is_forced
-    if is_add and current is not None and not isinstance(value, dict | list):
+        return text
+
+    is_forced = any(key.startswith(f"{component}.") for component in replaced)
+    if override.type is OverrideType.CHANGE and not is_forced:
+        if is_new:
+            _check_key(session, node, override)
+        is_forced = _lacks(node, key, value)
+
+    is_added = override.is_add() and not is_forced and not isinstance(value, dict | list)
+    if is_added and OmegaConf.select(node, key, throw_on_missing=False) is not None:
         raise ConfigError(element, value, f"is there already: {key}={value} changes it")
-    set_value(node, key, value, replace=False)
+
+    is_replaced = replaces(value) and not override.is_hydra_override()
+    if is_replaced:
+        replaced.add(key)
+
+    set_value(node, key, value, replace=is_replaced)
+    return f"++{text.lstrip('+')}" if is_forced else text
 
 
 def replaces(value: object) -> bool:
@@ -443,81 +576,14 @@ def set_value(node: DictConfig, key: str, value: Any, replace: bool | None = Non
         ) from complaint
 
 
-def settle(
-    session: Session, node: DictConfig, typed: Sequence[Override], choices: Mapping[str, Any]
-) -> None:
-    """Make a composed node what its overrides mean here, where Hydra merges mappings alone.
-
-    A component that is written out replaces the one of the files. A component that is chosen by
-    name loses the settings that presets have for others. Callbacks that are named are those of
-    their files. Raises ConfigError.
-    """
-    written_out: list[str] = []
-    for override in typed:
-        key = override.key_or_group
-        inside = any(key.startswith(f"{place}.") for place in written_out)
-        if override.is_hydra_override() or override.is_delete() or session.is_choice(override):
-            continue
-        if replaces(override.value()) or inside:
-            set_value(node, key, override.value())
-            written_out.append(key)
-    for group in choices:
-        if group not in written_out and re.fullmatch(r"\w+", group):
-            _drop_foreign_settings(session, node, typed, group, choices)
-    callbacks = node.get("callbacks")
-    if isinstance(callbacks, str) or OmegaConf.is_list(callbacks):
-        entries = [callbacks] if isinstance(callbacks, str) else list(callbacks)
-        node.callbacks = session.callbacks(entries)
-    if isinstance(misplaced := node.get("experiment"), DictConfig):
-        problem = f"its file must begin with `# @package _global_`: it sets {', '.join(misplaced)}"
-        raise ConfigError("experiment", choices.get("experiment"), problem)
-
-
-def _drop_foreign_settings(
-    session: Session,
-    node: DictConfig,
-    typed: Sequence[Override],
-    group: str,
-    choices: Mapping[str, Any],
-) -> None:
-    """Delete what presets have set for the component of a group that another one, chosen on the
-    command line or by an experiment, replaces.
-
-    `experiment=pong algorithm=a3c` keeps the entropy's weight and drops PPO's epochs. A mistyped
-    setting, which no option's file has, stays and is refused.
-    """
-    component = node.get(group)
-    is_chosen = any(each.key_or_group == group for each in typed) or choices.get("experiment")
-    if not (is_chosen and isinstance(component, DictConfig) and TARGET in component):
-        return
-    option = str(choices[group])
-    own = session.names_in_file(group, option) | {TARGET}
-    keys = [each.key_or_group.split(".") for each in typed]
-    own |= {key[1] for key in keys if key[0] == group and len(key) > 1}
-    for override in typed:
-        value = override.value()
-        if override.key_or_group == group and isinstance(value, dict):
-            own |= value.keys()
-    foreign = {str(name) for name in component if str(name).removeprefix("critic_") not in own}
-    if not foreign:  # to read the files of all options takes a tenth of a second
-        return
-    foreign &= session.names_in_group(group) - own
-    is_shipped = (conf_folder() / group / f"{option}.yaml").exists()
-    if foreign and not is_shipped and not str(component[TARGET]).startswith("torch."):
-        from a3c_exp.config.schema import settings_of  # a file of the user's own may be shorter
-
-        foreign -= settings_of(component[TARGET], list(node.get("plugins") or [])).keys()
-    for name in foreign:
-        del component[name]
-
-
-def job_config(task: DictConfig) -> dict[str, Any]:
+def job_config() -> dict[str, Any]:
     """The plain configuration of the job that Hydra runs, wherever a launcher has started it."""
-    job = HydraConfig.get()
-    session = Session(GlobalHydra.instance().hydra, job.job.config_name or CONFIG_NAME)
-    node = copy.deepcopy(task)
+    job: Any = HydraConfig.instance().cfg
+    session = Session(GlobalHydra.instance().hydra, job.hydra.job.config_name or CONFIG_NAME)
+    typed = job.hydra.overrides
+    node = composed(session, [*typed.hydra, *typed.task]).node
     with open_dict(node):
-        settle(session, node, parse(list(job.overrides.task)), job.runtime.choices)
+        node.hydra = job.hydra
     return to_container(node)
 
 
@@ -555,15 +621,16 @@ def to_container(node: DictConfig) -> dict[str, Any]:
             for key, text in flatten(written):
                 if isinstance(text, str) and OF_ENVIRONMENT.fullmatch(text):
                     OmegaConf.update(node, key, _decoded(OmegaConf.select(node, key)))
-            return {key: _resolved(node, key) for key in written}
+
+            config = {}
+            for key in written:
+                value = "???" if OmegaConf.is_missing(node, key) else node[key]
+                is_plain = not OmegaConf.is_config(value)
+                config[key] = value if is_plain else OmegaConf.to_container(value, resolve=True)
+
+            return config
     except OmegaConfBaseException as complaint:
         raise _unresolved(node, complaint.full_key or "configuration", complaint) from complaint
-
-
-def _resolved(node: DictConfig, key: str) -> Any:
-    """The plain value of a key. One that nobody has given stays ???."""
-    value = "???" if OmegaConf.is_missing(node, key) else node[key]
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def _decoded(text: Any) -> Any:
@@ -578,7 +645,7 @@ def _decoded(text: Any) -> Any:
 def _texts(values: Any) -> list[str]:
     """The texts in a list. What is none is refused by the schema."""
     is_list = isinstance(values, list) or OmegaConf.is_list(values)
-    return [each for each in values if isinstance(each, str)] if is_list else []
+    return [value for value in values if isinstance(value, str)] if is_list else []
 
 
 def _unresolved(node: DictConfig, key: str, complaint: OmegaConfBaseException) -> ConfigError:
@@ -591,27 +658,30 @@ def _unresolved(node: DictConfig, key: str, complaint: OmegaConfBaseException) -
 
 def sweep(overrides: Sequence[Override]) -> list[list[str]]:
     """The overrides of every job of a sweep (-m), in order. Raises ConfigError."""
-    typed = " ".join(str(each.input_line) for each in overrides)
-    for each in overrides:
-        if each.is_sweep_override() and each.key_or_group.startswith("hydra"):
-            raise ConfigError(
-                each.key_or_group, each.get_value_string(), "must be one value, for the whole sweep"
-            )
-        if isinstance(each.value(), IntervalSweep):
+    for override in overrides:
+        key = override.key_or_group
+        if override.is_sweep_override() and key.startswith("hydra"):
+            problem = "must be one value, for the whole sweep"
+            raise ConfigError(key, override.get_value_string(), problem)
+
+        if isinstance(override.value(), IntervalSweep):
             problem = "is a range, for search=<trials>: loguniform(1e-4,1e-2,20) has 20 values"
-            raise ConfigError(each.key_or_group, each.get_value_string(), problem)
+            raise ConfigError(key, override.get_value_string(), problem)
+
+    command = " ".join(str(override.input_line) for override in overrides)
     try:
         choices = [choices_of(override) for override in overrides]
     except COMPLAINTS as complaint:
-        raise ConfigError("command line", typed, first_line(complaint)) from complaint
+        raise ConfigError("command line", command, first_line(complaint)) from complaint
+
     count = math.prod(map(len, choices))
-    if not 0 < count <= MOST_JOBS:
-        problem = (
-            f"of more than {MOST_JOBS:,} runs"
-            if count
-            else "without a run: one of its choices is empty"
-        )
-        raise ConfigError("command line", typed, f"is a sweep {problem}")
+    if count == 0:
+        problem = "is a sweep without a run: one of its choices is empty"
+        raise ConfigError("command line", command, problem)
+
+    if count > MOST_JOBS:
+        raise ConfigError("command line", command, f"is a sweep of more than {MOST_JOBS:,} runs")
+
     return [list(job) for job in itertools.product(*choices)]
 
 
@@ -619,24 +689,10 @@ def choices_of(override: Override) -> list[str]:
     """The override with each of its values. Without a choice, as it was typed."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
-    key = override.get_key_element()
+
     # range() may have no end.
-    return [
-        f"{key}={each}"
-        for each in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)
-    ]
-
-
-def search_path(overrides: Sequence[str]) -> list[str]:
-    """The places that `hydra.searchpath` names. Raises ConfigError."""
-    places: list[str] = []
-    for override in parse([text for text in overrides if SEARCH_PATH in text]):
-        if override.key_or_group == SEARCH_PATH:
-            value = override.value()
-            places = _texts(value)
-            fits = isinstance(value, list) and len(places) == len(value)
-            require(fits, SEARCH_PATH, value, "a list of texts")
-    return places
+    values = itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)
+    return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def sweep_word(session: Session, base: DictConfig, override: Override) -> str:
@@ -649,46 +705,82 @@ def sweep_word(session: Session, base: DictConfig, override: Override) -> str:
         text = f"{key}={','.join(override.sweep_string_iterator())}"
     elif "loguniform" in text and isinstance(value, IntervalSweep):
         text = f"{key}=tag(log,interval({value.start},{value.end}))"
+
     is_setting = key == override.key_or_group and not session.is_group(key)
     return f"++{text}" if is_setting and _lacks(base, key) else text
+
+
+def loguniform(low: Any, high: Any, count: Any = None, seed: Any = 0) -> Sweep:
+    """`count` numbers between `low` and `high` whose logarithms are uniform, as in figure 2 of Mnih
+    et al. 2016.
+
+    They have five digits, and depend on this `seed` alone, not on that of the runs. A larger count
+    begins with the numbers of a smaller one. Without a count it is the range itself, for a search.
+    Raises ValueError.
+    """
+    are_numbers = all(type(bound) in (int, float) for bound in (low, high))
+    is_count = type(count) is type(seed) is int and 0 < count <= MOST_JOBS
+    if not (are_numbers and 0 < low < high < math.inf and (is_count or count is None)):
+        raise ValueError(
+            f"it is loguniform(low,high,count) with 0 < low < high and at most {MOST_JOBS:,} draws"
+        )
+
+    if count is None:
+        return IntervalSweep(start=float(low), end=float(high), tags={"log"})
+
+    logarithms = np.random.default_rng(abs(seed)).uniform(math.log(low), math.log(high), count)
+    return ChoiceSweep(list=[float(f"{number:.5g}") for number in np.exp(logarithms)])
+
+
+def search_path(overrides: Sequence[str]) -> list[str]:
+    """The places that `hydra.searchpath` names. Raises ConfigError."""
+    paths: list[str] = []
+    for override in parse([text for text in overrides if SEARCH_PATH in text]):
+        if override.key_or_group == SEARCH_PATH:
+            value = override.value()
+            paths = _texts(value)
+            is_list = isinstance(value, list) and len(paths) == len(value)
+            require(is_list, SEARCH_PATH, value, "a list of texts")
+
+    return paths
 
 
 def parse(overrides: Sequence[str], session: Session | None = None) -> list[Override]:
     """Overrides as Hydra's grammar reads them; with a session, choices such as glob(*) too. Raises
     ConfigError."""
     parser = OverridesParser.create(session.loader if session else None)
-    parsed = []
     parser.functions.register("loguniform", loguniform)
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        try:
-            override = parser.parse_override(text)
-            if not override.key_or_group:
-                raise HydraException("there is no key")
-            override.config_loader = parser.config_loader  # glob(*) looks up the options in it
-            if not (override.is_sweep_override() or override.is_delete()):
-                check_plain(override.value(), override.key_or_group)
-            parsed.append(override)
-        except ConfigError:
-            raise
-        except (
-            ValueError,
-            RecursionError,
-        ) as complaint:  # of Python's limits, on digits and on nesting
-            raise ConfigError(
-                key, value, "has a number that is too long, or is nested too deeply"
-            ) from complaint
-        except HydraException as complaint:
-            if not (key and equals):
-                raise ConfigError("command line", text, "must be key=value") from complaint
-            text = first_line(complaint)
-            if OF_THE_PARSER.match(text):
-                text = (
-                    "a bracket, a comma or a quote is missing, or the text needs quotes: "
-                    f"\"{key}='{value}'\""
-                )
-            raise ConfigError(key, value, f"cannot be read: {text}") from complaint
-    return parsed
+    return [_parse_one(parser, text) for text in overrides]
+
+
+def _parse_one(parser: OverridesParser, text: str) -> Override:
+    key, equals, value = text.partition("=")
+    try:
+        override = parser.parse_override(text)
+        override.config_loader = parser.config_loader  # glob(*) looks up the options in it
+        if not (override.is_sweep_override() or override.is_delete()):
+            check_plain(override.value(), override.key_or_group)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as complaint:  # of Python's limits
+        problem = "has a number that is too long, or is nested too deeply"
+        raise ConfigError(key, value, problem) from complaint
+    except HydraException as complaint:
+        if not (key and equals):
+            raise ConfigError("command line", text, "must be key=value") from complaint
+
+        problem = first_line(complaint)
+        if OF_THE_PARSER.match(problem):
+            problem = (
+                "a bracket, a comma or a quote is missing, or the text needs quotes: "
+                f"\"{key}='{value}'\""
+            )
+        raise ConfigError(key, value, f"cannot be read: {problem}") from complaint
+
+    if not override.key_or_group:
+        raise ConfigError("command line", text, "must be key=value")
+
+    return override
 
 
 def first_line(error: BaseException) -> str:
@@ -696,5 +788,6 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{mark.name}, line {mark.line + 1}: {error.problem or 'cannot be read'}"
+
     cause = error.__cause__ if error.__cause__ is not None and not str(error) else error
     return (str(cause).strip() or type(cause).__name__).splitlines()[0].strip()

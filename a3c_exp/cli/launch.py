@@ -34,6 +34,7 @@ def places(flags: Namespace) -> list[str]:
         if value is not None:
             is_name = name == "config_name"
             words += [_flag(name), value if is_name else str(Path(value).absolute())]
+
     return words
 
 
@@ -53,16 +54,19 @@ def print_by_hydra(session: Session, line: CommandLine) -> int:
     words = line.overrides
     if not (flags.hydra_help or flags.shell_completion):
         words = composed(session, words).words
-    asked = [_flag(name) for name in PRINTING[1:] if getattr(flags, name)]
+
+    printing = [_flag(name) for name in PRINTING[1:] if getattr(flags, name)]
     for name in ("cfg", "package", "info"):
         if getattr(flags, name) is not None:
-            asked += [_flag(name), getattr(flags, name)]
+            printing += [_flag(name), getattr(flags, name)]
+
     try:
-        return run_hydra(flags, [*asked, *words], lambda node: None)
+        return run_hydra(flags, [*printing, *words], lambda node: None)
     except ValueError as complaint:  # of flags that do not go together
         if isinstance(complaint, ConfigError):
             raise
-        raise ConfigError("command line", " ".join(asked), first_line(complaint)) from complaint
+
+        raise ConfigError("command line", " ".join(printing), first_line(complaint)) from complaint
 
 
 def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], Any]) -> int:

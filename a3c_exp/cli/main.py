@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.types import RunMode
+from omegaconf import DictConfig
 
 from a3c_exp import __version__
 from a3c_exp.cli.arguments import RUN_DIR, CommandLine, given, is_of_hydra, read_arguments
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import (
-    Composed,
     Session,
     composed,
     hydra_session,
@@ -52,25 +52,30 @@ def command(arguments: Sequence[str]) -> int:
     if "--version" in arguments:
         print(f"a3c_exp {__version__}")
         return 0
+
     line = read_arguments(arguments)
     if line.saved is not None:
         has_its_env = given(line.overrides, "env") is given(line.overrides, "env.id") is None
         with of_saved_run() if has_its_env else nullcontext():
             return _run(saved_plan(*line.saved, line), line)
+
     flags = line.flags
     with hydra_session(
         flags.config_dir, flags.config_path, flags.config_name, search_path(line.overrides)
     ) as session:
         if prints(flags):
             return print_by_hydra(session, line)
+
         if line.is_sweep:
             return _sweep(session, line)
-        whole = composed(session, line.overrides)
-        if whole.node.hydra.mode == RunMode.MULTIRUN:  # by a file
+
+        run = composed(session, line.overrides)
+        if run.node.hydra.mode == RunMode.MULTIRUN:  # by a file
             return _sweep(session, line)
-        plan = _plan(whole, line)
+
+        plan = _plan(run.node, line)
         with environment(plan.variables):
-            return _run(plan, line, partial(_by_hydra, line, whole.words))
+            return _run(plan, line, partial(_by_hydra, line, run.words))
 
 
 def _sweep(session: Session, line: CommandLine) -> int:
@@ -80,19 +85,19 @@ def _sweep(session: Session, line: CommandLine) -> int:
     return run_sweep(session, line)
 
 
-def _plan(whole: Composed, line: CommandLine) -> Plan:
+def _plan(node: DictConfig, line: CommandLine) -> Plan:
     """The run that a command describes. Raises ConfigError."""
-    folder = setting(whole.node, RUN_DIR)
+    folder = setting(node, RUN_DIR)
     require(bool(folder), RUN_DIR, folder, "the name of a folder; . for this one")
     return Plan(
-        config=to_container(whole.node),
+        config=to_container(node),
         folder=None if folder == "auto" else folder,
         existing=line.existing or "refuse",
         key=RUN_DIR,
         overrides=[text for text in line.overrides if not is_of_hydra(text)],
         label=os.environ.pop(LABEL, None),  # only a sweep gives one
-        variables=setting(whole.node, "hydra.job.env_set"),
-        changes_folder=bool(setting(whole.node, "hydra.job.chdir")),
+        variables=setting(node, "hydra.job.env_set"),
+        changes_folder=bool(setting(node, "hydra.job.chdir")),
     )
 
 
@@ -104,19 +109,17 @@ def _run(plan: Plan, line: CommandLine, run: RunBy = directly) -> int:
         build_experiment(plan.config)
         print(printable(config_text(plan.config)), end="")
         return 0
+
     prestart(plan)  # the fork server imports torch while this process does
     import_training()
     finished = execute(plan, run)
     if finished is not None:
         return finished.exit_code
-    more = (
-        ": a larger total_steps, or null for its stop rule, goes on"
-        if plan.existing == CONTINUE
-        else " before"
-    )
+
     assert plan.folder is not None
     ending = how_ended(expanded(plan.folder))
-    say(f"{plan.folder}: has {ending}{more}")
+    hint = ": a larger total_steps, or null for its stop rule, goes on"
+    say(f"{plan.folder}: has {ending}{hint if plan.existing == CONTINUE else ' before'}")
     return int(ending == "failed")
 
 
@@ -132,9 +135,11 @@ def _by_hydra(
         if runs[0].exit_code:
             raise FailedRunError(str(folder))
 
-    others = [word for word in words if not word.lstrip("+").startswith(f"{RUN_DIR}=")]
+    settings = [word for word in words if not word.lstrip("+").startswith(f"{RUN_DIR}=")]
     with suppress(FailedRunError):
-        run_hydra(line.flags, [*others, f"{RUN_DIR}={quoted(str(folder))}"], task)
+        run_hydra(line.flags, [*settings, f"{RUN_DIR}={quoted(str(folder))}"], task)
+
     if not runs:
         raise RunError(f"{folder}: Hydra has ended before its job has begun")
+
     return runs[0]

@@ -5,22 +5,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
 from hashlib import sha256
-from typing import Any
-
-from a3c_exp.run.run_folder import environment_of
 
 LONGEST_NAME = 100
-
-
-def run_name(config: Mapping[str, Any]) -> str:
-    """The name of a new run's folder: cartpole_a3c_s0_2026-11-25_17-15-56. config: checked."""
-    env = re.sub(r"-v\d+$", "", re.split("[/:.]", environment_of(config))[-1])
-    algorithm = config["algorithm"]["_target_"].rpartition(".")[2]
-    words = (env, algorithm, f"s{config.get('seed', 0)}", f"{datetime.now():%Y-%m-%d_%H-%M-%S}")
-    return "_".join(map(_plain, words)).lower()
 
 
 def labels(jobs: Sequence[Sequence[str]], common: Collection[str] | None = None) -> list[str]:
@@ -30,8 +18,8 @@ def labels(jobs: Sequence[Sequence[str]], common: Collection[str] | None = None)
     jobs: the overrides of each, in the same order. common: overrides that all jobs have, also those
     that are not known yet. Empty for a single job without a seed, where nobody says what is common.
     """
-    places = _differing(jobs, common)
-    return [" ".join(job[place].lstrip("+") for place in places) for job in jobs]
+    indices = _differing(jobs, common)
+    return [" ".join(job[index].lstrip("+") for index in indices) for job in jobs]
 
 
 def folder_names(jobs: Sequence[Sequence[str]], common: Collection[str] | None = None) -> list[str]:
@@ -43,42 +31,44 @@ def folder_names(jobs: Sequence[Sequence[str]], common: Collection[str] | None =
     earlier job has, ends with a hash of the job's values. Where nothing differs the name is `run`.
     common: see `labels`.
     """
-    places = _differing(jobs, common)
-    keys = [jobs[0][place].lstrip("+~").partition("=")[0] for place in places]
+    indices = _differing(jobs, common)
+    keys = [jobs[0][index].lstrip("+~").partition("=")[0] for index in indices]
     last_parts = Counter(map(_last_part, keys))
     shorter = [_last_part(key) if last_parts[_last_part(key)] == 1 else key for key in keys]
     names: list[str] = []
+    taken: set[str] = set()
     for job in jobs:
-        values = [job[place].partition("=")[2] for place in places]
-        name = (
-            "_".join(
-                f"{_plain(key)}-{_plain(value)}" for key, value in zip(shorter, values, strict=True)
-            )
-            or "run"
-        )
-        # some file systems do not tell upper case from lower case
-        taken = {each.lower() for each in names}
+        values = [job[index].partition("=")[2] for index in indices]
+        parts = [
+            f"{plain_words(key)}-{plain_words(value)}"
+            for key, value in zip(shorter, values, strict=True)
+        ]
+        name = "_".join(parts) or "run"
         if len(name) > LONGEST_NAME or name.lower() in taken:
             name = f"{name[:LONGEST_NAME]}-{sha256(' '.join(values).encode()).hexdigest()[:6]}"
+
         names.append(name)
+        taken.add(name.lower())  # some file systems do not tell upper case from lower case
+
     return names
 
 
 def _differing(jobs: Sequence[Sequence[str]], common: Collection[str] | None) -> list[int]:
-    """The places of overrides that are not the same in all jobs, and of seeds."""
-    differing = []
-    for place, texts in enumerate(zip(*jobs, strict=True)):
+    """The indices of overrides that are not the same in all jobs, and of seeds."""
+    indices = []
+    for index, texts in enumerate(zip(*jobs, strict=True)):
         is_other = common is not None and texts[0] not in common
         if len(set(texts)) > 1 or texts[0].startswith("seed=") or is_other:
-            differing.append(place)
-    return differing
+            indices.append(index)
+
+    return indices
 
 
 def _last_part(key: str) -> str:
     return re.split(r"[./@]", key)[-1]
 
 
-def _plain(text: str) -> str:
+def plain_words(text: str) -> str:
     """The words of a value, of letters, digits and `-_.+`, joined by `-`; of a `_target_` the class
     alone."""
     short = re.sub(r"\b_target_ *: *([\w.]+\.)?", "", text)

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +122,7 @@ class Runs:
         one."""
         if self._noted.signal is None:
             return
+
         if self._asked_at is None:
             self._asked_at = time.monotonic()
             say("running runs are saved and end, others do not start; a second signal kills")
@@ -129,6 +130,7 @@ class Runs:
                 # Ctrl-C reaches them too, from the terminal: another SIGINT would be the second
                 # one.
                 process.terminate()
+
         if time.monotonic() < self._asked_at + TOGETHER_SECONDS:
             self._noted.count = 1
         elif self._noted.count > 1:
@@ -140,6 +142,7 @@ class Runs:
         for job in list(self._waiting):
             if len(self._running) >= self.at_once or self._noted.signal is not None:
                 return
+
             if job.look_at <= time.monotonic():
                 self._waiting.remove(job)
                 if _is_locked(job.folder):
@@ -161,11 +164,11 @@ class Runs:
             else:
                 self._end(job, "ended", "has finished before")
             return
+
         # else its kill came before it had begun anew
         goes_on = job.killed and how_ended(job.folder) == "cut"
-        existing = (
-            "resume" if goes_on or (self.existing == "refuse" and job.tries) else self.existing
-        )
+        was_tried = self.existing == "refuse" and job.tries
+        existing = "resume" if goes_on or was_tried else self.existing
         say(f"{job.label}: {DOES[job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
@@ -175,6 +178,7 @@ class Runs:
         except OSError as error:
             self._end(job, "failed", str(error))
             return
+
         job.tries += 1
         job.started = time.monotonic()
         self._running.append((job, process))
@@ -211,54 +215,63 @@ class Runs:
     def _end(self, job: Job, status: Status, text: str) -> None:
         """Note how a job has ended, and say so with how far the sweep is. Failures are explained at
         the end."""
-        job.status, job.text = status, text
-        ended = sum(each.status in ("ended", "failed") for each in self.jobs)
-        shown = status if status == "failed" else text
-        say(f"{ended} of {len(self.jobs)}{self._left()}: {job.label}: {shown}")
+        job.status = status
+        job.text = text
+        ended = sum(other.status in ("ended", "failed") for other in self.jobs)
+        outcome_text = status if status == "failed" else text
+        say(f"{ended} of {len(self.jobs)}{self._left()}: {job.label}: {outcome_text}")
 
     def _left(self) -> str:
         """How long the rest takes if its runs take as long as those before: ", 1:20 left"; empty if
         nobody knows."""
         now = time.monotonic()
         mean = fmean(self._seconds or [0.0])
-        rest = sum(max(0.0, mean - (now - job.started)) for job, _ in self._running) + mean * len(
-            self._waiting
-        )
-        return f", {duration(rest / self.at_once)} left" if rest else ""
+        seconds = mean * len(self._waiting)
+        seconds += sum(max(0.0, mean - (now - job.started)) for job, _ in self._running)
+        return f", {duration(seconds / self.at_once)} left" if seconds else ""
 
     def _report(self) -> int:
         """Print how the sweep has ended, with the folders of failed runs; return the exit code."""
-        found = Counter(job.status for job in self.jobs)
+        counts = Counter(job.status for job in self.jobs)
         sweep = short(self.jobs[0].folder.parent)
-        say(f"{found['ended']} of {len(self.jobs)} runs have finished, in {sweep}")
+        say(f"{counts['ended']} of {len(self.jobs)} runs have finished, in {sweep}")
         for job in self.jobs:
             if job.status == "failed":
                 say(f"failed: {short(job.folder)}: {job.text}")
-        if found["interrupted"] or self._noted.signal is not None:
+
+        if counts["interrupted"] or self._noted.signal is not None:
             say(f"the same command with sweep={sweep} continues the others")
+
         if self._noted.signal is not None:
             return signal_code(self._noted.signal)
-        return 1 if found["failed"] else PREEMPTED if found["interrupted"] else 0
+
+        if counts["failed"]:
+            return 1
+
+        return PREEMPTED if counts["interrupted"] else 0
 
 
-def say_comparison(jobs: Sequence[Job]) -> None:
+def say_comparison(folders: Sequence[Path]) -> None:
     """Print how the first two configurations of each environment compare in finished runs, and the
     commands that show them."""
-    folders = [job.folder for job in jobs if how_ended(job.folder) == "finished"]
+    finished = [folder for folder in folders if how_ended(folder) == "finished"]
     with suppress(ConfigError):  # none has finished
-        for env, configurations in group(find_runs(folders)[0] if folders else []).items():
+        for env, configurations in group(find_runs(finished)[0] if finished else []).items():
             ranked = rank(configurations)
             for sentence in comparison(ranked):
                 say(f"{env}: {sentence}")
-                rows = sorted(table(ranked)[:2], key=lambda row: row["configuration"])
-                shown = {key: text for key, text in COLUMNS.items() if rows[0][key] != rows[1][key]}
-                for row in rows if shown else ():
-                    say(
-                        f"  {row['configuration']}: "
-                        f"{', '.join(f'{text} {row[key]}' for key, text in shown.items())}"
-                    )
-    for line in next_commands(StopReason.TOTAL_STEPS, jobs[0].folder.parent):
+                _say_rows(sorted(table(ranked)[:2], key=lambda row: row["configuration"]))
+
+    for line in next_commands(StopReason.TOTAL_STEPS, folders[0].parent):
         say(f"  {line}")
+
+
+def _say_rows(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print the columns in which two rows of a report's table differ."""
+    columns = {key: text for key, text in COLUMNS.items() if rows[0][key] != rows[1][key]}
+    for row in rows if columns else ():
+        numbers = ", ".join(f"{text} {row[key]}" for key, text in columns.items())
+        say(f"  {row['configuration']}: {numbers}")
 
 
 def _ending(folder: Path) -> str:
@@ -266,14 +279,20 @@ def _ending(folder: Path) -> str:
     summary = read_summary(folder)
     if summary is None:
         return ""
-    unwritten = summary.get("unwritten")
+
+    text = outcome(summary)
     best = summary.get("best_eval_return")
-    text = outcome(summary) + ("" if best is None else f", best evaluation {return_text(best)}")
-    error = summary.get("error") or (
-        f"cannot be written: {', '.join(unwritten)}" if unwritten else ""
-    )
-    # of a traceback, the line with the error
-    return f"{text}: {error.strip().splitlines()[-1]}" if error else text
+    if best is not None:
+        text += f", best evaluation {return_text(best)}"
+
+    if error := summary.get("error"):
+        # of a traceback, the line with the error
+        return f"{text}: {error.strip().splitlines()[-1]}"
+
+    if unwritten := summary.get("unwritten"):
+        return f"{text}: cannot be written: {', '.join(unwritten)}"
+
+    return text
 
 
 def _is_locked(folder: Path) -> bool:

@@ -43,40 +43,57 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     changes = parse(line.overrides)
     with named(word):
         folder = str(locate_run(folder))
-        config = read_config(folder, or_file=word == "from")
-    beyond = beyond_folder(config)
+        earlier = read_config(folder, or_file=word == "from")
+
+    beyond = beyond_folder(earlier)
     for change in changes:
         _check(change, word, beyond)
+
+    settings = [change for change in changes if _place(change) != RUN_DIR]
+    config = earlier
     for key in beyond:
         config = with_value(config, key, MISSING)
-    settings = [change for change in changes if _place(change) != RUN_DIR]
-    config = _chosen_again(config, word, settings)
 
-    def order(change: Override) -> tuple[bool, bool]:
-        # Components by name come first, as in a new command: a setting that is typed before one
-        # belongs to it.
-        return not _names_component(change, config), change.package is not None
-
-    for change in sorted(settings, key=order):
-        value = _value(change, config, line.flags.config_dir)
-        node = OmegaConf.create(without_typed(config, _place(change)))
-        set_value(node, _place(change), value)
-        config = dict(OmegaConf.to_container(node, resolve=False))  # type: ignore[arg-type]
+    config = _changed(_chosen_again(config, word, settings), settings, line.flags.config_dir)
     for key, value in flatten(config):
         if value == MISSING and key in beyond:
             problem = "acts beyond a run's folder, which may come from anyone: name it again"
             raise ConfigError(key, beyond[key], f"{problem}, as {key}=...")
-    run_dir = folder if word == "resume" else None
-    for change in changes:
-        if _place(change) == RUN_DIR:
-            run_dir = _run_dir(change, config)
-    return Plan(
-        config=config,
-        folder=run_dir,
-        existing=CONTINUE if word == "resume" else "refuse",
-        key=word if word == "resume" else RUN_DIR,
-        overrides=line.overrides,
-    )
+
+    if word == "resume":
+        return Plan(
+            config=config,
+            folder=folder,
+            existing=CONTINUE,
+            earlier=earlier,
+            key=word,
+            overrides=line.overrides,
+        )
+
+    run_dirs = [_run_dir(change, config) for change in changes if _place(change) == RUN_DIR]
+    run_dir = run_dirs[-1] if run_dirs else None
+    return Plan(config=config, folder=run_dir, key=RUN_DIR, overrides=line.overrides)
+
+
+def _changed(
+    config: dict[str, Any], settings: Sequence[Override], config_dir: str | None
+) -> dict[str, Any]:
+    """The configuration with the settings that overrides change.
+
+    Components by name come first, as in a new command: a setting that is typed before one belongs
+    to it.
+    """
+
+    def order(change: Override) -> tuple[bool, bool]:
+        return not _names_component(change, config), change.package is not None
+
+    for change in sorted(settings, key=order):
+        value = _value(change, config, config_dir)
+        node = OmegaConf.create(without_typed(config, _place(change)))
+        set_value(node, _place(change), value)
+        config = dict(OmegaConf.to_container(node, resolve=False))  # type: ignore[arg-type]
+
+    return config
 
 
 def _chosen_again(
@@ -86,6 +103,7 @@ def _chosen_again(
     stale = {"env": NORMALIZATION, "network": NORMALIZATION, "backend": LOG_EVERY}
     if word == "from":
         stale["total_steps"] = LOG_EVERY
+
     changed = {_place(change).partition(".")[0] for change in settings}
     return as_typed(config, {stale[name] for name in stale.keys() & changed})
 
@@ -96,25 +114,28 @@ def _value(change: Override, config: Mapping[str, Any], config_dir: str | None) 
     value = _resolved(change)
     if change.key_or_group != "callbacks" and not _names_component(change, config):
         return value
+
     # The default environment has settings for components.
     alone = [] if change.key_or_group == "env" else ["env=gym"]
     typed = str(change.input_line)
     if change.package is not None:
         typed = f"{change.key_or_group}={value}"
+
     return compose([*alone, typed], config_dir)[change.key_or_group]
 
 
-def _resolved(change: Override, known: Mapping[str, Any] | None = None) -> Any:
-    """The value of an override with its interpolations resolved. Raises ConfigError."""
+def _resolved(change: Override, settings: Mapping[str, Any] | None = None) -> Any:
+    """The value of an override with its interpolations, of `settings`, resolved. Raises
+    ConfigError."""
     key = _place(change)
-    return to_container(OmegaConf.create({**(known or {}), key: change.value()}))[key]
+    return to_container(OmegaConf.create({**(settings or {}), key: change.value()}))[key]
 
 
 def _run_dir(change: Override, config: Mapping[str, Any]) -> str | None:
     """The folder that an override names, which may name the seed, for example. Raises
     ConfigError."""
     # Texts of a saved configuration are not to be resolved again.
-    numbers = {name: each for name, each in config.items() if isinstance(each, int | float)}
+    numbers = {name: value for name, value in config.items() if isinstance(value, int | float)}
     value = _resolved(change, numbers)
     fits = bool(value) and not isinstance(value, dict | list)
     require(fits, RUN_DIR, value, "the name of a folder; . for this one")
@@ -140,9 +161,11 @@ def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
     if change.is_sweep_override() or change.is_delete():
         value = None if change.is_delete() else change.get_value_string()
         raise ConfigError(key, value, f"cannot go with {word}, which takes single values")
+
     if key != RUN_DIR and is_of_hydra(key):
         problem = f"has no effect with {word}, which composes nothing; {RUN_DIR} has"
         raise ConfigError(key, change.value(), problem)
+
     is_named_again = key in beyond and _resolved(change) == beyond[key]
     if word == "resume" and key.partition(".")[0] not in MAY_CHANGE and not is_named_again:
         problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"

@@ -9,8 +9,7 @@ folders. So a search that was cut goes on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,60 +31,6 @@ Settings = tuple[str, ...]
 """The overrides that a trial has chosen."""
 
 
-@dataclass(frozen=True)
-class Space:
-    """What a search chooses from. choices: the overrides `key=text` of each key."""
-
-    ranges: Mapping[str, Any]
-    choices: Mapping[str, Sequence[str]]
-
-    @staticmethod
-    def of(searched: Mapping[str, Override]) -> Space:
-        """Raises ConfigError."""
-        values = {key: each.value() for key, each in searched.items()}
-        ranges: dict[str, Any] = {
-            key: value for key, value in values.items() if isinstance(value, IntervalSweep)
-        }
-        for key, each in ranges.items():
-            shown = f"{each.start:g} to {each.end:g}"
-            require(each.start <= each.end, key, shown, "a range whose end is the larger")
-            above = each.start > 0 or "log" not in each.tags
-            require(above, key, shown, "a range above 0, as it is logarithmic")
-        texts = {
-            key: [text for (text,) in sweep([each])]
-            for key, each in searched.items()
-            if key not in ranges
-        }
-        return Space(ranges, texts)
-
-    def settings(self, trial: Any) -> Settings:
-        """What a trial of Optuna's chooses."""
-        found = [trial.suggest_categorical(key, texts) for key, texts in self.choices.items()]
-        for key, each in self.ranges.items():
-            whole = isinstance(each.start, int)  # int(interval(8,64))
-            suggest = trial.suggest_int if whole else trial.suggest_float
-            number = suggest(key, each.start, each.end, log="log" in each.tags)
-            found.append(f"{key}={number}" if whole else f"{key}={number:.5g}")
-        return tuple(found)
-
-    def probes(self) -> list[dict[str, Any]]:
-        """Values that are tried before the first trial: each choice, and of each range its ends and
-        a number within."""
-        # a number within, since a setting may take whole numbers only
-        every: dict[str, Sequence[Any]] = {
-            key: [
-                each.start,
-                each.end,
-                type(each.start)(each.start + (each.end - each.start) / math.pi),
-            ]
-            for key, each in self.ranges.items()
-        } | dict(self.choices)
-        return [
-            {key: some[n % len(some)] for key, some in every.items()}
-            for n in range(max(map(len, every.values())))
-        ]
-
-
 class Search:
     """A search for the settings with the highest score.
 
@@ -103,30 +48,65 @@ class Search:
         objective: str,
     ) -> None:
         require_package("search", trials, "search", "optuna")
-        searched = {each.key_or_group: each for each in overrides if each.is_sweep_override()}
+        searched: dict[str, Override] = {}
+        self._fixed: list[str] = []
+        for override in overrides:
+            if override.is_sweep_override():
+                searched[override.key_or_group] = override
+            else:
+                self._fixed.append(str(override.input_line))
+
         seeds = sweep([searched.pop("seed")]) if "seed" in searched else [[]]
         if not searched:
             problem = "needs settings to choose: <setting>=loguniform(1e-4,1e-2), or a,b,c"
             raise ConfigError("search", trials, problem)
-        self._fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
+
         self._seeds = list(dict.fromkeys(map(tuple, seeds)))
         self._trials = trials
         self._together = max(1, at_once // len(self._seeds))
         self._objective = objective
-        self._space = Space.of(searched)
+        self._ranges: dict[str, Any] = {}
+        self._choices: dict[str, Sequence[str]] = {}  # the overrides `key=text` of each key
+        for key, override in searched.items():
+            if isinstance(interval := override.value(), IntervalSweep):
+                self._ranges[key] = _checked_range(key, interval)
+            else:
+                self._choices[key] = [text for (text,) in sweep([override])]
+
         self._chosen: dict[int, Settings] = {}
         self._scores: dict[Settings, float] = {}
         self._check(session)
 
     def _check(self, session: Session) -> None:
-        """Raise ConfigError if a run cannot have a value that may be chosen."""
+        """Raise ConfigError if a run cannot have a value that may be chosen: each choice, and of
+        each range its ends and a number within, since a setting may take whole numbers only."""
         import optuna
 
-        probes = [
-            self._space.settings(optuna.trial.FixedTrial(each)) for each in self._space.probes()
-        ]
-        for whole in compose_jobs(session, [[*self._fixed, *each] for each in probes]):
-            load_experiment(to_container(whole.node))
+        probes: dict[str, Sequence[Any]] = dict(self._choices)
+        for key, interval in self._ranges.items():
+            low = interval.start
+            within = type(low)(low + (interval.end - low) / math.pi)
+            probes[key] = [low, interval.end, within]
+
+        jobs = []
+        for index in range(max(map(len, probes.values()))):
+            values = {key: some[index % len(some)] for key, some in probes.items()}
+            settings = self._settings(optuna.trial.FixedTrial(values))
+            jobs.append([*self._fixed, *settings])
+
+        for run in compose_jobs(session, jobs):
+            load_experiment(to_container(run.node))
+
+    def _settings(self, trial: Any) -> Settings:
+        """What a trial of Optuna's chooses."""
+        texts = [trial.suggest_categorical(key, choices) for key, choices in self._choices.items()]
+        for key, interval in self._ranges.items():
+            is_whole = isinstance(interval.start, int)  # int(interval(8,64))
+            suggest = trial.suggest_int if is_whole else trial.suggest_float
+            number = suggest(key, interval.start, interval.end, log="log" in interval.tags)
+            texts.append(f"{key}={number}" if is_whole else f"{key}={number:.5g}")
+
+        return tuple(texts)
 
     def run(self, run: RunJobs) -> int:
         """Make the trials, print the best, and return the exit code.
@@ -141,11 +121,12 @@ class Search:
         study = optuna.create_study(direction="maximize", sampler=sampler)
         worst = 0
         for done in range(0, self._trials, self._together):
-            asked = [study.ask() for _ in range(min(self._together, self._trials - done))]
-            self._chosen |= {trial.number: self._space.settings(trial) for trial in asked}
-            worst = max(worst, self._score(asked, run))
-            for trial in asked:
+            trials = [study.ask() for _ in range(min(self._together, self._trials - done))]
+            self._chosen |= {trial.number: self._settings(trial) for trial in trials}
+            worst = max(worst, self._score(trials, run))
+            for trial in trials:
                 study.tell(trial, self._scores[self._chosen[trial.number]])
+
         best = study.best_trial
         winner = " ".join(self._chosen[best.number])
         say(
@@ -154,10 +135,10 @@ class Search:
         )
         return worst
 
-    def _score(self, asked: Sequence[Any], run: RunJobs) -> int:
+    def _score(self, trials: Sequence[Any], run: RunJobs) -> int:
         """Make the runs of trials whose settings have no score yet; return the exit code."""
         # of equal ones
-        first = {self._chosen[trial.number]: trial.number + 1 for trial in reversed(asked)}
+        first = {self._chosen[trial.number]: trial.number + 1 for trial in reversed(trials)}
         new = [texts for texts in reversed(first) if texts not in self._scores]
         overrides = []
         for texts in new:
@@ -167,6 +148,7 @@ class Search:
                 overrides.append([*self._fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
         if not overrides:
             return 0
+
         jobs, code = run(overrides)
         for number, texts in enumerate(new):
             start = number * len(self._seeds)
@@ -174,12 +156,25 @@ class Search:
                 -math.inf if job.status == "failed" else score_of(job.folder, self._objective)
                 for job in jobs[start : start + len(self._seeds)]
             )
+
         is_curve = self._objective not in ("best", "last")
         has_finished = any(how_ended(job.folder) == "finished" for job in jobs)
         if is_curve and has_finished and max(self._scores.values()) == -math.inf:
             problem = "must be best, last or a curve that the runs have"
             raise ConfigError("objective", self._objective, problem)
+
         return code
+
+
+def _checked_range(key: str, interval: IntervalSweep) -> IntervalSweep:
+    """Return a range. Raises ConfigError for one in which there is no number."""
+    low: Any = interval.start
+    high: Any = interval.end
+    text = f"{low:g} to {high:g}"
+    require(low <= high, key, text, "a range whose end is the larger")
+    is_possible = low > 0 or "log" not in interval.tags
+    require(is_possible, key, text, "a range above 0, as it is logarithmic")
+    return interval
 
 
 def score_of(folder: Path, objective: str) -> float:
@@ -194,11 +189,15 @@ def score_of(folder: Path, objective: str) -> float:
         run = read_run(folder)
     except ConfigError:
         return -math.inf
-    curve, final, best = run.curve.last, run.numbers["final_return"], run.numbers["best_return"]
-    names = {"best": final if best is None else best, "last": curve.get(EVALUATION, final)}
-    score = (
-        names[objective]
-        if objective in names
-        else curve.get(objective, curve.get(f"rollout/{objective}"))
-    )
+
+    curve = run.curve.last
+    final = run.numbers["final_return"]
+    best = run.numbers["best_return"]
+    if objective == "best":
+        score = final if best is None else best
+    elif objective == "last":
+        score = curve.get(EVALUATION, final)
+    else:
+        score = curve.get(objective, curve.get(f"rollout/{objective}"))
+
     return -math.inf if score is None else score

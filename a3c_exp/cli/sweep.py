@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, given, is_of_hydra
 from a3c_exp.cli.execute import Plan, execute, make
-from a3c_exp.cli.existing import begins, find_action, how_ended, identity, saved_runs
+from a3c_exp.cli.existing import find_action, how_ended, identity, saved_runs
 from a3c_exp.cli.hydra_compose import Composed, Session
 from a3c_exp.cli.launch import places, run_hydra
 from a3c_exp.cli.names import folder_names, labels
@@ -42,12 +42,13 @@ def run_sweep(session: Session, line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or
     written."""
     overrides = hydra_compose.parse([*line.overrides, *_meant(line)], session)
-    single = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
-    common = hydra_compose.composed(session, single)
+    single = [override for override in overrides if not override.is_sweep_override()]
+    common = hydra_compose.composed(session, [str(override.input_line) for override in single])
     node = common.node
     root = Path(os.path.abspath(expanded(hydra_compose.setting(node, SWEEP_DIR))))
     params = OmegaConf.select(node, "hydra.sweeper.params") or {}
-    overrides[:0] = hydra_compose.parse([f"{key}={each}" for key, each in params.items()], session)
+    texts = [f"{key}={value}" for key, value in params.items()]
+    overrides[:0] = hydra_compose.parse(texts, session)
     variables = hydra_compose.setting(node, "hydra.job.env_set")
     with named(SWEEP_DIR if line.sweep is None else "sweep"), environment(variables):
         task = Sweep(session, line, node, overrides, root)
@@ -56,23 +57,27 @@ def run_sweep(session: Session, line: CommandLine) -> int:
                 ending = f"has {how_ended(job.folder)}" if job.action == "leave" else ""
                 print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
             return 0
+
         check_places(root, "multirun.yaml", ".submitit")
         listed = root / "multirun.yaml"
         if listed.exists() and not begins_with(listed, "hydra:"):
             raise FolderError(root, f"has a file that Hydra would replace: {listed.name}")
+
         words = [*common.words, *_for_sweepers(session, node), f"{SWEEP_DIR}={quoted(str(root))}"]
         words += [
-            hydra_compose.sweep_word(session, node, each)
-            for each in overrides
-            if each.is_sweep_override() and each.key_or_group not in params
+            hydra_compose.sweep_word(session, node, override)
+            for override in overrides
+            if override.is_sweep_override() and override.key_or_group not in params
         ]
         with environment({RUNS_AT_ONCE: str(task.at_once)}):
             run_hydra(line.flags, ["--multirun", *words], task)
+
     if line.search is None:
         # Those that a launcher and a sweeper of Hydra's have made are known by their folders.
-        others = [Job(0, (), folder, "") for folder in saved_runs(root).values()]
-        if jobs := task.jobs or others:
-            say_comparison(jobs)
+        folders = [job.folder for job in task.jobs] or list(saved_runs(root).values())
+        if folders:
+            say_comparison(folders)
+
     return task.code
 
 
@@ -90,14 +95,17 @@ def _for_sweepers(session: Session, node: DictConfig) -> list[str]:
     """What a sweeper of Hydra's needs to be told: to number the folders, and to maximize."""
     if node.hydra.sweeper._target_ == OWN_SWEEPER:
         return []
+
     written: Any = OmegaConf.to_container(node.hydra, resolve=False)
     words = []
     if not written["sweep"]["subdir"]:
         words.append("hydra.sweep.subdir=${hydra.job.num}")
+
     is_typed = given(node.hydra.overrides.hydra, "hydra.sweeper.direction") is not None
     if "direction" in written["sweeper"] and not is_typed:
         words.append("hydra.sweeper.direction=maximize")
         say("hydra.sweeper.direction=maximize: a run's value is its return")
+
     return words
 
 
@@ -130,11 +138,13 @@ class Sweep:
         if line.search and not (self._launches and is_grid):
             problem = "goes with hydra/launcher=processes and hydra/sweeper=grid alone"
             raise ConfigError("search", line.search, problem)
+
         self._common = None if is_grid else _common_texts(node)
         combinations = hydra_compose.sweep(overrides) if is_grid and not line.search else []
         if self._launches:
             distinct = len(set(map(tuple, combinations)))
             self.at_once = min(node.hydra.launcher.jobs, distinct or hydra_compose.MOST_JOBS)
+
         self._search: Search | None = None
         with environment({RUNS_AT_ONCE: str(self.at_once)}):
             if line.search is not None:
@@ -160,29 +170,33 @@ class Sweep:
         made: Made = []
         saved = saved_runs(self.root)
         workers: list[tuple[object, int]] = []
-        for number, whole in enumerate(hydra_compose.compose_jobs(self._session, combinations)):
-            config = hydra_compose.to_container(whole.node)
-            what = f"{identity(config)} {config.get('plugins')}", number if are_trials else 0
-            if what in jobs:
+        for number, run in enumerate(hydra_compose.compose_jobs(self._session, combinations)):
+            config = hydra_compose.to_container(run.node)
+            key = f"{identity(config)} {config.get('plugins')}", number if are_trials else 0
+            if key in jobs:
                 say(f"given twice, run once: {' '.join(typed[number])}")
                 continue
-            subdir = hydra_compose.setting(whole.node, "hydra.sweep.subdir")
+
+            subdir = hydra_compose.setting(run.node, "hydra.sweep.subdir")
             same = None if subdir else saved.get(identity(config))
             folder = same or Path(os.path.abspath(self.root / (subdir or names[number])))
             _check_folder(folder, self.root, subdir, [job.folder for job in jobs.values()])
             final, experiment = load_final(config)
             built = check(experiment, made=made)
-            if begins(folder, self.existing):
+            action = find_action(folder, final, self.existing)
+            if action == "begin":
                 check_start(experiment, final, built.network)
+
             workers.append((config.get("workers"), experiment.worker_count))
-            jobs[what] = Job(
+            jobs[key] = Job(
                 number=number,
                 overrides=_of_process(combinations[number], number, folder),
                 folder=folder,
                 label=differences[number] or f"seed={experiment.seed}",
-                action=find_action(folder, final, self.existing),
-                words=_of_job(whole, folder),
+                action=action,
+                words=_of_job(run, folder),
             )
+
         _say_workers(workers, self.at_once)
         self.jobs += jobs.values()
         return list(jobs.values())
@@ -195,7 +209,7 @@ class Sweep:
         job = HydraConfig.get()
         folder = Path(job.runtime.output_dir)
         plan = Plan(
-            config=hydra_compose.job_config(node),
+            config=hydra_compose.job_config(),
             folder=folder,
             existing=self.existing,
             overrides=[text.removeprefix("++") for text in job.overrides.task],
@@ -204,6 +218,7 @@ class Sweep:
         )
         with hydra_compose.isolated():  # an environment may compose by itself
             finished = execute(plan)
+
         if finished is not None and finished.summary["signal"] is not None:
             raise KeyboardInterrupt(finished.exit_code)  # ends the sweep too
         if finished is not None and finished.exit_code:
@@ -220,12 +235,13 @@ class Sweep:
         if self._search is not None:
             self.code = self._search.run(partial(self._run_trials, launch))
             return []
+
         returns: list[JobReturn] = []
         while jobs := self.jobs[len(returns) :][:most]:
             done = launch([job.words for job in jobs], len(returns))
             if not self._launches:
-                for each in done:
-                    _ = each.return_value  # raises what the job has raised
+                for job_return in done:
+                    _ = job_return.return_value  # raises what the job has raised
             returns += done
         return returns
 
@@ -240,26 +256,28 @@ class Sweep:
 
     def launch(self, overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
         """Run jobs, each in a process of its own. Raises KeyboardInterrupt after a signal."""
-        known = {tuple(job.words): job for job in self.jobs}
-        jobs = [known[words] for each in overrides if (words := tuple(each)) in known]
-        returned = jobs
-        if not jobs:  # those of a sweeper that has found them itself, perhaps one of them twice
-            texts = [(*self._of_hydra, *each) for each in overrides]
-            jobs = self._check([list(each) for each in dict.fromkeys(texts)], are_trials=True)
-            chosen = dict(zip(dict.fromkeys(texts), jobs, strict=True))
-            returned = [chosen[each] for each in texts]
+        planned = {tuple(job.words): job for job in self.jobs}
+        distinct = dict.fromkeys(map(tuple, overrides))  # a sweeper may choose one of them twice
+        if not distinct.keys() <= planned.keys():  # the sweeper has chosen them itself
+            combinations = [[*self._of_hydra, *words] for words in distinct]
+            trials = self._check(combinations, are_trials=True)
+            planned = dict(zip(distinct, trials, strict=True))
+
+        jobs = [planned[words] for words in distinct]
         command = [sys.executable, "-m", "a3c_exp", *places(self._line.flags)]
         code = Runs(jobs, command, self.existing, self.at_once).run()
         if code > 1:
             raise KeyboardInterrupt(code)
+
         self.code = max(self.code, code)
-        return [self._returned(job) for job in returned]
+        return [self._returned(planned[tuple(words)]) for words in overrides]
 
     def _returned(self, job: Job) -> JobReturn:
         """How a job has ended, for Hydra's sweepers."""
         if job.status == "failed":
             error = RunError(f"{job.folder}: {job.text}")
             return JobReturn(job.words, status=JobStatus.FAILED, _return_value=error)
+
         score = score_of(job.folder, self.objective)
         return JobReturn(job.words, status=JobStatus.COMPLETED, _return_value=score)
 
@@ -275,9 +293,10 @@ def _common_texts(node: DictConfig) -> set[str]:
 def _say_workers(workers: Sequence[tuple[object, int]], at_once: int) -> None:
     """Warn if runs at once share cores, or are left with one each. workers: of each run as it was
     typed, and as a number."""
-    most = max((number for _, number in workers), default=0)
     if at_once == 1:
         return
+
+    most = max((number for _, number in workers), default=0)
     if at_once * most > usable_cores():
         say(
             f"warning: {at_once} runs at once, of up to {most} workers each, "
@@ -296,6 +315,7 @@ def _check_folder(folder: Path, root: Path, subdir: str, others: Sequence[Path])
     if folder in others:
         problem = "is the folder of two runs: add ${hydra.job.num} to it"
         raise ConfigError(key, folder.name, problem)
+
     require(folder.parent == root, key, subdir, "the name of one folder, in the sweep's")
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
         raise FolderError(folder, "is a link that leads out of the sweep's folder")
@@ -304,13 +324,13 @@ def _check_folder(folder: Path, root: Path, subdir: str, others: Sequence[Path])
 def _of_process(typed: Sequence[str], number: int, folder: Path) -> list[str]:
     """The overrides of a job that is a single run, in a process of its own."""
     job = ["hydra.mode=RUN", f"hydra.job.num={number}", f"hydra.job.id='{number}'"]
-    others = [text for text in typed if not text.startswith("hydra.mode=")]
-    return [*others, *job, f"hydra.run.dir={quoted(str(folder))}"]
+    settings = [text for text in typed if not text.startswith("hydra.mode=")]
+    return [*settings, *job, f"hydra.run.dir={quoted(str(folder))}"]
 
 
-def _of_job(whole: Composed, folder: Path) -> list[str]:
+def _of_job(run: Composed, folder: Path) -> list[str]:
     """The overrides of a job as Hydra's launchers take them, which know Hydra's own already."""
     return [
-        *(word for word in whole.words if not is_of_hydra(word)),
+        *(word for word in run.words if not is_of_hydra(word)),
         f"hydra.sweep.subdir={quoted(folder.name)}",
     ]

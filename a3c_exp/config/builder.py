@@ -9,23 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.config import checks
-from a3c_exp.config.background import measure
 from a3c_exp.config.saved import LOG_EVERY, NORMALIZATION, TYPED, WORKERS
 from a3c_exp.config.schema import build
-from a3c_exp.core.cpu import cores_of_a_run
+from a3c_exp.core.cpu import cores_of_a_run, one_thread
 from a3c_exp.core.experiment import Built, Eval, Experiment, Log
-from a3c_exp.envs.batch import Environment
-from a3c_exp.errors import named, require
+from a3c_exp.core.normalization import are_images, has_byte_vectors, require_images
+from a3c_exp.envs.batch import EnvBatch, Environment, Normalization, opened
+from a3c_exp.envs.parts import PartsBox
+from a3c_exp.errors import ConfigError, RunError, named, require
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.cnn import ImageEncoder
 
 Made = list[tuple[object, Built]]
 """Networks, each with the components that it was tried with."""
+DEVIATION = 1 / 4
+"""Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are
+of the order of 1."""
+STEPS = 250
+"""Of the random play: thousands of pixels each, most of which are those of the background."""
 POINTS = 250
 MOST_STEPS = 20_000
 """Points of the curves of a whole run, and the most steps between two, where `log.every=auto` is by
@@ -40,9 +50,11 @@ def build_experiment(config: Mapping[str, Any], *, to_train: bool = True) -> Exp
     """
     plugins = build(config.get("plugins") or (), tuple[str, ...], "plugins")
     import_plugins(plugins)
+
     settings = {key: value for key, value in config.items() if key != TYPED}
     if not to_train:
         settings["callbacks"] = []
+
     experiment = build(settings, Experiment, plugins=plugins)
     return replace(experiment, eval=_build_eval(experiment, config, plugins))
 
@@ -52,14 +64,12 @@ def _build_eval(experiment: Experiment, config: Mapping[str, Any], plugins: Sequ
     changed = experiment.eval.env
     if not changed:
         return experiment.eval
-    require(
-        TARGET not in changed,
-        "eval.env",
-        changed,
-        "settings of the run's environment, not another one",
-    )
+
+    allowed = "settings of the run's environment, not another one"
+    require(TARGET not in changed, "eval.env", changed, allowed)
     if isinstance(changed.get("kwargs"), Mapping):  # each argument is a setting of its own
         changed = {**changed, "kwargs": {**config["env"].get("kwargs", {}), **changed["kwargs"]}}
+
     env: Any = build({**config["env"], **changed}, Environment, "eval.env", plugins)  # type: ignore[type-abstract]
     return replace(experiment.eval, env={name: getattr(env, name) for name in changed})
 
@@ -75,10 +85,12 @@ def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
     if experiment.init_from is not None:
         final["init_from"] = str(expanded(experiment.init_from).absolute())
         experiment = replace(experiment, init_from=final["init_from"])
+
     if experiment.workers == "auto":
         typed[WORKERS] = "auto"
         final[WORKERS] = cores_of_a_run()
         experiment = replace(experiment, workers=final[WORKERS])
+
     setting = experiment.env.normalize_observations
     if setting in ("auto", "background"):
         typed[NORMALIZATION] = setting
@@ -87,13 +99,16 @@ def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
         final["env"] = {**final["env"], "normalize_observations": plain}
         env: Any = experiment.env
         experiment = replace(experiment, env=replace(env, normalize_observations=value))
+
     if experiment.log.every == "auto":
         typed[LOG_EVERY] = "auto"
         steps = min(max(1, experiment.total_steps // POINTS), MOST_STEPS)
         final["log"] = {"every": steps if experiment.backend.deterministic else None}
         experiment = replace(experiment, log=Log(**final["log"]))
+
     if typed:
         final[TYPED] = typed
+
     checks.check_combination(experiment)
     return final, experiment
 
@@ -112,12 +127,14 @@ def check(
     """
     if to_train:
         experiment.backend.check(experiment)
+
     parts = attrgetter("env", "eval.env", "network", "algorithm", "epsilon", "plugins")(experiment)
-    known = [] if made is None else made
-    built = next((tried for others, tried in known if others == parts), None)
+    built = next((network for components, network in made or () if components == parts), None)
     if built is None:
         built = checks.check_environment_and_network(experiment, to_train=to_train, draw=draw)
-        known.append((parts, built))
+        if made is not None:
+            made.append((parts, built))
+
     checks.check_fit(experiment, built.network)
     return built
 
@@ -145,3 +162,59 @@ def load_experiment(config: Mapping[str, Any], *, to_train: bool = True) -> Expe
     if to_train:
         check_start(experiment, final, built.network)
     return experiment
+
+
+# What `env.normalize_observations` background and auto stand for.
+
+
+def measure(experiment: Experiment) -> Normalization:
+    """What `env.normalize_observations` auto or background stands for.
+
+    The most frequent byte of the images of a short random play, and a quarter of the levels that
+    they can have. `auto` is true for vectors of bytes, and false for what else is no image of
+    bytes, or with a network that takes images as they are. The play has a fixed seed: two processes
+    find the same number. Raises ConfigError for an environment that cannot be made or played.
+    """
+    setting = experiment.env.normalize_observations
+    with opened(experiment.env, experiment.plugins) as env:
+        space = env.observation_space
+        if setting == "auto" and not (are_images(space) and _scales_pixels(experiment, env)):
+            return has_byte_vectors(space) and not isinstance(space, PartsBox)
+
+        require_images(space, "env.normalize_observations", setting)
+        try:
+            counts = count_bytes(env, STEPS)
+        except RunError as error:
+            problem = f"cannot be measured (false: it is not): {str(error).partition(chr(10))[0]}"
+            raise ConfigError("env.normalize_observations", setting, problem) from error
+
+    return float(counts.argmax()), len(counts) * DEVIATION
+
+
+def count_bytes(env: EnvBatch, steps: int) -> NDArray[np.int64]:
+    """How often each byte is in the images of so many random steps: of those that their space
+    allows.
+
+    Raises RunError if the environment fails.
+    """
+    counts = np.zeros(256, np.int64)
+    env.action_space.seed(0)
+    env.reset()
+    for _ in range(steps):
+        actions = np.stack([env.action_space.sample()])
+        counts += np.bincount(env.step(actions).obs.ravel(), minlength=256)
+
+    return counts[: int(env.observation_space.high.max()) + 1]
+
+
+def _scales_pixels(experiment: Experiment, env: EnvBatch) -> bool:
+    """Return whether the network of an experiment scales pixels. One of the user's own is built to
+    find out."""
+    if issubclass(experiment.network.module_class, ImageEncoder):
+        return True
+
+    unscaled = replace(
+        experiment, env=replace(cast(Any, experiment.env), normalize_observations=False)
+    )
+    with one_thread():
+        return unscaled.build_network(env, None).scales_pixels

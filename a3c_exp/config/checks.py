@@ -34,52 +34,56 @@ INIT_OR_SPEED_KEYS = ("init", "init_std", "policy_gain", "initial_std", "forget_
 def check_combination(experiment: Experiment) -> None:
     """Raise ConfigError for components that do not fit together. Makes no environment and no
     network."""
-    envs, quorum, workers = experiment.envs_per_worker, experiment.quorum, experiment.worker_count
-    fits = experiment.rollout_length != "episode" or envs == 1
-    require(fits, "envs_per_worker", envs, "1 where rollout_length=episode")
-    fits = experiment.update != "sync" or experiment.optimizer_state == "shared"
-    allowed = "'shared' where update=sync: a round is one step for all"
-    require(fits, "optimizer_state", experiment.optimizer_state, allowed)
-    fits = not experiment.count_overlaps or (experiment.update == "async" and not experiment.lock)
-    require(fits, "count_overlaps", True, "false with a lock or update=sync: no updates overlap")
+    envs = experiment.envs_per_worker
+    if experiment.rollout_length == "episode" and envs > 1:
+        raise ConfigError("envs_per_worker", envs, "must be 1 where rollout_length=episode")
+
+    state = experiment.optimizer_state
+    if experiment.update == "sync" and state != "shared":
+        problem = "must be 'shared' where update=sync: a round is one step for all"
+        raise ConfigError("optimizer_state", state, problem)
+
+    is_lock_free = experiment.update == "async" and not experiment.lock
+    if experiment.count_overlaps and not is_lock_free:
+        problem = "must be false with a lock or update=sync: no updates overlap"
+        raise ConfigError("count_overlaps", True, problem)
+
+    quorum = experiment.quorum
     if quorum != "all":
-        require(
-            experiment.update == "sync",
-            "quorum",
-            quorum,
-            "all without update=sync: there are no rounds",
-        )
-        require(
-            quorum <= workers,
-            "quorum",
-            quorum,
-            f"at most the number of workers, which is {workers}",
-        )
+        is_sync = experiment.update == "sync"
+        require(is_sync, "quorum", quorum, "all without update=sync: there are no rounds")
+        most = experiment.worker_count
+        require(quorum <= most, "quorum", quorum, f"at most the number of workers, which is {most}")
+
     critic_returns = experiment.critic_returns
-    estimators = {"returns": experiment.returns} | (
-        {"critic_returns": critic_returns} if critic_returns else {}
-    )
+    estimators = {"returns": experiment.returns}
+    if critic_returns is not None:
+        estimators["critic_returns"] = critic_returns
+
     for key, returns in estimators.items():
         check_returns(key, returns)
+
     _check_fresh_gradients(experiment)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
+
     if isinstance(experiment.algorithm, NStepQ):
         _check_action_values(experiment, experiment.algorithm)
-    if critic_returns is not None:
+
+    if critic_returns is not None and critic_returns.off_policy:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
-        fits = experiment.returns.off_policy or not critic_returns.off_policy
+        fits = experiment.returns.off_policy
         require(fits, "critic_returns", type(critic_returns).__name__, allowed)
 
 
 def _check_fresh_gradients(experiment: Experiment) -> None:
     """Raise ConfigError for gradients of a second pull with an algorithm that cannot use it."""
     algorithm = experiment.algorithm
-    others = {
+    reasons = {
         MinibatchAlgorithm: "which pulls for each minibatch",
         NStepQ: "whose targets are values of the target network",
     }
-    for kind, reason in others.items():
+    for kind, reason in reasons.items():
         fits = not (experiment.fresh_gradients and isinstance(algorithm, kind))
         allowed = f"false with {type(algorithm).__name__}, {reason}"
         require(fits, "fresh_gradients", True, allowed)
@@ -92,30 +96,30 @@ def check_returns(key: str, returns: Returns) -> None:
     key: of the estimator.
     """
     name = type(returns).__name__
-    given = example_trajectory(returns)
-    before = example_trajectory(returns)
+    trajectory = example_trajectory(returns)
     # Without off_policy there are no target_log_probs.
     trial = f"it fails for a small trajectory, with off_policy = {returns.off_policy}"
     with refused(key, name, trial):
-        answer: Any = returns(given, 0.9)
+        answer: Any = returns(trajectory, 0.9)
+
     pair = answer if isinstance(answer, tuple) else (answer,)
-    found = [
-        f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else type(each).__name__
-        for each in pair
+    forms = [
+        f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        for array in pair
     ]
-    if found != [f"float32 {given.rewards.shape}"] * 2:
-        problem = (
-            "must return (advantages, targets), each float32 [T, B], "
-            f"here {given.rewards.shape}, not"
-        )
-        raise ConfigError(key, name, f"{problem} {' and '.join(found)}")
-    if not all(np.isfinite(each).all() for each in pair):
+    shape = trajectory.rewards.shape
+    if forms != [f"float32 {shape}"] * 2:
+        problem = f"must return (advantages, targets), each float32 [T, B], here {shape}, not"
+        raise ConfigError(key, name, f"{problem} {' and '.join(forms)}")
+
+    if not all(np.isfinite(array).all() for array in pair):
         raise ConfigError(key, name, "returns numbers that are not finite for a small trajectory")
+
+    before = example_trajectory(returns)
     for field in fields(Trajectory):
-        if not np.array_equal(getattr(given, field.name), getattr(before, field.name)):
-            raise ConfigError(
-                key, name, f"writes into the trajectory's {field.name}, which others read"
-            )
+        if not np.array_equal(getattr(trajectory, field.name), getattr(before, field.name)):
+            problem = f"writes into the trajectory's {field.name}, which others read"
+            raise ConfigError(key, name, problem)
 
 
 def _check_reuse(
@@ -140,19 +144,20 @@ def _check_reuse(
 def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
     """Raise ConfigError for settings with which an algorithm would learn other action values than
     its own."""
-    returns, name = experiment.returns, type(algorithm).__name__
-    allowed = (
-        f"n_step with {name}, which has targets of its own (experiment=n_step_q sets all settings)"
-    )
-    require(isinstance(returns, NStep), "returns", type(returns).__name__, allowed)
-    require(
-        experiment.critic_returns is None,
-        "critic_returns",
-        type(experiment.critic_returns).__name__,
-        "null",
-    )
-    if algorithm.one_step and isinstance(returns, NStep):
+    returns = experiment.returns
+    name = type(algorithm).__name__
+    if not isinstance(returns, NStep):
+        problem = (
+            f"must be n_step with {name}, which has targets of its own "
+            "(experiment=n_step_q sets all settings)"
+        )
+        raise ConfigError("returns", type(returns).__name__, problem)
+
+    critic = experiment.critic_returns
+    require(critic is None, "critic_returns", type(critic).__name__, "null")
+    if algorithm.one_step:
         require(returns.n == 1, "returns.n", returns.n, f"1 with {name}")
+
     allowed = (
         f"above 0 with {name}: nothing else explores (experiment=n_step_q has the "
         "schedule of the paper)"
@@ -173,34 +178,36 @@ def check_environment_and_network(
     algorithm = experiment.algorithm
     with opened(experiment.env, experiment.plugins) as env:
         discrete = isinstance(env.action_space, Discrete)
-        others = f"where actions are not Discrete: they are {env.action_space}"
-        fits = discrete or algorithm.target_every is None
-        require(
-            fits, "algorithm", type(algorithm).__name__, f"one with a policy (a3c, ppo) {others}"
-        )
-        require(discrete or experiment.epsilon == 0, "epsilon", experiment.epsilon, f"0 {others}")
+        where = f"where actions are not Discrete: they are {env.action_space}"
+        if not discrete and algorithm.target_every is not None:
+            problem = f"must be one with a policy (a3c, ppo) {where}"
+            raise ConfigError("algorithm", type(algorithm).__name__, problem)
+
+        if not discrete and experiment.epsilon != 0:
+            raise ConfigError("epsilon", experiment.epsilon, f"must be 0 {where}")
+
         if experiment.eval.env:
             _check_eval_env(env, experiment)
+
         with one_thread():  # for a few observations the start of more threads takes longest
             network = experiment.build_network(env, experiment.parameter_rng() if draw else None)
             tried = network
             if network.constants():  # a forward pass may change a buffer: another network is tried
                 tried = experiment.build_network(env, None)
-                drawn = tried.differing_constants(network.constants())
-                require(
-                    not drawn,
-                    "network",
-                    drawn,
-                    "constants that are the same each time: draw them with torch",
-                )
+                differing = tried.differing_constants(network.constants())
+                allowed = "constants that are the same each time: draw them with torch"
+                require(not differing, "network", differing, allowed)
+
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
+
             setting = experiment.env.normalize_observations
             space = NormalizedObservations.of(setting, env.observation_space).network_space(
                 env.observation_space
             )
             verify(tried, space)
             check_loss(algorithm, tried, space, experiment.kernels)
+
     return Built(network, env.observation_space)
 
 
@@ -218,9 +225,8 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
     batch.action_space.seed(0)
     try:
         [observation] = batch.reset()
-        batch.step(
-            np.stack([sample_action(batch.action_space, batch.observation_space, observation)])
-        )
+        action = sample_action(batch.action_space, batch.observation_space, observation)
+        batch.step(np.stack([action]))
     except RunError as error:
         raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 
@@ -228,24 +234,29 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
 def check_fit(experiment: Experiment, network: ActorCritic) -> None:
     """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a
     network."""
-    algorithm, length = experiment.algorithm, experiment.rollout_length
+    algorithm = experiment.algorithm
+    length = experiment.rollout_length
     if isinstance(algorithm, MinibatchAlgorithm) and length != "episode":
         count = 0 if experiment.backend.joins_rollouts else experiment.envs_per_worker
-        with under("algorithm"):  # with a memory, minibatches are of whole sequences
-            algorithm.check_rollout(
-                *((count, length) if network.recurrent else (count * length, 1))
-            )
+        with under("algorithm"):
+            if network.recurrent:  # minibatches are of whole sequences
+                algorithm.check_rollout(count, length)
+            else:
+                algorithm.check_rollout(count * length, 1)
+
     with under("optimizer"):
         check_param_groups(experiment.optimizer, network.param_slices.keys() - {"target"})
 
 
-def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic) -> None:
+def check_init_from(folder: str, final: Mapping[str, Any], network: ActorCritic) -> None:
     """Raise FolderError unless the parameters of the run in `folder` have the same meaning here.
 
-    They do for the same network and the same normalization of observations. config: the final one.
+    They do for the same network and the same normalization of observations. final: the
+    configuration here.
     """
-    theirs = comparable(read_config(folder))
-    ours = comparable(config)
+    config = read_config(folder)
+    theirs = comparable(config)
+    ours = comparable(final)
     state = load_state(best_checkpoint(Path(folder)))
     parameters = state["store"]["parameters"]
     stats = state["store"]["stats"]
@@ -254,17 +265,16 @@ def check_init_from(folder: str, config: Mapping[str, Any], network: ActorCritic
         for key in theirs.keys() & ours.keys()
         if theirs[key] != ours[key] and key.startswith("network.")
     ]
-    own = [key for key in keys if key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS]
-    found = [f"{key}={theirs[key]}, not {ours[key]}" for key in own]
     if parameters.shape != network.vector.shape:
-        found = [
-            (
-                f"{parameters.size} parameters, for {environment_of(read_config(folder))}, "
-                f"not {network.vector.size}"
-            )
-        ]
-    if found:
-        raise FolderError(folder, f"must be a run of the same network: it has {found[0]}")
+        sizes = f"{parameters.size} parameters, for {environment_of(config)}"
+        problem = f"must be a run of the same network: it has {sizes}, not {network.vector.size}"
+        raise FolderError(folder, problem)
+
+    for key in keys:
+        if key.rpartition(".")[2] not in INIT_OR_SPEED_KEYS:
+            problem = f"it has {key}={theirs[key]}, not {ours[key]}"
+            raise FolderError(folder, f"must be a run of the same network: {problem}")
+
     network.check_constants(state["store"], folder)
     wanted = ours.get(NORMALIZATION) or False
     measured = wanted is True or wanted == "shared"

@@ -77,17 +77,17 @@ _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
-def unknown(name: str, owner: str, known: Iterable[str], path: str) -> str:
+def unknown(name: str, owner: str, settings: Iterable[str], path: str) -> str:
     """The problem with a key that is no setting of `owner`, and the setting that is meant, or the
     nearest names.
 
-    known: the settings of `owner`. path: its key, "" for the whole configuration.
+    settings: those of `owner`. path: its key, "" for the whole configuration.
     """
     places = (f"{path}.{name}", name, name.lower())
     here = next((ELSEWHERE[place] for place in places if place in ELSEWHERE), None)
-    meant = did_you_mean(name, known) if here is None else f"here it is {here}"
-    own = "" if path else f"; vars.{name} is a variable of your own"
-    return f"is no setting of {owner}: {meant}{own}"
+    meant = did_you_mean(name, settings) if here is None else f"here it is {here}"
+    variable = "" if path else f"; vars.{name} is a variable of your own"
+    return f"is no setting of {owner}: {meant}{variable}"
 
 
 def number_meant(key: str, text: str) -> str:

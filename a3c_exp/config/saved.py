@@ -41,12 +41,11 @@ def read_config(
     from omegaconf.errors import OmegaConfBaseException
 
     folder = expanded(folder)
-    around = next((each for each in folder.parents if (each / CONFIG_FILE).is_file()), None)
-    hint = "" if around is None else f"; did you mean {str(around)!r}?"
+    run = next((parent for parent in folder.parents if (parent / CONFIG_FILE).is_file()), None)
+    hint = "" if run is None else f"; did you mean {str(run)!r}?"
+    file = folder if or_file and folder.is_file() else folder / CONFIG_FILE
     try:
-        config = parse_yaml(
-            read_text(folder if or_file and folder.is_file() else folder / CONFIG_FILE)
-        )
+        config = parse_yaml(read_text(file))
         # refuses interpolations that are none
         OmegaConf.create(config if isinstance(config, dict) else {})
     except OSError:
@@ -57,13 +56,16 @@ def read_config(
         raise FolderError(
             folder, f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}{hint}"
         ) from error
+
     if not isinstance(config, dict) or not config:
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it holds no settings{hint}")
+
     config = {str(name): value for name, value in config.items()}
     typed = config.pop(TYPED, None)
     if isinstance(typed, dict):
         final = dict(flatten(config))
         config[TYPED] = {key: typed[key] for key in RESOLVED if key in typed and key in final}
+
     # The schema refuses a text, not each letter of it.
     return config | {"plugins": plugins if isinstance(plugins, str) else list(plugins)}
 
@@ -92,10 +94,11 @@ def with_value(config: Mapping[str, Any], key: str, value: object) -> dict[str, 
 def as_typed(config: Mapping[str, Any], keys: Iterable[str] = RESOLVED) -> dict[str, Any]:
     """The configuration as it was typed, in the settings `keys`; the others stay final."""
     typed = dict(config.get(TYPED) or {})
-    found = {name: value for name, value in config.items() if name != TYPED}
+    settings = {name: value for name, value in config.items() if name != TYPED}
     for key in [key for key in keys if key in typed]:
-        found = with_value(found, key, typed.pop(key))
-    return found | ({TYPED: typed} if typed else {})
+        settings = with_value(settings, key, typed.pop(key))
+
+    return settings | ({TYPED: typed} if typed else {})
 
 
 def without_typed(config: Mapping[str, Any], changed: str) -> dict[str, Any]:
@@ -106,6 +109,5 @@ def without_typed(config: Mapping[str, Any], changed: str) -> dict[str, Any]:
         for key, value in (config.get(TYPED) or {}).items()
         if not f"{key}.".startswith(f"{changed}.")
     }
-    return {name: value for name, value in config.items() if name != TYPED} | (
-        {TYPED: typed} if typed else {}
-    )
+    settings = {name: value for name, value in config.items() if name != TYPED}
+    return settings | ({TYPED: typed} if typed else {})

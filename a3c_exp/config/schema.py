@@ -92,25 +92,30 @@ def _alternatives(hint: Any) -> list[str]:
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return [each for argument in arguments for each in _alternatives(argument)]
+        return [text for argument in arguments for text in _alternatives(argument)]
+
     if origin is Literal:
         return [repr(argument) for argument in arguments]
+
     if hint is bool:
         return ["true", "false"]
+
     if origin in _LISTS:
         items = [describe(argument) for argument in arguments if argument is not Ellipsis]
-        many = len(arguments) == 1 or arguments[-1] is Ellipsis
-        return [
-            f"a list in brackets, each item {items[0]}"
-            if many
-            else f"a list of {len(items)}: {', '.join(items)}"
-        ]
+        if len(arguments) == 1 or arguments[-1] is Ellipsis:
+            return [f"a list in brackets, each item {items[0]}"]
+
+        return [f"a list of {len(items)}: {', '.join(items)}"]
+
     if origin in _MAPPINGS:
         return [f"a mapping of names, each to {describe(arguments[1])}"]
+
     if hint in _NAMES:
         return [_NAMES[hint]]
+
     if _is_record(hint):
         return [f"a mapping with the keys {', '.join(_settings(hint))}"]
+
     return [f"a mapping that names {_a(hint)} by {TARGET}"]
 
 
@@ -134,43 +139,58 @@ def _value(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obj
 
 
 def _scalar(value: object, hint: Any, path: str) -> object:
-    if typing.get_origin(hint) is Literal:
-        fits = any(
-            type(choice) is type(value) and choice == value for choice in typing.get_args(hint)
-        )
-    elif hint in (int, float):
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fits = is_number and abs(cast(Any, value)) <= sys.float_info.max
-        fits = fits and (
-            hint is float or (value == int(cast(Any, value)) and abs(cast(Any, value)) <= LARGEST)
-        )
-    else:
-        fits = type(value) is (types.NoneType if hint is None else hint)
-    if not fits:
+    if not _fits(value, hint):
         _refuse(value, hint, path)
+
     return hint(value) if hint in (int, float) else value
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Return whether a value is one of a scalar type."""
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        return any(type(choice) is type(value) and choice == value for choice in choices)
+
+    if hint not in (int, float):
+        return type(value) is (types.NoneType if hint is None else hint)
+
+    if type(value) is bool or not isinstance(value, (int, float)):
+        return False
+
+    if hint is float:
+        return abs(value) <= sys.float_info.max
+
+    return abs(value) <= LARGEST and value == int(value)
 
 
 def _union(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     """The value as the first member that accepts it, exact types first: 1 stays whole for
     `float | int`."""
-    structured = isinstance(value, (Mapping, list, tuple))
-    members = [
-        member for member in typing.get_args(hint) if not (structured and _is_scalar(member))
-    ]
-    members.sort(key=lambda member: type(value) is not member)
+    members = typing.get_args(hint)
+    scalars = [member for member in members if _is_scalar(member)]
+    structures = [member for member in members if member not in scalars]
+    if not isinstance(value, (Mapping, list, tuple)):
+        for member in sorted(scalars, key=lambda member: type(value) is not member):
+            if _fits(value, member):
+                return _scalar(value, member, path)
+
+        if Any in members or object in members:
+            return value
+
+        _refuse(value, hint, path)
+
     refusals: list[ConfigError] = []
-    for member in members:
+    for member in structures:
         try:
             return _value(value, member, path, plugins)
         except ConfigError as refusal:
             refusals.append(refusal)
-    if (
-        len(refusals) == 1
-        and structured
-        and (isinstance(value, Mapping) or refusals[0].key != path)
-    ):
-        raise refusals[0]  # it names what is wrong inside
+
+    if len(refusals) == 1:
+        [inner] = refusals
+        if isinstance(value, Mapping) or inner.key != path:
+            raise inner  # it names what is wrong inside
+
     _refuse(value, hint, path)
 
 
@@ -188,12 +208,14 @@ def _is_scalar(hint: Any) -> bool:
 def _list(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     if not isinstance(value, (list, tuple)):
         _refuse(value, hint, path)
+
     kind = typing.get_origin(hint) or hint
     arguments = typing.get_args(hint) or (Any, ...)
     of_any_length = kind is not tuple or arguments[-1] is Ellipsis
     item_hints = [arguments[0]] * len(value) if of_any_length else list(arguments)
     if len(item_hints) != len(value):
         _refuse(value, hint, path)
+
     items = [
         _value(value[i], item_hint, f"{path}[{i}]", plugins)
         for i, item_hint in enumerate(item_hints)
@@ -204,6 +226,7 @@ def _list(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> obje
 def _mapping(value: object, hint: Any, path: str, plugins: tuple[str, ...]) -> dict[str, object]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         _refuse(value, hint, path)
+
     item_hint = typing.get_args(hint)[1] if typing.get_args(hint) else Any
     return {
         name: _value(item, item_hint, _key(path, name), plugins) for name, item in value.items()
@@ -221,6 +244,7 @@ def _settings(cls: type, key: str = TARGET) -> dict[str, Setting]:
         from a3c_exp.config.modules import module_settings
 
         return module_settings(cls, key)
+
     hints = hints_of(cls, cls, key)
     return {
         # both are MISSING
@@ -249,13 +273,12 @@ def _is_record(hint: type) -> bool:
 def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> object:
     if isinstance(node, str) and "." in path and not _is_record(hint):
         group = hint.__name__.lower()
-        raise ConfigError(
-            path,
-            node,
-            f"must be {describe(hint)}; {group}@{path}={node} takes an option of the group",
-        )
+        problem = f"must be {describe(hint)}; {group}@{path}={node} takes an option of the group"
+        raise ConfigError(path, node, problem)
+
     if not isinstance(node, Mapping):
         _refuse(node, hint, path)
+
     typed = dict(node)
     if str(node.get(TARGET)).startswith("torch.optim."):
         with under(path):
@@ -264,17 +287,21 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
             }
     cls = _class_of(node.get(TARGET), hint, path, plugins)
     settings = _settings(cls, _key(path, TARGET))
-    given = {str(name): value for name, value in node.items() if name != TARGET}
-    for name in given:
+    items = {str(name): value for name, value in node.items() if name != TARGET}
+    for name, value in items.items():
         if name not in settings:
-            raise ConfigError(_key(path, name), given[name], _unknown_key(name, cls, path))
+            raise ConfigError(_key(path, name), value, _unknown_key(name, cls, path))
+
     for name, setting in settings.items():
-        if given.get(name) == MISSING or (setting.required and name not in given):
-            key = _key(path, name)
-            example = f", for example {EXAMPLES[key]}" if key in EXAMPLES else ""
-            raise ConfigError(key, None, f"must be given: {describe(setting.hint)}{example}")
+        if items.get(name) == MISSING or (setting.required and name not in items):
+            setting_key = _key(path, name)
+            example = f", for example {EXAMPLES[setting_key]}" if setting_key in EXAMPLES else ""
+            problem = f"must be given: {describe(setting.hint)}{example}"
+            raise ConfigError(setting_key, None, problem)
+
     values = {
-        name: _value(given[name], settings[name].hint, _key(path, name), plugins) for name in given
+        name: _value(value, settings[name].hint, _key(path, name), plugins)
+        for name, value in items.items()
     }
     try:
         with under(path):
@@ -299,8 +326,10 @@ def _class_of(target: object, hint: type, path: str, plugins: tuple[str, ...]) -
         misfit = _misfit(cls, hint)
         require(misfit is None, key, target, f"the class of {_a(hint)}: {misfit}")
         return cls
+
     if _is_record(hint):
         return hint
+
     raise ConfigError(key, None, f"must name the class of {_a(hint)}")
 
 
@@ -313,6 +342,7 @@ def _unknown_key(name: str, cls: type, path: str) -> str:
 
         if name in injected_names(cls):
             return f"is no setting: {cls.__name__} is given it by the environment's spaces"
+
     if path or "env" in settings:
         return unknown(name, cls.__name__, settings, path)
     return f"is no setting of {cls.__name__}: {did_you_mean(name, settings)}"  # of another command
@@ -325,8 +355,10 @@ def _misfit(cls: type, hint: type) -> str | None:
         from a3c_exp.config.modules import module_misfit
 
         return module_misfit(cls, hint)
+
     if not issubclass(cls, hint):
         return f"{cls.__name__} does not derive from {hint.__module__}.{hint.__qualname__}"
+
     lacking = getattr(cls, "__abstractmethods__", ())
     return f"it has no {', '.join(sorted(lacking))}" if lacking else None
 
@@ -338,16 +370,13 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     if module_name == "__main__" and not hasattr(sys.modules[module_name], name):
         raise ConfigError(key, target, f"is no class of this program. {ONLY_THERE}")
     allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
-    require(
-        allowed,
-        key,
-        target,
-        f"a class of {PACKAGE}, or of a package that you allow: 'plugins=[<package>]'",
-    )
+    owners = f"a class of {PACKAGE}, or of a package that you allow: 'plugins=[<package>]'"
+    require(allowed, key, target, owners)
     try:
         module = importlib.import_module(module_name)
     except FAILURES as error:  # a user's module may raise anything
         raise ConfigError(key, target, f"cannot be imported: {one_line(error)}") from error
+
     classes = {
         name: cls
         for name, cls in vars(module).items()
@@ -358,9 +387,11 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     }
     if name in classes:
         return classes[name]
-    found = vars(module).get(name)
-    if isinstance(found, type) and found.__module__ == module_name:
+
+    other = vars(module).get(name)
+    if isinstance(other, type) and other.__module__ == module_name:
         raise ConfigError(key, target, "must be a dataclass: its fields are its settings")
+
     fitting = [
         name
         for name, cls in classes.items()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.reading import UnreadableError, parse_yaml, read_text
+from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.settings import comparable
 from a3c_exp.common.signals import Interruption, interruptions
 from a3c_exp.core.cpu import one_thread
@@ -52,12 +52,12 @@ def session(
     built: Built,
     config: Mapping[str, Any],
     folder: Path,
-    resume: bool = False,
+    earlier: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     label: str | None = None,
     make_room: Callable[[], object] = lambda: None,
 ) -> Iterator[Session]:
-    """Open a run in `folder`: a new one, or with `resume` the one whose checkpoint is there.
+    """Open a run in `folder`: a new one, or the one whose checkpoint is there.
 
     A run is opened in this order: all is read and checked, then a new run's configuration is
     written, then the log is opened, then the tables and TensorBoard's file. A resumed run's
@@ -68,6 +68,7 @@ def session(
         built: its network, with the parameters that the seed draws. It is the run's from now on.
         config: the plain configuration it was built from, which is saved in the folder.
         folder: locked by the caller, and without another run.
+        earlier: the configuration in the folder of a run that is resumed. None: a new run.
         overrides: those of this run alone, for its summary.
         label: of a run of a sweep, whose runs lie in one folder. If it is not empty the terminal
             shows the run's warnings alone, with this in front. None: it is part of none.
@@ -82,12 +83,14 @@ def session(
         stack.enter_context(one_thread())
         network = built.network
         store, statistics = _build(experiment, built)
-        if experiment.init_from is not None and not resume:
+        if experiment.init_from is not None and earlier is None:
             with named("init_from"):
                 _start_from(store, Path(experiment.init_from))
         try:
-            saved = _restore(store, statistics, network, folder) if resume else None
-            _claim(folder, None if resume else config, make_room)
+            saved = None
+            if earlier is not None:
+                saved = _restore(store, statistics, network, folder, earlier)
+            _claim(folder, None if saved else config, make_room)
             terminal = stack.enter_context(run_log(folder / run_folder.LOG_FILE, label=label or ""))
             interruption = Interruption()
             run = OpenRun(
@@ -121,11 +124,15 @@ def session(
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The checkpoint that a run continues from. warning: why it is not the latest one, or ""."""
+    """What a run continues from: a checkpoint, and the configuration that it had.
+
+    warning: why the checkpoint is not the latest one, or "".
+    """
 
     state: dict[str, Any]
     path: Path
     warning: str
+    config: Mapping[str, Any]
 
 
 def _build(experiment: Experiment, built: Built) -> tuple[SharedStore, RunStatistics]:
@@ -151,14 +158,18 @@ def _start_from(store: SharedStore, folder: Path) -> None:
 
 
 def _restore(
-    store: SharedStore, statistics: RunStatistics, network: ActorCritic, folder: Path
+    store: SharedStore,
+    statistics: RunStatistics,
+    network: ActorCritic,
+    folder: Path,
+    earlier: Mapping[str, Any],
 ) -> Saved:
     """Continue from the checkpoint in a folder.
 
     Raises FolderError if the checkpoint does not fit the configuration, and ConfigError for fewer
     total steps than it has made.
     """
-    saved = Saved(*load_latest(folder))
+    saved = Saved(*load_latest(folder), config=earlier)
     try:
         store.restore(saved.state["store"])
         statistics.restore(saved.state["statistics"])
@@ -168,7 +179,7 @@ def _restore(
         ) from error
 
     total = store.spec.total_steps
-    if total < store.steps and total != _recorded_config(folder).get("total_steps"):
+    if total < store.steps and total != earlier.get("total_steps"):
         raise ConfigError(
             "total_steps", total, f"must be {store.steps} or more: the run has made so many steps"
         )
@@ -195,19 +206,19 @@ def _continue(run: OpenRun, saved: Saved) -> None:
         log.warning("%s", saved.warning)
         run_folder.make_latest(saved.path)
     run.milestones.restore(saved.state)
-    run.milestones.best_return = _best_return(saved.state, run.config, run.folder)
+    run.milestones.best_return = _best_return(saved, run)
 
 
-def _best_return(state: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> float | None:
+def _best_return(saved: Saved, run: OpenRun) -> float | None:
     """Return the best evaluation: a run that was killed may have saved a better policy after its
     last checkpoint.
 
     None if evaluations had other settings than they have now: their returns say nothing about
-    today's. The folder still has the earlier configuration.
+    today's.
     """
     earlier, present = (
-        comparable({**each.get("eval", {}), "every": None})
-        for each in (_recorded_config(folder), config)
+        comparable({**config.get("eval", {}), "every": None})
+        for config in (saved.config, run.config)
     )
     if earlier != present:
         log.warning(
@@ -216,16 +227,11 @@ def _best_return(state: Mapping[str, Any], config: Mapping[str, Any], folder: Pa
         )
         return None
 
-    returns = [state["best_eval_return"]]
+    returns = [saved.state["best_eval_return"]]
     with suppress(ConfigError):
-        best = load_state(folder / run_folder.CHECKPOINTS / run_folder.BEST)
+        best = load_state(run.folder / run_folder.CHECKPOINTS / run_folder.BEST)
         returns.append(best["best_eval_return"])
     return max((value for value in returns if value is not None), default=None)
-
-
-def _recorded_config(folder: Path) -> Mapping[str, Any]:
-    config: Mapping[str, Any] = parse_yaml(read_text(folder / run_folder.CONFIG_FILE))
-    return config
 
 
 def _log_warnings(run: OpenRun) -> None:
