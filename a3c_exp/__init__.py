@@ -93,7 +93,7 @@ def train(
     else:
         for override in _checked(overrides):
             key, _, value = override.lstrip("+~").partition("=")
-            if key in ("from", "resume") or re.split("[./]", key)[0] == "hydra":
+            if key in ("from", "resume", "replay") or re.split("[./]", key)[0] == "hydra":
                 problem = (
                     "is for the command line: train takes a `folder` and the content of a "
                     "config.yaml, and a3c_exp.open_run(folder).resume() goes on"

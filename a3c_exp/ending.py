@@ -24,6 +24,7 @@ class StopReason(StrEnum):
     TOTAL_STEPS = "total_steps"
     CALLBACK = "callback"
     INTERRUPTED = "interrupted"
+    ORDER = "order"  # a replay has come to the end of its order
 
     # The rules of `stop`. By the last two a worker stops, and the run ends with the last worker.
     MAX_EPISODES = "max_episodes"
@@ -103,6 +104,8 @@ def reason_text(word: str) -> str:
     """Return the words that a run's last lines have for a `stop_reason`."""
     if word == StopReason.TOTAL_STEPS:
         return "finished"
+    if word == StopReason.ORDER:
+        return "replayed"
     if word in STOP_RULES:
         return f"reached stop.{word}"
     return word

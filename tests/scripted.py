@@ -299,6 +299,14 @@ class GlobalDraws(Bandit):
         return observation, info
 
 
+class Drawing(Bandit):
+    """A bandit whose rewards are drawn from Python's global generator."""
+
+    def step(self, action: Any) -> Answer:
+        observation, reward, *rest = super().step(action)
+        return (observation, reward + random.random(), *rest)
+
+
 class Changed:
     """A batch of a user's own around another one, which changes its steps."""
 
@@ -322,6 +330,7 @@ gymnasium.register("Target-v0", entry_point="scripted:Target")
 gymnasium.register("Corners-v0", entry_point="scripted:Corners")
 gymnasium.register("Echo-v0", entry_point="scripted:Echo")
 gymnasium.register("GlobalDraws-v0", entry_point="scripted:GlobalDraws")
+gymnasium.register("Drawing-v0", entry_point="scripted:Drawing")
 
 
 def engine(name: str, num_envs: int, seed: int, **kwargs: Any) -> Any:

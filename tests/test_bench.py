@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import train
+from runs import summary, train
 
 # evidence is not installed: it belongs to the checkout
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_final
+from a3c_exp.core.order_file import read_order
 from evidence.bench import __main__ as bench
-from evidence.bench import fuzz, size, soak, versus
+from evidence.bench import fuzz, replay, size, soak, versus
 from evidence.bench.checkout import HERE
 from evidence.bench.compare import REQUIRED, difference, read_run
 from evidence.bench.damage import flip_bits
@@ -24,6 +25,7 @@ from evidence.bench.faults.bits import Checkpoint, Damage, cut_end
 from evidence.bench.faults.cases import Row as FaultRow
 from evidence.bench.faults.cases import try_row
 from evidence.bench.rows import Measurement, Row
+from evidence.study import order
 
 
 def row(*against: Measurement, at_least: float | None = None) -> Row:
@@ -148,3 +150,35 @@ def test_speeds_are_those_of_equal_parts_of_the_time(tmp_path: Path) -> None:
         "wall_seconds,step\n" + "".join(f"{second},{step}\n" for second, step in points)
     )
     assert soak.speeds(file, 3, skip=0.25).tolist() == [100, 100, 50]
+
+
+def test_a_recorded_run_is_compared_with_its_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = "env=cartpole backend=threads workers=2 envs_per_worker=1 rollout_length=8"
+    monkeypatch.setattr(replay, "ROWS", {"small": f"{small} total_steps=400"})
+    monkeypatch.setattr(replay, "UPDATES", 40)
+    outcome = replay.outcome_of("small", tmp_path)
+    assert outcome.problem == ""
+    assert outcome.updates >= 50
+    assert outcome.episodes > 0
+
+    (tmp_path / "again" / "episodes.csv").write_text("step,worker,return,length\n")
+    assert "episodes of worker" in replay.problem_of(
+        tmp_path / "recorded", tmp_path / "again", is_killed=False
+    )
+
+
+def test_the_order_of_a_run_is_plotted_with_its_staleness(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = train(tmp_path / "run", workers=3, lock=True, record="order").folder
+    picture = tmp_path / "order.png"
+    assert order.main([str(folder), str(picture), "--updates", "1", "9"]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    [session] = read_order(folder).sessions
+    staleness = [bar.staleness for bar in order.bars(session)]
+    found = summary(folder)
+    assert len(staleness) == found["updates"]
+    assert np.mean(staleness) == pytest.approx(found["staleness_mean"])
+    assert max(staleness) == found["staleness_max"]

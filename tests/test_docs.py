@@ -90,6 +90,8 @@ def small(arguments: list[str]) -> list[str]:
     keys = {argument.partition("=")[0] for argument in arguments}
     if "resume" in keys:
         return [*arguments, "total_steps=300"]
+    if "replay" in keys:
+        return arguments
     backend = [] if "backend" in keys else ["backend=serial"]
     # a staleness needs more workers than that
     sizes = [size for size in SMALL if not ("backend.staleness" in keys and "workers" in size)]
@@ -107,6 +109,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "total_steps=200",
                 "eval.every=100",
                 "eval.episodes=1",
+                "lock=true",
+                "record=order",
             ]
         )
         == 0
@@ -138,7 +142,7 @@ def train(arguments: list[str], here: Path) -> None:
             pytest.importorskip({"video": "moviepy"}.get(name, name))
     keys = {argument.partition("=")[0] for argument in arguments}
     informs = bool({"--help", "--cfg", "--info"} & keys)
-    if informs or {"resume", "from", "init_from", "existing"} & keys:
+    if informs or {"resume", "from", "replay", "init_from", "existing"} & keys:
         assert main(arguments if informs else small(arguments)) == 0
         new = [
             path.parent

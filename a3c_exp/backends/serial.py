@@ -39,6 +39,7 @@ class Serial(MaxRestarts, Backend):
     """
 
     deterministic: ClassVar[bool] = True
+    has_order: ClassVar[bool] = True
 
     order: Literal["random", "round_robin"] = "random"
     weights: tuple[float, ...] | None = None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import ClassVar
 
 from a3c_exp.backends.messages import send_events
 from a3c_exp.backends.processes.resources import allow_files
@@ -33,6 +34,8 @@ class Threads(RestartSettings, Backend):
     A thread cannot be ended from outside. One that hangs in its environment ends the run, as a
     failure unless its work was over; it is left behind, and ends with the program.
     """
+
+    has_order: ClassVar[bool] = True
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError if so many workers may not have a pipe each."""

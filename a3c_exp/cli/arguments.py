@@ -1,7 +1,7 @@
 """A command line: Hydra's flags, the words of this program, and overrides.
 
 Words say how runs are made and change none of their settings: sweep, jobs, search and existing;
-resume and from, the folder of a run whose settings are taken.
+resume, from and replay, the folder of a run whose settings are taken.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CommandLine:
 
     flags: those of Hydra. sweep: the folder of a sweep. jobs: runs at once. search, objective:
     trials, and what they maximize. existing: one of EXISTING, see a3c_exp.cli.existing. saved:
-    `resume` or `from`, and the folder of the run.
+    `resume`, `from` or `replay`, and the folder of the run.
     """
 
     overrides: Sequence[str]
@@ -59,7 +59,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
         else:
             overrides.append(argument)
 
-    saved = [(word, folder) for word in ("from", "resume") if (folder := words.pop(word))]
+    saved = [(word, folder) for word in ("from", "resume", "replay") if (folder := words.pop(word))]
     is_sweep = (
         flags.multirun
         or any(words[key] for key in ("sweep", "jobs", "search", "objective"))

@@ -10,6 +10,8 @@ Continue a run that was cut:
   python -m a3c_exp resume=latest
 A new run with the settings of another, or of a file:
   python -m a3c_exp from=latest seed=1
+A locked asynchronous run again, bit for bit (it had record=order):
+  python -m a3c_exp replay=latest
 Play with the trained policy:
   python -m a3c_exp.evaluate latest video=true
 Tables and learning curves of many runs:
@@ -65,6 +67,7 @@ WORDS = {
     "existing": f"one of {', '.join(EXISTING)}: what becomes of runs that are there already",
     "resume": "one run's folder: it goes on",
     "from": "one run's folder: a new run takes its settings",
+    "replay": "the folder of a run with record=order: a new run follows its order, bit for bit",
 }
 """The words, what each may be, and what it does."""
 FLAGS = {"--help", "-h"}

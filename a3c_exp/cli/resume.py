@@ -1,5 +1,5 @@
 """A run's own configuration: `resume=<run>`, with the few settings that may change, and
-`from=<run>`, for a new run.
+`from=<run>` and `replay=<run>`, for a new run.
 
 Only components that are given are composed. All else is read from the run's folder, and checked as
 any configuration is.
@@ -17,6 +17,7 @@ from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
+from a3c_exp.cli.replay import check_replayable, check_resumable, replay_config
 from a3c_exp.common.settings import flatten
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import (
@@ -33,8 +34,8 @@ from a3c_exp.run.run_folder import locate_run
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
-    """The run of a folder that goes on (`resume`), or a new one with its settings (`from`), changed
-    by overrides.
+    """The run of a folder that goes on (`resume`), or a new one with its settings (`from`) and
+    its order (`replay`), changed by overrides.
 
     Of a run that goes on any of MAY_CHANGE may be changed; of a new one any settings, and
     hydra.run.dir. `plugins` must be given again, and so must what acts beyond the folder: it may
@@ -43,7 +44,12 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     changes = parse(line.overrides)
     with named(word):
         folder = str(locate_run(folder))
-        earlier = read_config(folder, or_file=word == "from")
+        if word == "replay":
+            keys = [_place(change) for change in changes]
+            earlier = replay_config(folder, [key for key in keys if key != RUN_DIR])
+        else:
+            earlier = read_config(folder, or_file=word == "from")
+            check_resumable(folder, earlier)
 
     beyond = beyond_folder(earlier)
     for change in changes:
@@ -155,8 +161,10 @@ def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
 
 
 def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an override that does not go with `resume` or `from`. beyond: settings
-    that may be named again, as they are."""
+    """Raise ConfigError for an override that does not go with `resume`, `from` or `replay`.
+
+    beyond: settings that may be named again, as they are.
+    """
     key = _place(change)
     if change.is_sweep_override() or change.is_delete():
         value = None if change.is_delete() else change.get_value_string()
@@ -167,6 +175,8 @@ def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
         raise ConfigError(key, change.value(), problem)
 
     is_named_again = key in beyond and _resolved(change) == beyond[key]
+    if word == "replay" and not is_named_again:
+        check_replayable(key, change.value())
     if word == "resume" and key.partition(".")[0] not in MAY_CHANGE and not is_named_again:
         problem = f"cannot change in a resumed run; what can: {', '.join(MAY_CHANGE)}"
         raise ConfigError(key, change.value(), problem)

@@ -48,6 +48,9 @@ def check_combination(experiment: Experiment) -> None:
         problem = "must be false with a lock or update=sync: no updates overlap"
         raise ConfigError("count_overlaps", True, problem)
 
+    if experiment.record is not None:
+        _check_record(experiment)
+
     quorum = experiment.quorum
     if quorum != "all":
         is_sync = experiment.update == "sync"
@@ -74,6 +77,24 @@ def check_combination(experiment: Experiment) -> None:
         allowed = "one that fits `returns`, which must correct for lag as well (vtrace)"
         fits = experiment.returns.off_policy
         require(fits, "critic_returns", type(critic_returns).__name__, allowed)
+
+
+def _check_record(experiment: Experiment) -> None:
+    """Raise ConfigError for a run whose order would not be all that it depends on."""
+    backend = experiment.backend
+    reasons = {
+        f"backend={type(backend).__name__.lower()}": (
+            not backend.has_order,
+            "its workers do not pull and push one after the other",
+        ),
+        "update=sync": (experiment.update == "sync", "a round is of several workers"),
+        "lock=false": (
+            not experiment.lock,
+            "an update that others see half done is not repeatable",
+        ),
+    }
+    for setting, (applies, reason) in reasons.items():
+        require(not applies, "record", experiment.record, f"null with {setting}: {reason}")
 
 
 def _check_fresh_gradients(experiment: Experiment) -> None:

@@ -99,11 +99,11 @@ class WorkerCounters:
     def count(self, worker: int, steps: int, stats: Stats | None = None) -> None:
         """Count a worker's environment steps, and merge what it measured of observations and
         returns."""
+        self.steps_by_worker[worker] += steps
         if stats is not None:
             active = self._rows[worker, _STATS_COPY]
             self._stats[1 - active, worker] = merge_stats([stats, self._stats[active, worker]])
             self._rows[worker, _STATS_COPY] = 1 - active
-        self.steps_by_worker[worker] += steps
 
     def save_rng_state(self, worker: int, rng: np.random.Generator) -> None:
         """Keep the state of a generator for a checkpoint: of a worker that acts."""

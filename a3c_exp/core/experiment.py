@@ -317,10 +317,13 @@ class Backend(ABC):
         the training may depend on the clock either.
     joins_rollouts: it learns from rollouts of several workers together, so minibatches need not
         divide one rollout.
+    has_order: workers pull from its store and push to it by themselves, so that `record=order` has
+        all that a run depends on.
     """
 
     deterministic: ClassVar[bool] = False
     joins_rollouts: ClassVar[bool] = False
+    has_order: ClassVar[bool] = False
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for an experiment that this backend cannot run, or not on this

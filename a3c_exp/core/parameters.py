@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
+import zlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from a3c_exp.common.fields import Fields, StateField, is_array, is_count, read_s
 from a3c_exp.common.ranges import NOT_NEGATIVE, Checked, Count
 from a3c_exp.core.counters import ROW_WIDTH, WorkerCounters
 from a3c_exp.core.normalization import NormalizedObservations, stats_width
+from a3c_exp.core.order import Order
 from a3c_exp.core.rounds import SynchronousRounds
 from a3c_exp.envs.batch import RewardNormalization
 from a3c_exp.optimizers import Optimizer, euclidean_norm, functions_of, rates
@@ -55,6 +57,8 @@ class UpdateSettings(Checked):
     count_overlaps: count the lock-free updates during which another worker was writing.
     optimizer_state: running means of RMSProp or Adam: one for all workers ('shared') or one for
         each ('per_worker').
+    record: 'order' writes the order of the workers' pulls and pushes into the run's folder, and
+        `replay=` repeats the run by it. Needs `lock`.
     """
 
     optimizer: Optimizer
@@ -65,6 +69,7 @@ class UpdateSettings(Checked):
     lock: bool = False
     count_overlaps: bool = False
     optimizer_state: Literal["shared", "per_worker"] = "shared"
+    record: Literal["order"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +123,7 @@ class StoreSpec(UpdateSettings):
             "store_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             **WorkerCounters.specs(self.workers, width, self.workers - self.services),
             **(SynchronousRounds.specs(self.workers, self.size) if self.synchronous else {}),
+            **(Order.specs(self.workers) if self.record else {}),
             "parameter_flags": ((ROW_WIDTH,), np.dtype(np.int64)),
             "parameters": ((self.copies, self.size), np.dtype(np.float32)),
             "optimizer_state": (
@@ -207,7 +213,7 @@ class SharedParameters:
     def step(
         self, worker: int, gradient: Vector, base_version: int, steps: int, multiplier: float = 1.0
     ) -> Update:
-        """Step with a worker's gradient [P].
+        """Step with a worker's gradient [P]. The caller holds `update_lock`.
 
         base_version: of the parameters that the gradient is based on.
         steps: of the run at the pull, for the schedule.
@@ -216,23 +222,20 @@ class SharedParameters:
         per_worker = self._per_worker
         counters = self.counters
         counts_overlaps = self.spec.count_overlaps
-        with self.update_lock:
-            if counts_overlaps:
-                counters.updating[worker] = 1
-            version = self.version
-            staleness = version - base_version
-            t = (int(counters.gradients[worker]) if per_worker else version) + 1
-            state_index = worker if per_worker else 0
-            rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
-            # another update has ended since this one began, or is not over
-            overlaps = counts_overlaps and bool(
-                self.version > version or counters.updating.sum() > 1
-            )
-            counters.gradients[worker] += 1
-            if counts_overlaps:
-                counters.updating[worker] = 0
-            if self._two_copies:
-                self._flags[UPDATES] = version + 1
+        if counts_overlaps:
+            counters.updating[worker] = 1
+        version = self.version
+        staleness = version - base_version
+        t = (int(counters.gradients[worker]) if per_worker else version) + 1
+        state_index = worker if per_worker else 0
+        rate = self._optimize(gradient, steps, multiplier, state_index, t, staleness)
+        # another update has ended since this one began, or is not over
+        overlaps = counts_overlaps and bool(self.version > version or counters.updating.sum() > 1)
+        counters.gradients[worker] += 1
+        if counts_overlaps:
+            counters.updating[worker] = 0
+        if self._two_copies:
+            self._flags[UPDATES] = version + 1
         return Update(staleness, _mean_rate(rate), overlaps)
 
     def step_round(self, gradient: Floats, steps: int, multiplier: float) -> float:
@@ -285,6 +288,10 @@ class SharedParameters:
         elif self._two_copies:
             self._flags[REFRESHES + target] = self._flags[REFRESHES + active]
         return rate
+
+    def checksum(self) -> int:
+        """Return the CRC-32 of the parameters. The caller holds `update_lock`."""
+        return zlib.crc32(self._vectors[self._active])
 
     def initialize(self, parameters: Floats) -> None:
         """Set the parameters [P] and the optimizer's initial state, in both copies."""

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,14 +71,24 @@ def seed_globals(seed: int, worker: int, resumed: int = 0) -> None:
     torch.default_generator.manual_seed(value)
 
 
+def global_states() -> tuple[Any, ...]:
+    """Return the states of the global generators of Python, numpy and torch."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()  # noqa: NPY002
+
+
+def set_global_states(states: tuple[Any, ...]) -> None:
+    """Set the global generators to what `global_states` returned."""
+    python_state, numpy_state, torch_state = states
+    random.setstate(python_state)
+    np.random.set_state(numpy_state)  # noqa: NPY002
+    torch.set_rng_state(torch.from_numpy(torch_state))
+
+
 @contextmanager
 def globals_kept() -> Iterator[None]:
     """Give the global generators of Python, numpy and torch the state back that they had before."""
-    python_state = random.getstate()
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
+    before = global_states()
+    try:
+        yield
+    finally:
+        set_global_states(before)

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from a3c_exp.common.arrays import Floats, Vector, arrays_in
-from a3c_exp.core.counters import Multipliers, WorkerCounters, unpack_rng
+from a3c_exp.core.counters import Multipliers, WorkerCounters, pack_rng, unpack_rng
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, Stats
+from a3c_exp.core.order import CHECKSUM_EVERY, Kind, Order, to_words
 from a3c_exp.core.parameters import Lock, SharedParameters, StoreSpec
 from a3c_exp.core.rounds import SynchronousRounds
 
@@ -88,8 +89,10 @@ class Store(Protocol):
     def stopped(self) -> bool:
         """Return whether workers are to end."""
 
-    def start(self, worker: int, rng: np.random.Generator) -> int:
+    def start(self, worker: int, rng: np.random.Generator, incarnation: int = 0) -> int:
         """Announce the worker's first step. Sets the generator to its saved state if there is one.
+
+        incarnation: tells the worker from those that had its index before: see `RunContext`.
 
         Returns how many episodes the worker has finished in earlier sessions, or its predecessors
         in this one.
@@ -140,6 +143,7 @@ class SharedStore:
             if spec.synchronous
             else None
         )
+        self.order = Order(arrays) if spec.record else None
         self._flags = arrays["store_flags"]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -157,10 +161,15 @@ class SharedStore:
         """Return whether the run has been stopped or has made all its steps."""
         return self.stopped or self.steps >= self.spec.total_steps
 
-    def start(self, worker: int, rng: np.random.Generator) -> int:
+    def start(self, worker: int, rng: np.random.Generator, incarnation: int = 0) -> int:
         """Set the worker's generator to its saved state, take part in rounds, and start the clock
         of the training."""
         unpack_rng(rng, self.counters.rng_states[worker])
+        if self.order is not None:
+            counted = self.counters.steps_by_worker[worker], self.counters.gradients[worker]
+            state = [*to_words(pack_rng(rng)), *to_words(np.array(counted))]
+            with self.parameters.update_lock:
+                self.order.add(Kind.BEGIN, worker, [incarnation, *state])
         if self.rounds is not None:
             self.rounds.join(worker)
         self.counters.start_clock()
@@ -171,12 +180,18 @@ class SharedStore:
 
     def pull(self, worker: int, into: Vector) -> Snapshot:
         """Copy the parameters into a worker's own vector [P]."""
+        if self.order is not None:
+            self.order.wait_for_room()
         with self.parameters.update_lock:
             version = self.parameters.copy(into)
             rounds = 0 if self.rounds is None else self.rounds.completed
-        return Snapshot(
-            version, self.counters.steps, self.normalizer(), rounds, self.counters.multipliers
-        )
+            multipliers = self.counters.multipliers
+            snapshot = Snapshot(
+                version, self.counters.steps, self.normalizer(), rounds, multipliers
+            )
+            if self.order is not None:
+                self.order.add_pull(worker, multipliers)
+        return snapshot
 
     def peek(self) -> Snapshot:
         """Return what a pull brings besides the parameters, for a worker whose network is
@@ -186,27 +201,46 @@ class SharedStore:
     def push(self, worker: int, push: Push) -> Ticket:
         """Step the parameters, or submit to the synchronous round after those that were over at the
         pull."""
-        self.counters.count(worker, push.event.steps, push.stats)
         self.counters.episodes[worker] += len(push.event.episodes)
         ticket = DONE
         if self.rounds is not None:
+            self.counters.count(worker, push.event.steps, push.stats)
             ticket = self._submit(self.rounds, worker, push)
             ticket.done()  # whoever completes a round makes its step
-        elif push.gradient is not None:
-            if push.parameters is not None:
-                distance = self.parameters.distance(push.parameters)
-                push.event.add({"workers/distance": distance})
-            version, steps, _, _, multipliers = push.snapshot
-            staleness, rate, overlaps = self.parameters.step(
-                worker, push.gradient, version, steps, multipliers.learning_rate
-            )
-            push.event.updates += 1
-            push.event.staleness[staleness] += 1
-            if overlaps:
-                push.event.counts["overlaps"] += 1
-            push.event.add({"learning_rate": rate})
+        else:
+            self._apply(worker, push)
         self.counters.save_rng_state(worker, push.rng)
         return ticket
+
+    def _apply(self, worker: int, push: Push) -> None:
+        """Count a push, and step by its gradient if it has one: with a lock both at once, so that
+        what a pull brings depends on the order of pulls and pushes alone."""
+        if self.order is not None:
+            self.order.wait_for_room()
+        if push.gradient is not None and push.parameters is not None:
+            push.event.add({"workers/distance": self.parameters.distance(push.parameters)})
+        with self.parameters.update_lock:
+            self.counters.count(worker, push.event.steps, push.stats)
+            if push.gradient is not None:
+                version, steps, _, _, multipliers = push.snapshot
+                staleness, rate, overlaps = self.parameters.step(
+                    worker, push.gradient, version, steps, multipliers.learning_rate
+                )
+                push.event.updates += 1
+                push.event.staleness[staleness] += 1
+                if overlaps:
+                    push.event.counts["overlaps"] += 1
+                push.event.add({"learning_rate": rate})
+            if self.order is not None:
+                self._record_push(self.order, worker, push)
+
+    def _record_push(self, order: Order, worker: int, push: Push) -> None:
+        if push.gradient is None:
+            order.add(Kind.REFUSED if push.weight else Kind.EMPTY, worker)
+            return
+        order.add(Kind.PUSH, worker)
+        if self.version % CHECKSUM_EVERY == 0:
+            order.add(Kind.CHECKSUM, worker, [self.parameters.checksum()])
 
     def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Ticket:
         """Submit to a round. With a quorum it may be over: the gradient is late. It is dropped, and

@@ -64,6 +64,7 @@ class Worker:
     def __init__(self, context: RunContext, index: int, store: Store) -> None:
         experiment = context.experiment
         self._experiment = experiment
+        self._incarnation = context.resumed
         self._index = index
         self._store = store
         self._on_rollout = context.on_rollout
@@ -94,7 +95,7 @@ class Worker:
         collect = timed(learner.watch, "acting", self._actor.collect)
         experiment = self._experiment
         total_steps = experiment.total_steps
-        episodes = store.start(self._index, self._actor.policy.rng)
+        episodes = store.start(self._index, self._actor.policy.rng, self._incarnation)
         rules = LeavingRules(experiment.stop, episodes)
         while not store.stopped:
             if rules.has_all_episodes:  # since an earlier session

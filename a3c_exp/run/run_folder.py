@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
+from a3c_exp.core.order_file import ORDER_FILE
 from a3c_exp.errors import ConfigError, FolderError, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
@@ -32,7 +33,9 @@ LAST_RUN = "latest"
 
 _STEP_COUNT = "(0|[1-9][0-9]{0,17})"
 _NUMBERED = re.compile(rf"step_{_STEP_COUNT}\.ckpt")
-_REPLACED = "|".join(map(re.escape, (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE)))
+_REPLACED = "|".join(
+    map(re.escape, (CONFIG_FILE, SUMMARY_FILE, EPISODES_FILE, METRICS_FILE, ORDER_FILE))
+)
 _OWN_FILES = re.compile(
     rf"({_REPLACED})(\.partial)?|{re.escape(LOG_FILE)}|{re.escape(TRACE_FILE)}"
     rf"|{re.escape(EVENTS)}[0-9]{{10}}\..+\.[0-9]+\.0"

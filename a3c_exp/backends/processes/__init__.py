@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from a3c_exp.backends.processes.children import Child, end_children
 from a3c_exp.backends.processes.resources import check_processes, shared_store
@@ -25,6 +26,8 @@ class Processes(RestartSettings, Backend):
     behind. The server stays until this process ends, so that the next run of the same program
     starts at once.
     """
+
+    has_order: ClassVar[bool] = True
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError if the worker processes could not be started."""

@@ -113,7 +113,7 @@ class RemoteStore:
 
     # -- what a worker calls
 
-    def start(self, worker: int, rng: np.random.Generator) -> int:
+    def start(self, worker: int, rng: np.random.Generator, incarnation: int = 0) -> int:
         """Join the run. Sets the generator to its saved state if the servers have one."""
         answers = self._answers(self._call_all("join", worker, rng))
         self._take([reply for reply, _, _ in answers])

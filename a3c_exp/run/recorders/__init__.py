@@ -8,6 +8,7 @@ from a3c_exp.run.recorders.checkpoints import Checkpoints
 from a3c_exp.run.recorders.curves import Curves
 from a3c_exp.run.recorders.episode_table import EpisodeTable
 from a3c_exp.run.recorders.evaluations import Evaluations
+from a3c_exp.run.recorders.order import OrderFile
 from a3c_exp.run.recorders.progress_line import ProgressLine
 from a3c_exp.run.recorders.recorder import RunRecorder
 from a3c_exp.run.recorders.stop_rules import SolvedMark, StopRules
@@ -39,8 +40,12 @@ class Recorders:
             self.everyone.append(SolvedMark(run))
         if run.experiment.record_episodes:
             episode_table = EpisodeTable(run)
-            self.checkpoints.flush = episode_table.flush
+            self.checkpoints.before_writing.append(lambda state: episode_table.flush())
             self.everyone.append(episode_table)
+        if run.store.order is not None:
+            order_file = OrderFile(run, run.store.order)
+            self.checkpoints.before_writing.append(order_file.save)
+            self.everyone.append(order_file)
 
     def close(self, finished: bool) -> None:
         """Write the last of each. finished: whether the run has neither failed nor been

@@ -16,7 +16,7 @@ class Checkpoints(RunRecorder):
     """Saves the latest state every so many steps, and when SIGUSR1 asks for it. Keeps as many as
     are asked for.
 
-    flush: writes what belongs to what a checkpoint knows of, before it is written.
+    before_writing: functions of a checkpoint's content, which write what belongs to it.
     """
 
     def __init__(self, run: OpenRun) -> None:
@@ -24,7 +24,7 @@ class Checkpoints(RunRecorder):
         self._settings = run.experiment.checkpoint
         self._folder = run.folder / CHECKPOINTS
         self._due = Every(self._settings.every, run.steps)
-        self.flush: Callable[[], None] = lambda: None
+        self.before_writing: list[Callable[[Mapping[str, Any]], None]] = []
         # Buffers and frozen parameters, which a policy has besides parameters and statistics.
         self._constants = {
             name: tensor.numpy().copy() for name, tensor in run.network.constants().items()
@@ -44,7 +44,8 @@ class Checkpoints(RunRecorder):
         """Write a checkpoint, whole or not at all, and notify callbacks of it."""
         output = self._run.output
         path = self._folder / name
-        self.flush()
+        for write_more in self.before_writing:
+            write_more(state)
         output.write(name, checkpoint.save, path, state)
         if name in output.unwritten:
             return

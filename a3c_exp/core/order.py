@@ -1,0 +1,165 @@
+"""The order of a locked run: which worker pulled and which pushed, one after the other.
+
+A locked run is the sequence of the sections in which its workers hold the store's lock. Each of
+them is a row. What else an update depends on (parameters, steps, statistics, staleness) follows
+from the rows before it, so no row has it.
+
+A row is a word of 32 bits, the kind above the worker's index, and for rare kinds some words more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from a3c_exp.common.arrays import Array, ArraySpecs
+
+CHECKSUM_EVERY = 50
+"""Updates between two checksums of the parameters."""
+
+_WRITTEN, _TAKEN = range(2)
+_RING = 1 << 18
+_LONGEST_ROWS = 64  # words that one worker may write before it looks for room again
+_WAIT_SECONDS = 1e-3
+_KIND_SHIFT = 16
+_WORKER_MASK = (1 << _KIND_SHIFT) - 1
+
+
+class Kind(IntEnum):
+    """The kinds of rows.
+
+    PULL: a worker copied the parameters.
+    PUSH: a worker's gradient was applied.
+    REFUSED, EMPTY: a worker pushed without a gradient, since it was not finite, or of no
+        transition. Its steps and statistics count.
+    BEGIN: a worker begins. Then come its incarnation, the state of its generator, and the steps and
+        gradients that were counted for its predecessors.
+    MULTIPLIERS: the next pull is the first one with these: two numbers of 64 bits.
+    CHECKSUM: the CRC-32 of the parameters after the last update.
+    SAVED: a checkpoint is written. Then come its version, and the CRC-32 of its parameters and of
+        its optimizer state.
+    """
+
+    PULL = 1
+    PUSH = 2
+    REFUSED = 3
+    EMPTY = 4
+    BEGIN = 5
+    MULTIPLIERS = 6
+    CHECKSUM = 7
+    SAVED = 8
+
+
+PUSHES = (Kind.PUSH, Kind.REFUSED, Kind.EMPTY)
+_EXTRA_WORDS = {Kind.BEGIN: 17, Kind.MULTIPLIERS: 4, Kind.CHECKSUM: 1, Kind.SAVED: 4}
+
+
+class Row(NamedTuple):
+    """A row of the order. extra: the words after its first one."""
+
+    kind: Kind
+    worker: int
+    extra: tuple[int, ...]
+
+
+def row_words(kind: Kind, worker: int, extra: Iterable[int] = ()) -> tuple[int, ...]:
+    """Return the words of a row."""
+    return kind << _KIND_SHIFT | worker, *extra
+
+
+def rows_of(words: Array) -> list[Row]:
+    """Return the rows of words, uint32 [N]. Raises ValueError for what is none."""
+    values: list[int] = words.tolist()
+    # millions of rows are equal to others: they are one object
+    by_word: dict[int, Row] = {}
+    rows = []
+    position = 0
+    while position < len(values):
+        word = values[position]
+        position += 1
+        row = by_word.get(word)
+        if row is None:
+            row = Row(Kind(word >> _KIND_SHIFT), word & _WORKER_MASK, ())
+            by_word[word] = row
+
+        extra_words = _EXTRA_WORDS.get(row.kind)
+        if extra_words is not None:
+            row = row._replace(extra=tuple(values[position : position + extra_words]))
+            position += extra_words
+        rows.append(row)
+    if position > len(values):
+        raise ValueError("the last row is cut")
+    return rows
+
+
+def to_words(numbers: Array) -> list[int]:
+    """Return numbers of 64 bits as words."""
+    words: list[int] = numbers.view(np.uint32).tolist()
+    return words
+
+
+def from_words(words: Sequence[int], dtype: type) -> Array:
+    """Return the numbers of 64 bits that `to_words` was given."""
+    return np.array(words, np.uint32).view(dtype)
+
+
+class Order:
+    """The last rows of a run that goes on: a ring in the shared block.
+
+    Workers write to it while they hold the store's lock. The run's process takes the rows out of
+    it, without the lock.
+
+    arrays: views of the shared block, as `specs` describes them.
+    """
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self._ring = arrays["order"]
+        self._size = len(self._ring)
+        # written in half the time of an array
+        self._words = self._ring.data
+        self._counts = arrays["order_counts"].data
+        self._multipliers = arrays["order_multipliers"]
+        workers = (self._size - _RING) // _LONGEST_ROWS
+        self._most = self._size - workers * _LONGEST_ROWS // 2
+
+    @staticmethod
+    def specs(workers: int) -> ArraySpecs:
+        """Return shapes and types of the arrays."""
+        return {
+            "order": ((_RING + workers * _LONGEST_ROWS,), np.dtype(np.uint32)),
+            "order_counts": ((8,), np.dtype(np.int64)),
+            "order_multipliers": ((2,), np.dtype(np.float64)),
+        }
+
+    def wait_for_room(self) -> None:
+        """Wait, without the lock, until the ring has room for the rows of all workers. The run's
+        process may be held up by a disk, for example."""
+        while self._counts[_WRITTEN] - self._counts[_TAKEN] > self._most:
+            time.sleep(_WAIT_SECONDS)
+
+    def add(self, kind: Kind, worker: int, extra: Iterable[int] = ()) -> None:
+        """Add a row. The caller holds the store's lock."""
+        position = self._counts[_WRITTEN]
+        for word in row_words(kind, worker, extra):
+            self._words[position % self._size] = word
+            position += 1
+        self._counts[_WRITTEN] = position  # at last: who is killed before has added nothing
+
+    def add_pull(self, worker: int, multipliers: tuple[float, float]) -> None:
+        """Add a pull, and before it the multipliers if they have changed since the last one."""
+        if tuple(self._multipliers.tolist()) != multipliers:
+            self._multipliers[:] = multipliers
+            self.add(Kind.MULTIPLIERS, worker, to_words(self._multipliers))
+        self.add(Kind.PULL, worker)
+
+    def take(self) -> Array:
+        """Take the words out of the ring that have been written since the last call, uint32 [N]."""
+        taken = self._counts[_TAKEN]
+        written = self._counts[_WRITTEN]
+        words: Array = self._ring[np.arange(taken, written) % self._size]
+        self._counts[_TAKEN] = written
+        return words
