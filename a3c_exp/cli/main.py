@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from a3c_exp import __version__
-from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, read_arguments
+from a3c_exp.cli.arguments import RUN_DIR, CommandLine, given, is_of_hydra, read_arguments
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import (
@@ -35,6 +35,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import quoted
+from a3c_exp.config.saved import of_saved_run
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import ConfigError, RunError, printable, require, say
 from a3c_exp.run.run_folder import config_text
@@ -60,7 +61,9 @@ def command(arguments: Sequence[str]) -> int:
 
     line = read_arguments(arguments)
     if line.saved is not None:
-        return _run(saved_plan(*line.saved, line), line)
+        has_its_env = given(line.overrides, "env") is given(line.overrides, "env.id") is None
+        with of_saved_run() if has_its_env else nullcontext():
+            return _run(saved_plan(*line.saved, line), line)
 
     flags = line.flags
     with hydra_session(

@@ -1,7 +1,7 @@
 """Write the policy of a run as an ONNX file, which other programs and languages can run without
 this package, or its weights as a safetensors file.
 
-python -m a3c_exp.export outputs/<run> [format=safetensors]
+python -m a3c_exp.export latest [format=safetensors]
 """
 
 from __future__ import annotations
@@ -46,7 +46,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _export(folder: Path, settings: Sequence[str]) -> int:
-    options = build(parse_key_values(settings), ExportOptions)
+    export_run(folder, build(parse_key_values(settings), ExportOptions))
+    return 0
+
+
+def export_run(folder: Path, options: ExportOptions) -> Path:
+    """Write the policy of the run in `folder`, say so, and return the path.
+
+    Raises ConfigError, and RunError if the file differs from the policy.
+    """
     if not folder.is_dir():
         raise ConfigError("run", str(folder), "must be the folder of a run")
 
@@ -70,9 +78,9 @@ def _export(folder: Path, settings: Sequence[str]) -> int:
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins)
         result = write_policy(path, options.format, folder, loaded, options.steps)
-        print(printable(f"{path}: {result}"))
 
-    return 0
+    print(printable(f"{path}: {result}"))
+    return path
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from a3c_exp.errors import either, exit_code, named, printable, require
 from a3c_exp.report.charts import FILE_FORMATS
 from a3c_exp.report.report import PAGE, Report, check_is_report
 from a3c_exp.report.runs import Axis, find_curve, find_runs
-from a3c_exp.run.run_folder import check_places
+from a3c_exp.run.run_folder import check_places, locate_run
 
 FOLDER = "report"
 
@@ -66,8 +66,10 @@ def _report(folders: Sequence[Path], options: Mapping[str, str]) -> int:
         if choices := OPTIONS[name]:
             require(value in choices, name, value, either(choices))
 
+    with named("run"):
+        folders = [locate_run(folder) for folder in folders]
     to = options.get("to")
-    target = expanded(to) if to else expanded(folders[0]) / FOLDER
+    target = expanded(to) if to else folders[0] / FOLDER
     with named("to"):
         if not to:
             check_places(folders[0], FOLDER)
