@@ -32,6 +32,7 @@ help: ## this list
 
 train: $(VENV)/ready ## a training run: make train ARGS="env=lunar workers=16"; without ARGS, CartPole until it is solved
 	$(BIN)/python -m a3c_exp $(ARGS)
+	@echo 'To type commands without make: source $(VENV)/bin/activate'
 
 tb: $(VENV)/ready ## TensorBoard on outputs/
 	$(BIN)/tensorboard --logdir outputs $(ARGS)
@@ -104,7 +105,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 		$(PIP) '$(TORCH_CPU)' 2>$(VENV)/torch.log; then :; \
 	elif [ "$$(uname)" = Linux ]; then \
 		echo 'Installing torch with CUDA: about 4.9 GB come in. Without it they are 0.4 GB: stop this with Ctrl-C, and'; \
-		echo 'name an index that has torch for CPUs: make train PIP_ARGS="--extra-index-url <index>"'; fi
+		echo 'name an index that has torch for CPUs: make train TORCH=cpu PIP_ARGS="--extra-index-url <index>"'; fi
+	@echo 'Installing the other packages. pip says nothing while it unpacks them: about two minutes with CUDA.'
 	$(PIP) -e '.[atari,report]'
 	@touch $@
 

@@ -3,8 +3,8 @@
 From Python:
 
     run = a3c_exp.train(["env=cartpole", "seed=1"])       # the folder, the summary
-    policy = a3c_exp.load(run.folder)
-    action = policy.act(observation)
+    run.evaluate(episodes=100, video=True)
+    action = a3c_exp.load(run.folder).act(observation)
 
 From the command line: `python -m a3c_exp --help`. For readers of the code: docs/design.md says what
 each file does.
@@ -12,20 +12,41 @@ each file does.
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.errors import ConfigError, RunError, named
 
 if TYPE_CHECKING:
     from a3c_exp.core.run_view import Callback
     from a3c_exp.run.policy import Policy
-    from a3c_exp.run.session import Run
+    from a3c_exp.saved_run import SavedRun
 
 __version__ = "0.1.0"
-__all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "train"]
+__all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "open_run", "train"]
+
+
+def _require_packages() -> None:
+    """End `python -m a3c_exp` in one line where its packages are missing: they are not in the
+    Python of the system if `make` has installed them into .venv."""
+    is_command = sys.argv[:1] == ["-m"]  # of Python, while it looks for the module
+    if not is_command or importlib.util.find_spec("hydra") is not None:
+        return
+    python = Path(__file__).resolve().parents[1] / ".venv" / "bin" / "python"
+    remedy = "install a3c_exp (docs/install.md)"
+    if python.exists():
+        activate = os.path.relpath(python.with_name("activate"))
+        remedy = f"{os.path.relpath(python)} has them: source {activate}"
+    print(f"a3c_exp: {sys.executable} lacks its packages; {remedy}", file=sys.stderr)
+    sys.exit(2)
+
+
+_require_packages()
 
 # The functions import what they need when they are called: importing torch takes seconds, which
 # `--help` and a child process that only steps environments need not wait for.
@@ -47,14 +68,14 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     return config
 
 
-def _checked(overrides: Sequence[str]) -> Sequence[str]:
-    """Overrides as they were given. Raises ConfigError unless they are a list of texts."""
-    is_list = isinstance(overrides, Sequence) and not isinstance(overrides, str)
-    if not is_list or not all(isinstance(each, str) for each in overrides):
-        raise ConfigError(
-            "overrides", overrides, 'must be a list of texts: ["env=lunar", "seed=1"]'
-        )
-    return overrides
+def _checked(
+    texts: Sequence[str], key: str = "overrides", form: str = '["env=lunar", "seed=1"]'
+) -> Sequence[str]:
+    """A list of texts as it was given. Raises ConfigError for anything else."""
+    is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
+    if not is_list or not all(isinstance(each, str) for each in texts):
+        raise ConfigError(key, texts, f"must be a list of texts: {form}")
+    return texts
 
 
 def train(
@@ -62,9 +83,9 @@ def train(
     folder: str | Path | None = None,
     config_dir: str | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Run:
-    """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder and its
-    summary.
+) -> SavedRun:
+    """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder, its summary,
+    and methods that evaluate, export and resume it.
 
     overrides: those of a command line, or a whole configuration as `compose` returns it and a run's
         config.yaml has it.
@@ -77,16 +98,11 @@ def train(
     Hydra's global state, and that of the generators of Python, numpy and torch, is the same
     afterwards. One run trains in a process at a time: RunError for a second one in another thread.
     """
-    from a3c_exp.cli.execute import Plan, alone, execute
+    from a3c_exp import saved_run
+    from a3c_exp.cli.execute import Plan
     from a3c_exp.cli.hydra_compose import compose
-    from a3c_exp.core.run_view import Callback
 
-    if not isinstance(callbacks, Sequence) or not all(
-        isinstance(each, Callback) for each in callbacks
-    ):
-        raise ConfigError(
-            "callbacks", callbacks, "must be a list of callbacks: objects, not classes"
-        )
+    given = saved_run.as_callbacks(callbacks)
     if isinstance(overrides, Mapping):
         config = dict(overrides)
         if not isinstance(config.get("env"), Mapping):
@@ -100,38 +116,44 @@ def train(
             key, _, value = override.lstrip("+~").partition("=")
             if key in ("from", "resume", "replay") or re.split("[./]", key)[0] == "hydra":
                 problem = (
-                    "is for the command line: train takes a `folder`, "
-                    "and the content of a config.yaml"
+                    "is for the command line: train takes a `folder` and the content of a "
+                    "config.yaml, and a3c_exp.open_run(folder).resume() goes on"
                 )
                 raise ConfigError(key, value, problem)
         config = compose(overrides, config_dir)
-    plan = Plan(config=config, folder=folder, callbacks=callbacks)
-    from a3c_exp.common.signals import error_of
-    from a3c_exp.core.seeding import globals_kept
+    run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=given))
+    assert run is not None
+    return run
 
-    with alone(), globals_kept():
-        finished = execute(plan)
-    assert finished is not None
-    number = finished.summary["signal"]
-    if number is not None:
-        # The signal ends the caller too: a loop over seeds does not continue with the next one.
-        raise error_of(number, finished.exit_code)
-    if finished.exit_code:
-        reason = (
-            finished.summary["error"]
-            or f"cannot be written: {', '.join(finished.summary['unwritten'])}"
-        )
-        raise RunError(f"{finished.folder}: {reason}")
-    return finished
+
+def open_run(folder: str | Path, plugins: Sequence[str] = ()) -> SavedRun:
+    """Return the run in a folder, which can be evaluated, exported and resumed.
+
+    folder: "latest" is the last run in outputs/.
+    plugins: the user's packages that the run's configuration names. A folder cannot itself allow
+        code, so that its own list is not used. `__main__` is the calling script or notebook.
+    Raises ConfigError for a folder without a run.
+    """
+    from a3c_exp.config.saved import read_config
+    from a3c_exp.run.run_folder import locate_run, read_summary
+    from a3c_exp.saved_run import SavedRun
+
+    with named("run"):
+        place = locate_run(folder)
+        read_config(place)
+    allowed = tuple(_checked(plugins, "plugins", '["my_a3c"]'))
+    return SavedRun(place, read_summary(place) or {}, plugins=allowed)
 
 
 def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
     """The policy of a run's best checkpoint, or its latest without evaluations:
     `load(run.folder).act(observation)`.
 
-    plugins: the user's packages that the run's configuration names. A folder cannot itself allow
-        code, so that its own list is not used. Raises ConfigError.
+    folder, plugins: see `open_run`. Raises ConfigError.
     """
     from a3c_exp.evaluate import load_run
+    from a3c_exp.run.run_folder import locate_run
 
-    return load_run(Path(folder), plugins=plugins).policy
+    with named("run"):
+        place = locate_run(folder)
+    return load_run(place, plugins=plugins).policy

@@ -35,6 +35,14 @@ class ConfigError(ValueError):
         return f"{self.key} = {shown(self.value)}: {self.problem}"
 
 
+UNREGISTERED = "no such environment is registered."
+ONLY_THERE = (
+    "What was registered only in the program that trained needs a file of its own, "
+    "whose module is named: plugins=[<module>]"
+)
+"""Parts of the text of errors about what another program does not know."""
+
+
 class FolderError(ConfigError):
     """A folder or a file that cannot be used. Who knows the setting that names it says so: see
     `named`."""

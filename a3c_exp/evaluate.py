@@ -1,7 +1,7 @@
 """Evaluate the policy of a run, or of every run of a sweep: on the command line, as a video, or
 loaded into other programs.
 
-python -m a3c_exp.evaluate outputs/<run> episodes=100 video=true
+python -m a3c_exp.evaluate latest episodes=100 video=true
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.estimates import student_half_width
 from a3c_exp.common.ranges import Checked, Count, Whole
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.common.trust import acts_outside, beyond_folder
 from a3c_exp.config.builder import load_experiment
-from a3c_exp.config.saved import read_config, with_value
+from a3c_exp.config.saved import of_saved_run, read_config, with_value
 from a3c_exp.config.schema import build
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
@@ -30,6 +33,7 @@ from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
 from a3c_exp.run.console import LiveLineHandler
+from a3c_exp.run.outcome import short
 from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
@@ -79,7 +83,8 @@ def load_run(folder: str | Path, which: Which = None, plugins: Sequence[str] = (
         if key.endswith("wrappers"):
             inside = [wrapper for wrapper in value if not acts_outside(wrapper)]
             config = with_value(config, key, inside)
-    experiment = load_experiment(config, to_train=False)
+    with of_saved_run():
+        experiment = load_experiment(config, to_train=False)
 
     path = best_checkpoint(folder)
     if isinstance(which, str):
@@ -109,7 +114,7 @@ class Options(Checked):
         a run without evaluations).
     greedy: the most likely actions (true, the default), or sampled ones (false).
     seed: of the environments and of sampling (default 0).
-    video: true writes the first episode, at most a minute of it, as an mp4 into the run's folder
+    video: true writes the first episode, at most 1,800 steps of it, as an mp4 into the run's folder
         (default false).
     render: `human` opens a window (default null).
     plugins: as in training (default []).
@@ -130,7 +135,38 @@ class Options(Checked):
             raise ConfigError("video", self.video, "must be false where render=human")
 
 
-def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisodes:
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The episodes that the policy of a checkpoint has played.
+
+    steps: environment steps of its training.
+    video: of the first episode; None if there is none.
+    """
+
+    checkpoint: Path
+    steps: int
+    episodes: PlayedEpisodes
+    video: Path | None = None
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Return the returns [E], in the order in which episodes ended."""
+        return self.episodes.returns
+
+    @property
+    def mean_return(self) -> float:
+        return float(self.returns.mean())
+
+    def __repr__(self) -> str:
+        numbers = statistics(self.episodes)
+        film = "" if self.video is None else f", video {short(self.video)}"
+        return (
+            f"mean return {numbers['mean return']} of {numbers['episodes']} episodes, "
+            f"{self.checkpoint.name} after {self.steps:,} steps{film}"
+        )
+
+
+def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Evaluation:
     """Play a run's policy with these options. A terminal shows how far it is.
 
     Raises ConfigError.
@@ -171,9 +207,9 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> PlayedEpisod
     finally:
         terminal.clear()
         close_within(env, VIDEO_CLOSE_SECONDS)
-    if recorder is not None and (video := recorder.write()) is not None:
-        print(printable(f"video: {video.path}"))
-    return episodes
+    video = None if recorder is None else recorder.write()
+    path = None if video is None else video.path
+    return Evaluation(loaded.checkpoint, loaded.steps, episodes, path)
 
 
 def _free(folder: Path, name: str) -> Path:
@@ -214,19 +250,22 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     options = build(parse_key_values(settings), Options)
     if not (folder / CONFIG_FILE).exists() and (runs := run_folders(folder)):
         return _evaluate_sweep(folder, runs, options)
-    loaded, episodes = _play(folder, options)
-    print(f"policy: {loaded.checkpoint.name}, after {loaded.steps:,} steps")
-    # in the order in which episodes ended
-    print("returns:", *(f"{value:.6g}" for value in episodes.returns))
-    for name, value in statistics(episodes).items():
+    played = play(folder, options)
+    print(f"policy: {played.checkpoint.name}, after {played.steps:,} steps")
+    print("returns:", *(f"{value:.6g}" for value in played.returns))
+    for name, value in statistics(played.episodes).items():
         print(f"{name}: {value}")
     return 0
 
 
-def _play(run: Path, options: Options) -> tuple[Loaded, PlayedEpisodes]:
+def play(folder: Path, options: Options) -> Evaluation:
+    """Load the policy of the run in `folder` and play it: see `evaluate_run`."""
     with one_thread():
-        loaded = load_run(run, options.checkpoint, options.plugins)
-        return loaded, evaluate_run(loaded, run, options)
+        loaded = load_run(folder, options.checkpoint, options.plugins)
+        played = evaluate_run(loaded, folder, options)
+    if played.video is not None:
+        print(printable(f"video: {played.video}"))
+    return played
 
 
 def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int:
@@ -239,16 +278,16 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
     columns: list[str] = []
     for run in runs:
         try:
-            loaded, episodes = _play(run, options)
+            played = play(run, options)
         except (ConfigError, RunError) as error:
             failures.append(f"not evaluated: {run}: {' '.join(str(error).split())}")
             continue
         name = printable(str(run.relative_to(folder.resolve())))
         cells = {
             "run": name,
-            "policy": loaded.checkpoint.name,
-            "steps": f"{loaded.steps:,}",
-            **statistics(episodes),
+            "policy": played.checkpoint.name,
+            "steps": f"{played.steps:,}",
+            **statistics(played.episodes),
         }
         if not columns:
             columns = list(cells)

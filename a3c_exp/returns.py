@@ -82,9 +82,9 @@ class Returns(Checked, ABC):
         return None
 
 
-def example_trajectory() -> Trajectory:
-    """Make a trajectory of 6 steps of 2 environments: an episode terminates after step 2, another
-    is truncated after it."""
+def example_trajectory(estimator: Returns) -> Trajectory:
+    """Make a trajectory as a run gives it to this estimator, of 6 steps of 2 environments: an
+    episode terminates after step 2, another is truncated after it."""
     rng = np.random.default_rng(0)
     shape = (6, 2)
     rewards, values, next_values = rng.standard_normal((3, *shape)).astype(np.float32)
@@ -95,13 +95,19 @@ def example_trajectory() -> Trajectory:
 
     log_probs, target_log_probs = -rng.random((2, *shape), np.float32)
     return Trajectory(
-        rewards, values, next_values, terminated, truncated, log_probs, target_log_probs
+        rewards,
+        values,
+        next_values,
+        terminated,
+        truncated,
+        log_probs,
+        target_log_probs if estimator.off_policy else None,
     )
 
 
 def crosses_episodes(estimator: Returns) -> bool:
     """Return whether a reward after the end of an episode changes results before it."""
-    before = example_trajectory()
+    before = example_trajectory(estimator)
     rewards = before.rewards.copy()
     rewards[3:] += 1
     after = replace(before, rewards=rewards)

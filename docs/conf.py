@@ -63,7 +63,7 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
             # a file's name: the page's title
             return f"[]({path})" if text.endswith(".md") else match[0]
         assert (folder / path.partition("#")[0]).exists(), match[0]
-        return text
+        return f"{{download}}`{text} <{path}>`" if path.endswith(".ipynb") else text
 
     text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", link, source[0]).replace(
         "```mermaid", "```text"

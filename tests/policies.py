@@ -50,5 +50,5 @@ class Still:
 
     info_keys = None
 
-    def predict(self, observations: Array, state: Any, greedy: bool) -> tuple[Array, Any]:
+    def actions(self, observations: Array, state: Any, greedy: bool) -> tuple[Array, Any]:
         return np.zeros(len(observations), np.int64), state

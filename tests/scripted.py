@@ -45,7 +45,7 @@ class Scripted(gymnasium.Env[Observation, np.int64]):
         gradients are not finite.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium declares it
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - as gymnasium declares it
 
     def __init__(
         self,

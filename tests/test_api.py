@@ -6,6 +6,8 @@ import math
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,16 @@ import pytest
 from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
-from refusals import refused
+from refusals import Refuses, refused
 from runs import QUICK, summary, wait_until
 
 import a3c_exp
-from a3c_exp import ConfigError, RunError, compose
+import a3c_exp.__main__ as program
+from a3c_exp import ConfigError, RunError, compose, evaluate
+from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.networks import ActorCritic
+from a3c_exp.run.metrics import read_points
 
 
 def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
@@ -109,6 +114,139 @@ def test_a_text_in_place_of_a_component_is_refused_where_the_folder_is_named_aft
 
 
 SCRIPTED = ["env=gym", "env.id=scripted:Scripted-v0", "plugins=[scripted]"]
+
+
+def test_a_run_is_evaluated_and_resumed_from_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a3c_exp.train([*QUICK, *SCRIPTED], tmp_path / "run")
+    played = run.evaluate(episodes=3, seed=1)
+    assert played.mean_return == played.returns.mean() and len(played.returns) == 3
+    assert repr(played).startswith(f"mean return {played.mean_return:.6g} +- ")
+    refused(lambda: run.evaluate(episodes=0), "episodes", 0)
+    refused(lambda: run.evaluate(games=3), "games", 3)
+
+    resumed = run.resume(["total_steps=128"])
+    assert 64 <= run.summary["steps"] < 128 <= resumed.summary["steps"]
+    assert resumed.resume() is resumed, "it has all its steps"
+    assert "total_steps" in capsys.readouterr().err
+
+
+def test_a_run_is_exported_and_filmed_from_python(tmp_path: Path) -> None:
+    for package in ("onnx", "moviepy"):
+        pytest.importorskip(package)
+    run = a3c_exp.train(QUICK, tmp_path / "run")
+    assert run.export(steps=8) == run.folder / "policy.onnx"
+    assert run.export(tmp_path / "mine.onnx", steps=8).is_file()
+    film = run.evaluate(episodes=1, video=True).video
+    assert film is not None and film.parent == run.folder / "videos" and film.is_file()
+
+
+def test_an_earlier_run_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: a3c_exp.open_run("latest"), "run", "latest")
+    first = a3c_exp.train([*QUICK, *SCRIPTED, "seed=1"])
+    second = a3c_exp.train([*QUICK, *SCRIPTED, "seed=2"])
+    run = a3c_exp.open_run("latest", plugins=["scripted"])
+    assert run.folder.absolute() == second.folder and run.summary["seed"] == 2
+    assert len(run.evaluate(episodes=2).returns) == 2
+    again = a3c_exp.open_run(first.folder, plugins=["scripted"]).resume(["total_steps=128"])
+    assert again.summary["resumed"] == 1
+    assert a3c_exp.open_run("latest").folder.absolute() == first.folder, "it went on last"
+    refused(lambda: a3c_exp.open_run(tmp_path), "run", str(tmp_path))
+    refused(lambda: a3c_exp.open_run(first.folder, plugins="scripted"), "plugins", "scripted")
+    assert evaluate.main(["latest", "episodes=1", "plugins=[scripted]"]) == 0
+    (tmp_path / "latest").mkdir()
+    refused(lambda: a3c_exp.load("latest"), "run", "latest")  # a folder of that name goes before
+
+
+class Counting(Callback):
+    """A callback of a program, with something that config.yaml cannot hold."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = counts
+
+    def on_start(self, run: RunView) -> None:
+        run.log({"own/starts": len(self.counts)})
+
+
+def test_a_resumed_run_has_the_callbacks_that_the_program_gave(tmp_path: Path) -> None:
+    run = a3c_exp.train(QUICK, tmp_path / "run", callbacks=[Counting([1, 2])])
+    run.resume(["total_steps=128"])
+    points = read_points(run.folder / "metrics.csv")
+    assert [point["own/starts"] for point in points if "own/starts" in point] == [2, 2]
+
+
+def test_a_run_is_shown_in_one_line_and_as_a_table(tmp_path: Path) -> None:
+    run = a3c_exp.train(QUICK, tmp_path / "a & b")
+    steps = run.summary["steps"]
+    assert re.fullmatch(rf"<run .*a & b: finished after {steps} steps, .*>", repr(run))
+    table = run._repr_html_()
+    assert "a &amp; b" in table and "<td>total_steps</td>" in table
+    assert f"<td>{steps}</td>" in table
+    (run.folder / "summary.json").unlink()
+    begun = a3c_exp.open_run(run.folder)
+    assert begun.summary == {} and "has not ended" in repr(begun)
+    assert "<td>-</td>" in begun._repr_html_()
+
+
+NOTEBOOK = """
+import os, sys
+from dataclasses import dataclass
+import gymnasium, numpy as np
+from gymnasium.spaces import Box, Discrete
+import a3c_exp
+from a3c_exp.algorithms import A3C
+
+class Mine(gymnasium.Env):
+    observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(2, np.float32), 1.0, self.steps == 5, False, {}
+
+@dataclass(frozen=True, kw_only=True)
+class Own(A3C):
+    pass
+
+gymnasium.register("Mine-v0", Mine)
+words = ["env=gym", "env.id=Mine-v0", "workers=1", "total_steps=64", "eval.every=null"]
+run = a3c_exp.train(words, "env")
+print(run.evaluate(episodes=2).mean_return)
+print(a3c_exp.open_run("env").resume(["total_steps=2000"]).summary["steps"])
+own = ["plugins=[__main__]", "algorithm={_target_: __main__.Own}", "backend=serial"]
+run = a3c_exp.train([*own, *words[2:]], "loss")
+print(len(run.evaluate(episodes=2).returns))
+print(run.resume(["total_steps=2000"]).summary["steps"])
+"""
+
+
+def test_what_a_notebook_defines_is_played_and_resumed_there_and_refused_elsewhere(
+    tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    done = subprocess.run(
+        [sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    played, steps, episodes, more = done.stdout.splitlines()
+    assert (float(played), int(episodes)) == (5.0, 2), done.stderr
+    assert int(steps) >= 2000 and int(more) >= 2000
+    assert done.stderr.count("run.evaluate()") == 4, "no command knows these classes"
+    assert "a3c_exp.evaluate" not in done.stderr
+
+    monkeypatch.chdir(tmp_path)
+    for words, main in (
+        (["env"], evaluate.main),
+        (["resume=env", "total_steps=4000"], program.main),
+        (["from=env"], program.main),
+    ):
+        line = refuses(words, "env.id", "Mine-v0", main=main)
+        assert "plugins=[" in line and "did you mean" not in line
+    line = refuses(["loss"], "algorithm._target_", "__main__.Own", main=evaluate.main)
+    assert "plugins=[" in line
 
 
 def test_a_run_builds_one_network_beside_those_of_its_workers(

@@ -22,7 +22,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_final
-from a3c_exp.config.schema import ELSEWHERE
+from a3c_exp.config.elsewhere import ELSEWHERE
 from a3c_exp.errors import FolderError
 from a3c_exp.run.run_folder import config_text
 
@@ -151,6 +151,12 @@ def test_a_path_inside_a_run_is_answered_with_its_folder(
     [
         ("returns", "n_step_missing", "returns=n_step_zero"),
         ("critic_returns", "max_terms", "critic_returns=n_step"),
+        ("returns", "maximum", "returns=n_step"),
+        ("returns", "missing_as_zero", "returns=n_step_zero"),
+        ("env", "PongNoFrameskip-v4", "env=pong"),
+        ("env", "Pong-v0", "env=pong"),
+        ("env", "ALE/SpaceInvaders-v5", "env=atari env.game=space_invaders"),
+        ("env", "CartPole-v0", "env=gym env.id=CartPole-v0"),
     ],
 )
 def test_words_of_other_programs_are_answered_by_the_option(
@@ -197,12 +203,50 @@ def test_the_full_names_in_hints_are_those_of_settings() -> None:
         "render_mode",
         "n_timesteps",
         "tensorboard_log",
+        "return_type",
+        "ENTROPY_BETA",
+        "n_agents",
+        "MINI_BATCH",
+        "env.name",
     ],
 )
 def test_a_word_of_another_library_is_answered_with_ours(
     word: str, here: Path, refuses: Refuses
 ) -> None:
     assert "here it is" in refuses([f"{word}=1"], word, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "advice"),
+    [
+        (["--env", "lunar", "--seed", "1"], "command line", "env=lunar seed=1"),
+        (["--learning-rate=1e-3"], "command line", "optimizer.learning_rate=1e-3"),
+        (["--n-epochs", "5", "--name=x"], "command line", "n_epochs=5 name=x"),
+        (["--config", "my.yaml"], "command line", "from=my.yaml"),
+        (["env=lunar", "\u2018plugins=[a]\u2019"], "command line", "typographic"),
+        (["env.id=\u201cA-v0\u201d"], "command line", "typographic"),
+        (["network.hidden_sizes=[64,", "64]"], "command line", "'network.hidden_sizes=[64, 64]'"),
+        (["total_steps=1M"], "total_steps", "write 1000000"),
+        (["total_steps=0.5m"], "total_steps", "write 500000"),
+        (["stop.max_seconds=5m"], "stop.max_seconds", "write 300"),
+        (["seed=0-4"], "seed", "-m seed=0,1,2,3,4"),
+        (["env=gym"], "env.id", "env.id=Acrobot-v1"),
+        (["env=gym", "env.id=ALE/Breakout-v5"], "env.id", "env=breakout prepares"),
+        (["env=gym", "env.id=QbertNoFrameskip-v4"], "env.id", "env=atari env.game=qbert"),
+    ],
+)
+def test_what_is_probably_meant_is_written_out(
+    words: list[str], key: str, advice: str, here: Path, refuses: Refuses
+) -> None:
+    assert advice in refuses(words, key)
+    assert list(here.iterdir()) == []
+
+
+def test_many_workers_on_few_cores_are_a_warning() -> None:
+    _, experiment = load_final(compose(["workers=20000"]))
+    assert any(text.startswith("workers: 20,000 take turns") for text in experiment.warnings)
+    _, few = load_final(compose(["workers=16", "backend=serial"]))
+    assert not any(text.startswith("workers") for text in few.warnings)
 
 
 # What is composed.
@@ -249,13 +293,13 @@ def test_help_explains_every_choice_and_every_setting(
 ) -> None:
     assert program.main(["--help"]) == 0
     text = capfd.readouterr().out
-    groups = [path.name for path in conf_folder().iterdir() if path.is_dir()]
-    assert all(f"\n  {group} " in text for group in groups)
+    for path in conf_folder().glob("*/*.yaml"):
+        assert f"\n  {path.parent.name}:\n" in text
+        assert re.search(rf"\n    {path.stem} +\w", text), "what it is"
     for name, value in compose().items():
         assert f"  {name}:" in text or f"\n  {name} " in text
         if isinstance(value, dict) and "_target_" not in value:
             assert all(f"    {inner}:" in text for inner in value)
-    assert "n_step_zero" in text
     assert list(here.iterdir()) == []
 
 

@@ -304,3 +304,14 @@ def test_a_sweeps_run_may_have_a_percent_sign_in_its_label(
     record = logging.LogRecord("a3c_exp", logging.WARNING, "", 0, "told", None, None)
     LiveLineHandler(stream, "fmt=a%s: ").handle(record)
     assert "fmt=a%s: " in stream.getvalue() and not capsys.readouterr().err
+
+
+def test_a_notebook_gets_the_log_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stderr is red."""
+    red = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    plain = io.StringIO()
+    monkeypatch.setattr("sys.stderr", red)
+    monkeypatch.setattr("sys.stdout", plain)
+    with run_log(tmp_path / "train.log"):
+        log.info("a line")
+    assert (plain.getvalue(), red.getvalue()) == ("a line\n", "")

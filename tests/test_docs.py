@@ -181,8 +181,9 @@ def evaluates(arguments: list[str], here: Path) -> None:
 def exports(arguments: list[str], here: Path) -> None:
     pytest.importorskip("onnx")
     assert export.main([*arguments, "steps=40"]) == 0
-    assert len(list(here.rglob("policy.onnx"))) == 1
-    exec(EXPORTED_SCRIPT, {})
+    [file] = here.rglob("policy.*")
+    if file.suffix == ".onnx":
+        exec(EXPORTED_SCRIPT, {})
 
 
 def measures(arguments: list[str], here: Path) -> None:
@@ -193,7 +194,8 @@ def measures(arguments: list[str], here: Path) -> None:
 
 def reports(arguments: list[str], here: Path) -> None:
     assert report.main(arguments) == 0
-    written = [path.name for path in (here / "outputs/report").iterdir()]
+    files = (here / "outputs/report").iterdir()
+    written = [re.sub(r"\.(pdf|svg)$", ".png", path.name) for path in files]
     patterns = [pattern for row in rows("compare", "Files of a report") for pattern in code(row[0])]
     assert [
         name for name in written if not any(fnmatch(name, pattern) for pattern in patterns)
@@ -243,7 +245,7 @@ HOW: dict[str, Callable[[list[str], Path], None]] = {
     "make": makes,
     "pip install": installs,
     "tensorboard": lambda arguments, here: None,
-    "python -m venv": lambda arguments, here: None,
+    "python3 -m venv": lambda arguments, here: None,
     "source .venv/bin/activate": lambda arguments, here: None,
 }
 
@@ -408,15 +410,13 @@ def test_scripts_run(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_notebook_trains_compares_and_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cells, in their order, in a place like docs/ beside examples/."""
+    """Its cells, in their order, in an empty folder."""
     pyplot = pytest.importorskip(
         "matplotlib.pyplot", reason="plots the curves: pip install -e '.[report]'"
     )
     pyplot.switch_backend("agg")
     cells = json.loads((ROOT / "docs/first_run.ipynb").read_text(encoding="utf-8"))["cells"]
-    (tmp_path / "docs").mkdir()
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    monkeypatch.chdir(tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     names: dict[str, Any] = {}
     for cell in cells:

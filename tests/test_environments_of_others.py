@@ -174,6 +174,9 @@ class Own(Returns):
                 trajectory.rewards[:] = 0
             case "raises":
                 raise KeyError("lambda")
+            case "corrects":  # without off_policy = True
+                assert trajectory.log_probs is not None
+                sums = sums * (trajectory.target_log_probs - trajectory.log_probs)  # type: ignore[operator]
         return sums - trajectory.values, sums
 
 
@@ -203,6 +206,7 @@ def own(form: str, name: str = "Own", **settings: Any) -> dict[str, Any]:
         ("infinite", "finite"),
         ("writes", "rewards"),
         ("raises", "KeyError"),
+        ("corrects", "off_policy = False"),
     ],
 )
 def test_an_estimator_is_tried_before_the_start(form: str, words: str) -> None:

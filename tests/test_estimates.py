@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from a3c_exp.common.estimates import (
     improvement,
     interquartile_mean,
     probability_of_improvement,
+    stratified_interval,
     student_half_width,
 )
 
@@ -71,3 +74,18 @@ def test_the_interval_of_a_mean_is_that_of_students_distribution_in_its_tables(
     values = np.arange(count)
     expected = quantile * values.std(ddof=1) / count**0.5
     assert student_half_width(values) == pytest.approx(expected, rel=0.002)
+
+
+def test_the_interval_over_several_tasks_is_that_of_a_stratified_bootstrap() -> None:
+    """Agarwal et al. 2021, section 4.1: runs are drawn with replacement within each task, and the
+    scores of all tasks are one sample."""
+    tasks = [[0.1, 0.2, 0.9, 0.4, 0.6], [1.5, 1.1, 1.9, 1.4, 1.2, 1.7]]
+    generator = random.Random(0)
+    means = []
+    for _ in range(5000):
+        sample = [score for task in tasks for score in generator.choices(task, k=len(task))]
+        middle = sorted(sample)[len(sample) // 4 : len(sample) - len(sample) // 4]
+        means.append(sum(middle) / len(middle))
+    means.sort()
+    expected = (means[125], means[4875])
+    assert stratified_interval(tasks) == pytest.approx(expected, abs=0.03)

@@ -12,7 +12,8 @@ import gymnasium
 import numpy as np
 import pytest
 import yaml
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.vector.utils import concatenate, create_empty_array
 from policies import Still
 from refusals import Refuses
 from runs import CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, latest, train
@@ -78,7 +79,8 @@ class TestThePolicyInAnotherProgram:
         train(tmp_path, "Pendulum-v1")
         for observation, word in (
             ([0.0, 1.0], "(2,)"),
-            ([[0.0]] * 3, "(3, 1)"),
+            ([[0.0]] * 3, "(1,)"),
+            ([[0.0, np.inf, 0.0], [0.0] * 3], "inf at [1]"),
             ([np.nan, 0.0, 0.0], "nan at [0]"),
         ):
             with pytest.raises(ValueError, match=re.escape(word)):
@@ -121,6 +123,47 @@ class TestThePolicyInAnotherProgram:
             action = policy.act(observation, greedy=greedy)
             assert actions.contains(action if isinstance(action, int) else np.asarray(action))
             env.step(action)
+
+    @pytest.mark.parametrize(
+        "space",
+        [
+            Box(-1, 1, (3,)),
+            Box(-1, 1, ()),
+            Discrete(5, start=3),
+            MultiDiscrete(np.array([[2, 3], [4, 5]])),
+            Box(0, 255, (8, 8, 3), np.uint8),
+            Dict({"a": Box(-1, 1, (2,)), "b": Tuple([Discrete(3), MultiBinary(2)])}),
+        ],
+    )
+    def test_acts_on_a_batch_as_on_each_observation(
+        self, space: Space[Any], register: Any, tmp_path: Path
+    ) -> None:
+        space.seed(0)
+        name = register("Echo-v0", lambda: Echo(space, Discrete(3), space.sample()))
+        image: dict[str, Any] = {"network": SMALL_CNN} if len(space.shape or ()) == 3 else {}
+        train(tmp_path, name, total_steps=16, **image)
+        policy = a3c_exp.load(tmp_path)
+        samples = [space.sample() for _ in range(4)]
+        batch: Any = concatenate(space, samples, create_empty_array(space, 4))  # type: ignore[arg-type]
+        actions = policy.act(batch)
+        assert isinstance(actions, np.ndarray) and actions.shape == (4,)
+        assert actions.tolist() == [policy.act(sample) for sample in samples]
+
+    def test_a_batch_with_a_memory_stays_as_large_as_it_is(self, tmp_path: Path) -> None:
+        train(tmp_path, TARGET, network={"_target_": "a3c_exp.networks.Lstm"})
+        policy = a3c_exp.load(tmp_path, plugins=["scripted"])
+        policy.act([[0.5], [0.25]])
+        with pytest.raises(ValueError, match="reset"):
+            policy.act([0.5])
+        policy.reset()
+        policy.act([0.5])
+
+    def test_the_method_of_other_libraries_is_answered_by_its_name_here(
+        self, tmp_path: Path
+    ) -> None:
+        train(tmp_path)
+        with pytest.raises(TypeError, match=r"Policy\.act"):
+            a3c_exp.load(tmp_path, plugins=["scripted"]).predict(np.zeros(4), deterministic=True)
 
     def test_it_scales_observations_as_in_training(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, env__normalize_observations=True)
@@ -197,7 +240,7 @@ class TestPlaying:
         class Ageing(Still):
             """Its state counts the steps that it remembers."""
 
-            def predict(
+            def actions(
                 self, observations: np.ndarray, state: Any, greedy: bool
             ) -> tuple[np.ndarray, Any]:
                 seen.append(0.0 if state is None else float(state[0, 0]))
@@ -276,6 +319,7 @@ class TestTheCommandLine:
         with VideoFileClip(str(film)) as clip:
             assert clip.n_frames in (11, 12)  # its own arithmetic of times may miss the last
             assert clip.size == [6, 4]
+            assert clip.fps == 20, "as the environment says"
         before = film.read_bytes()
         assert evaluate.main([*arguments, "seed=2"]) == 0  # the same policy, another film
         assert film.read_bytes() == before
@@ -332,15 +376,15 @@ class TestTheCommandLine:
             out = capsys.readouterr().out
             assert f"mean length: {length}\n" in out and "cut by max_steps: 3\n" in out
 
-    @pytest.mark.parametrize("command", [evaluate, export])
+    @pytest.mark.parametrize(
+        ("command", "options"), [(evaluate, evaluate.Options), (export, export.ExportOptions)]
+    )
     def test_help_explains_every_option(
-        self, command: Any, capsys: pytest.CaptureFixture[str]
+        self, command: Any, options: Any, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["somewhere", "--help"]) == 0
         output = capsys.readouterr().out
-        assert [
-            name for name in command.Options.__dataclass_fields__ if f"{name}:" not in output
-        ] == []
+        assert [name for name in options.__dataclass_fields__ if f"{name}:" not in output] == []
 
 
 def test_a_sweep_has_a_row_for_each_run_that_can_be_played(

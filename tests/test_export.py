@@ -4,6 +4,7 @@ written."""
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from runs import BANDIT, TARGET, content, train
 
 import a3c_exp
+from a3c_exp.envs.parts import PartsBox
+from a3c_exp.envs.spaces import encoder
 from a3c_exp.errors import RunError
 from a3c_exp.export import __main__ as export
+from a3c_exp.export.policy_file import space_text
 from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.run.policy import Policy
 
@@ -197,6 +202,62 @@ def test_the_file_says_where_it_comes_from(target: Path) -> None:
     assert said == {"network": "Mlp", "run": "run", "checkpoint": "latest.ckpt", "steps": "160"}
     assert str(Path(a3c_exp.__file__).parent).encode() not in model.SerializeToString(), (
         "no paths of this machine"
+    )
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The tensors and the metadata of a file, by the description of the format."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    metadata = header.pop("__metadata__")
+    tensors = {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        dtype = {"F32": np.float32, "I64": np.int64}[entry["dtype"]]
+        array = np.frombuffer(data[start + first : start + last], dtype)
+        tensors[name] = array.reshape(entry["shape"])
+    assert start % 8 == 0 and last == len(data) - start
+    return tensors, metadata
+
+
+def test_the_weights_of_a_file_of_safetensors_compute_what_the_policy_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packages of ONNX are not needed."""
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    settings: dict[str, Any] = {"env__normalize_observations": True}
+    train(tmp_path, TARGET, env__kwargs={"length": 3}, **settings)
+    arguments = [str(tmp_path), ALLOWED, "format=safetensors"]
+    for _ in range(2):  # an earlier export is replaced
+        assert export.main(arguments) == 0
+    tensors, metadata = read_safetensors(tmp_path / "policy.safetensors")
+    assert metadata["env"] == TARGET and metadata["checkpoint"] == "latest.ckpt"
+
+    policy = load(tmp_path)
+    mean, inverse_std = (tensors.pop(f"observation.{name}") for name in ("mean", "inverse_std"))
+    network = policy.network
+    observations = np.array([[0.3], [-0.8]], np.float32)
+    expected, _, _ = policy.outputs(observations, None)
+    for parameter in network.parameters():
+        parameter.data.zero_()
+    network.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()})
+    scaled = ((observations - mean) * inverse_std).clip(-10, 10)
+    with torch.no_grad():
+        parameters, *_ = network(torch.tensor(scaled, dtype=torch.float32), None)
+    np.testing.assert_allclose(parameters, expected, rtol=1e-5, atol=1e-6)
+
+    (tmp_path / "policy.safetensors").write_text("of another program")
+    assert export.main(arguments) == 2
+
+
+def test_the_spaces_of_a_file_can_be_read() -> None:
+    many = Box(-np.arange(300, dtype=np.float32), np.arange(300, dtype=np.float32))
+    space = Dict({"camera": IMAGE, "arm": many, "goal": Discrete(5)})
+    parts = PartsBox.of(space, encoder)
+    assert space_text(parts) == (
+        "Dict(arm: Box(-299.0, 299.0, (300,), float32), "
+        "camera: Box(0, 255, (12, 12, 3), uint8), goal: Discrete(5))"
     )
 
 

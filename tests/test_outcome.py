@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from a3c_exp.common.settings import typed
 from a3c_exp.config.builder import build_experiment, load_experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import RMSProp
+from a3c_exp.run.console import return_text
 from a3c_exp.run.outcome import ending, next_commands, opening, outcome, size_warning
 
 SUMMARY: dict[str, Any] = {
@@ -70,16 +73,22 @@ class Users(Callback):
     ("summary", "text"),
     [
         (
-            {"stop_reason": "mean_return", "solved_at_steps": 105_000, "solved_at_seconds": 3.96},
-            "solved after 105,000 steps, 4.0 s; mean return of the last 100 episodes: 477.3",
+            {"stop_reason": "mean_return", "goal_return": 475.2}
+            | {"solved_at_steps": 105_000, "solved_at_seconds": 3.96},
+            "solved after 105,000 steps, 4.0 s; "
+            "ended by its goal, at 475.2, after 107,000 steps, 4.0 s",
+        ),
+        (
+            {"solved_at_steps": 9000, "solved_at_seconds": 77.0},
+            "solved after 9,000 steps, 1:17; finished after 107,000 steps, 4.0 s; mean return of",
         ),
         (
             {"mean_return_100": None, "training_seconds": 3723},
             "finished after 107,000 steps, 1:02:03",
         ),
         (
-            {"stop_reason": "mean_return"},
-            "reached stop.mean_return after 107,000 steps, 4.0 s; mean return",
+            {"stop_reason": "mean_return", "goal_return": 260.0, "mean_return_100": 252.8},
+            "ended by its goal, at 260.0, after 107,000 steps, 4.0 s",
         ),
         ({"stop_reason": "max_seconds"}, "reached stop.max_seconds after "),
         ({"stop_reason": "interrupted"}, "interrupted after "),
@@ -98,16 +107,6 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
     [
         ({}, None, "26.5k/s | best greedy evaluation 500.0"),
         ({}, 500.0, "not solved: training stayed below 500"),
-        (
-            {"solved_at_steps": 9000, "solved_at_seconds": 0.5},
-            300.0,
-            "300 was reached after 9,000 steps, 0.5 s",
-        ),
-        (
-            {"stop_reason": "mean_return", "solved_at_steps": 9000, "solved_at_seconds": 0.5},
-            300.0,
-            "107,000 steps, 4.0 s in all",
-        ),
         ({"rejected_updates": 3}, None, "3 updates rejected"),
     ],
 )
@@ -115,6 +114,22 @@ def test_the_last_line_says_what_else_there_is(
     summary: dict[str, Any], threshold: float | None, text: str
 ) -> None:
     assert ending(SUMMARY | summary, threshold)[-1].endswith(text)
+
+
+def test_a_goal_is_said_with_the_return_that_has_reached_it(tmp_path: Path) -> None:
+    """Episodes that were under way end after it, and may have lower returns."""
+    goals: dict[str, Any] = {
+        "stop__mean_return": 0.5,
+        "reward_threshold": 0.25,
+        "stop__window": 100,
+    }
+    done = train(tmp_path, total_steps=10**6, **goals)
+    assert done.summary["stop_reason"] == "mean_return"
+    assert done.summary["goal_return"] >= 0.5
+    first, second, *_ = ending(done.summary, 0.25)
+    assert first.startswith("solved (0.25) after ")
+    goal_return = return_text(done.summary["goal_return"])
+    assert second.startswith(f"ended by its goal, at {goal_return}, after ")
 
 
 @pytest.mark.parametrize(
@@ -186,6 +201,22 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
     assert allowed("interrupted", NoImprovement()) == [" 'plugins=[scripted]'"]
     monkeypatch.setenv("PATH", "")
     assert "/" in next_commands("interrupted", folder)[0].split()[0]
+
+
+def test_a_command_names_the_package_of_an_environment_and_a_script_its_method(
+    register: Callable[[str, Any], str], tmp_path: Path
+) -> None:
+    """No command knows what a script or a notebook has registered itself."""
+
+    def command(entry_point: Any) -> str:
+        whole = config(register("Own-v0", entry_point), plugins=[])
+        [line] = next_commands("interrupted", tmp_path, whole, build_experiment(whole))
+        return line
+
+    assert command("scripted.envs:Bandit").endswith(" 'plugins=[scripted]'")
+    assert "plugins" not in command("gymnasium.envs.classic_control:CartPoleEnv")
+    for of_script in ("__main__:Own", partial(type("Own", (), {"__module__": "__main__"}), 3)):
+        assert command(of_script).endswith("run.resume()")
 
 
 @pytest.mark.parametrize(

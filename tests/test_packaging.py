@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -109,6 +110,25 @@ def test_a_wheel_carries_every_configuration_file_inside_the_package(wheel: Path
         "hydra_plugins",
         wheel.name.rsplit("-", 3)[0] + ".dist-info",
     }
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_wheel_knows_the_commit_that_it_was_built_from(wheel: Path) -> None:
+    head = run("git", "rev-parse", "HEAD", cwd=CHECKOUT).strip()
+    noted = zipfile.ZipFile(wheel).read("a3c_exp/COMMIT").decode().strip()
+    assert noted.removesuffix("-dirty") == head
+
+
+def test_outside_the_environment_a_command_says_in_one_line_where_the_packages_are(
+    tmp_path: Path,
+) -> None:
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False, symlinks=True)
+    (tmp_path / "a3c_exp").symlink_to(CHECKOUT / "a3c_exp")
+    command = [str(bare / "bin" / "python"), "-m", "a3c_exp.report", "outputs"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert str(bare) in done.stderr
 
 
 def test_every_pinned_version_takes_all_promised_versions_of_python() -> None:

@@ -70,6 +70,14 @@ def test_a_package_installed_inside_another_repository_has_no_commit(checkout: P
     assert look_up() is None
 
 
+def test_a_wheel_says_the_commit_that_it_was_built_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(a3c_exp, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "COMMIT").write_text("abc-dirty\n")
+    assert look_up() == "abc-dirty"
+
+
 def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert look_up() is None

@@ -17,9 +17,16 @@ import yaml
 from a3c_exp.cli.processes import say_comparison
 from a3c_exp.report import __main__ as report
 from a3c_exp.report.charts import band, draw_bands
-from a3c_exp.report.ranking import Runs, comparison, rank, table
-from a3c_exp.report.report import write_table
+from a3c_exp.report.ranking import (
+    RecordedRuns,
+    comparison,
+    improvement_table,
+    normalized_table,
+    rank,
+    ranking_table,
+)
 from a3c_exp.report.runs import RecordedRun, find_runs, group, read_curve
+from a3c_exp.report.tables import latex_table, write_csv
 
 pytest.importorskip("matplotlib", reason="draws the pictures: pip install -e '.[report]'")
 
@@ -71,7 +78,7 @@ def grouped(folder: Path) -> dict[str, dict[str, list[RecordedRun]]]:
     return group(find_runs([folder])[0])
 
 
-def ranked(folder: Path) -> dict[str, Runs]:
+def ranked(folder: Path) -> dict[str, RecordedRuns]:
     """The configurations of the only environment."""
     [configurations] = grouped(folder).values()
     return rank(configurations)
@@ -201,7 +208,7 @@ def test_environments_are_apart_by_name_game_or_class_and_have_their_own_configu
 def test_a_row_gives_estimates_and_ranges_and_counts_failures(tmp_path: Path) -> None:
     for seed, solved in enumerate([3000, 1000, None, 2000]):
         run(tmp_path / str(seed), seed, solved, mean_return_100=100.0 * seed)
-    row = list(table(ranked(tmp_path))[0].values())
+    row = list(ranking_table(ranked(tmp_path))[0].values())
     assert row[:3] == ["CartPole-v1", "4", "3 of 4"]
     assert re.fullmatch(r"150\.0 \[\d+\.\d, \d+\.\d\]", row[3]), (
         "the mean without the best and the worst"
@@ -239,7 +246,7 @@ def test_configurations_are_ranked_by_their_final_return(
     output = capsys.readouterr().out
     assert "| returns.n=9 | 3 | 3 of 3 | 301.0 [300.0, 302.0] |" in output
     assert "| returns.n=7 | 3 | 0 of 3 | - | - |" in output, "no episode has ended"
-    assert "Undecided between returns.n=5 and returns.n=9: " in output, "three runs each"
+    assert "Undecided between returns.n=5, returns.n=7 and returns.n=9: " in output
     assert "Runs: 9.\n" in output
     assert "\nCommit abc, unknown; " in output
 
@@ -269,7 +276,7 @@ def test_configurations_are_ranked_by_evaluations_where_that_is_asked(
     assert report.main([str(tmp_path), "rank=levle"]) == 2
 
 
-def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_compare(
+def test_a_sweep_ends_with_how_its_finished_configurations_compare(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for n, value in ((1, 20.0), (2, 30.0), (3, 10.0)):
@@ -277,12 +284,12 @@ def test_a_sweep_ends_with_how_the_first_two_of_its_finished_configurations_comp
             run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value + seed)
     folders = [*sorted(tmp_path.iterdir()), tmp_path / "not_started"]
     say_comparison(folders)
-    sentence, *rows, command, watch, page = capsys.readouterr().err.splitlines()
-    assert (
-        sentence.startswith("CartPole-v1: returns.n=2 is ahead of returns.n=1")
-        and "ends higher" in sentence
-    )
-    for row, n, value in zip(rows, (1, 2), (22.0, 32.0), strict=True):
+    *sentences, row_2, row_1, row_3, command, watch, page = capsys.readouterr().err.splitlines()
+    for sentence, other in zip(sentences, (1, 3), strict=True):
+        assert sentence.startswith(f"CartPole-v1: returns.n=2 is ahead of returns.n={other}: ")
+        assert "ends higher" in sentence
+    rows = ((row_2, 2, 32.0), (row_1, 1, 22.0), (row_3, 3, 12.0))
+    for row, n, value in rows:
         assert row.startswith(f"  returns.n={n}: ") and f" {value} [" in row and "steps" not in row
     assert "a3c_exp.report" in command and "tensorboard --logdir" in watch
     assert "#custom_scalars" in page
@@ -310,7 +317,9 @@ def test_runs_that_a_mean_return_has_ended_are_compared_by_the_steps_until_then(
             )
     configurations = ranked(tmp_path)
     assert list(configurations) == ["returns.n=9", "returns.n=5"]
-    assert {row["final return"] for row in table(configurations)} == {"475.0 [475.0, 475.0]"}
+    assert {row["final return"] for row in ranking_table(configurations)} == {
+        "475.0 [475.0, 475.0]"
+    }
     [sentence] = comparison(configurations)
     assert (
         sentence.startswith("returns.n=9 is ahead of returns.n=5")
@@ -353,9 +362,99 @@ def test_without_a_return_a_comparison_is_undecided_and_without_a_threshold_noth
 ) -> None:
     run(tmp_path / "a", settings=returns(5) | {"reward_threshold": None})
     assert comparison(ranked(tmp_path)) == []
-    assert table(ranked(tmp_path))[0]["solved"] == "-"
+    assert ranking_table(ranked(tmp_path))[0]["solved"] == "-"
     run(tmp_path / "b", settings=returns(9), mean_return_100=None)
     assert comparison(ranked(tmp_path))[0].startswith("Undecided")
+
+
+def probability_by_definition(x: list[float], y: list[float]) -> float:
+    """Agarwal et al. 2021, appendix: the mean over all pairs of runs, of which ties are a half."""
+    wins = sum(one > other for one in x for other in y)
+    ties = sum(one == other for one in x for other in y)
+    return (wins + ties / 2) / (len(x) * len(y))
+
+
+def test_a_matrix_has_the_probability_of_improvement_for_each_pair(tmp_path: Path) -> None:
+    """A star marks the pairs that the runs tell apart."""
+    returns_by_n = {
+        1: [1.0, 2.0, 3.0, 4.0, 5.0],
+        2: [2.5, 3.0, 3.5, 4.5, 6.0],
+        3: [90.0, 91.0, 92.0, 93.0, 94.0],
+    }
+    for n, values in returns_by_n.items():
+        for seed, value in enumerate(values):
+            run(tmp_path / f"{n}_{seed}", seed, settings=returns(n), mean_return_100=value)
+    matrix = improvement_table(ranked(tmp_path))
+    order = (3, 2, 1)
+    assert [row["configuration"] for row in matrix] == [
+        f"{place}: returns.n={n}" for place, n in enumerate(order, 1)
+    ]
+    for row, n in zip(matrix, order, strict=True):
+        for place, other in enumerate(order, 1):
+            cell = row[str(place)]
+            if n == other:
+                assert cell == "-"
+                continue
+            expected = probability_by_definition(returns_by_n[n], returns_by_n[other])
+            assert float(cell.removesuffix("*")) == pytest.approx(expected, abs=0.0051)
+            assert cell.endswith("*") == (3 in (n, other))
+
+
+def test_every_configuration_up_to_ten_is_compared_with_the_first(tmp_path: Path) -> None:
+    for n in range(11):
+        for seed in range(5):
+            value = 1000.0 if n < 2 else 100.0 * (11 - n)
+            run(
+                tmp_path / f"{n}_{seed}",
+                seed,
+                100 * (n + 1) + seed,
+                settings=returns(n),
+                mean_return_100=value + seed,
+            )
+    sentences = comparison(ranked(tmp_path))
+    assert sentences[0].startswith("Undecided between returns.n=0 and returns.n=1: ")
+    behind = [f"returns.n=0 is ahead of returns.n={n}: " for n in range(2, 10)]
+    assert [
+        sentence[: len(start)] for sentence, start in zip(sentences[1:], behind, strict=True)
+    ] == behind
+
+
+def iqm_by_definition(scores: list[float]) -> float:
+    """The mean without the lowest and the highest quarter, as scipy's trim_mean cuts it."""
+    quarter = int(0.25 * len(scores))
+    middle = sorted(scores)[quarter : len(scores) - quarter]
+    return sum(middle) / len(middle)
+
+
+def test_returns_of_several_environments_are_normalized_by_their_thresholds(
+    tmp_path: Path,
+) -> None:
+    """0 is the return with which an environment's runs begin, also where returns are negative."""
+    first_and_threshold = {"CartPole-v1": (20.0, 475.0), "Pendulum-v1": (-1400.0, -200.0)}
+    normalized: dict[int, list[float]] = {5: [], 9: []}
+    for env, (start, threshold) in first_and_threshold.items():
+        for n, scores in normalized.items():
+            for seed in range(5):
+                score = (seed + n) / 10
+                scores.append(score)
+                folder = tmp_path / f"{env}_{n}_{seed}"
+                last = start + score * (threshold - start)
+                settings = returns(n) | {"reward_threshold": threshold}
+                run(folder, seed, env=env, settings=settings, mean_return_100=last)
+                curve(folder, (10, 1.0, start), (20, 2.0, last))
+    by_environment = {env: rank(each) for env, each in grouped(tmp_path).items()}
+    rows = normalized_table(by_environment)
+    for row, n in zip(rows, (9, 5), strict=True):
+        assert (row["configuration"], row["environments"], row["runs"]) == (
+            f"returns.n={n}",
+            "2",
+            "10",
+        )
+        value, interval = row["normalized return"].split(" ", 1)
+        assert float(value) == pytest.approx(iqm_by_definition(normalized[n]), abs=6e-4)
+        low, high = map(float, interval.strip("[]").split(", "))
+        assert min(normalized[n]) <= low < float(value) < high <= max(normalized[n])
+    assert normalized_table(dict(list(by_environment.items())[:1])) == []
 
 
 def test_few_runs_of_one_of_two_configurations_are_not_few_of_both(tmp_path: Path) -> None:
@@ -370,7 +469,7 @@ def test_a_run_counts_once_and_runs_of_one_seed_are_shown(tmp_path: Path) -> Non
     run(tmp_path / "a")
     run(tmp_path / "b")
     assert len(find_runs([tmp_path, tmp_path / "a", tmp_path])[0]) == 2
-    assert table(ranked(tmp_path))[0]["runs"] == "2 of 1 seed"
+    assert ranking_table(ranked(tmp_path))[0]["runs"] == "2 of 1 seed"
 
 
 # Runs that are still going on.
@@ -437,9 +536,8 @@ def test_runs_that_failed_are_named_and_left_out(
     assert report.main([str(tmp_path)]) == 1, "as evaluate ends that leaves runs out"
     output = capsys.readouterr().out
     assert "| CartPole-v1 | 2 | 2 of 2 |" in output
-    assert (
-        f"; that one, 8 cores; this one, 2 cores.\nLeft out: {tmp_path / 'b'}: stalled\n" in output
-    )
+    assert "; that one, 8 cores; this one, 2 cores.\n" in output
+    assert f"Left out: {tmp_path / 'b'}: stalled\n" in output
     page = (tmp_path / "report" / "index.html").read_text()
     assert "stalled" in page and "<img" not in page, "there is no curve"
     for folder, reason in ((tmp_path / "b", "stalled"), (tmp_path / "nowhere", "config.yaml")):
@@ -496,7 +594,8 @@ def test_without_matplotlib_the_tables_are_there(
     output = capsys.readouterr()
     assert "pip install 'a3c-exp[report]'" in output.err and output.err.count("\n") == 1
     assert "| CartPole-v1 |" in output.out
-    assert {path.name for path in (tmp_path / "report").iterdir()} == {"curves.csv", "runs.csv"}
+    written = {path.name for path in (tmp_path / "report").iterdir()}
+    assert written == {"curves.csv", "runs.csv", "tables.tex"}
 
 
 def test_the_place_of_a_report_may_be_in_the_home_folder_and_no_file(
@@ -608,11 +707,11 @@ def test_numbers_at_a_narrow_axis_are_plain(
 ) -> None:
     drawn: list[Any] = []
 
-    def keep(figure: Any) -> bytes:
+    def keep(figure: Any, file_format: str) -> bytes:
         drawn.append(figure)
         return b""
 
-    monkeypatch.setattr("a3c_exp.report.charts._png", keep)
+    monkeypatch.setattr("a3c_exp.report.report.rendered", keep)
     for n in range(8):
         settings = {
             "optimizer": {"_target_": "a3c_exp.optimizers.SGD", "learning_rate": 1e-3 + 5e-4 * n}
@@ -647,15 +746,61 @@ def test_each_run_is_a_point_of_a_scatter_where_two_settings_have_many_values(
     assert drawn == [8, 8]
 
 
+def test_a_chart_may_be_over_episodes(tmp_path: Path) -> None:
+    run(tmp_path / "a")
+    header = "step,wall_seconds,rollout/ep_rew_mean,rollout/episodes"
+    (tmp_path / "a" / "metrics.csv").write_text(f"{header}\n100,1,10,7\n200,2,20,9\n")
+    runs, _ = find_runs([tmp_path])
+    over_episodes = band(runs, "episodes")
+    assert over_episodes is not None
+    assert (over_episodes.x[0], over_episodes.x[-1]) == (7, 9)
+    assert (over_episodes.middle[0], over_episodes.middle[-1]) == (10, 20)
+    assert report.main([str(tmp_path), "axis=episodes"]) == 0
+    with open(tmp_path / "report" / "curves.csv", newline="") as file:
+        assert {row["axis"] for row in csv.DictReader(file)} == {"steps", "seconds", "episodes"}
+
+
+@pytest.mark.parametrize(("value", "share"), [(475.0, 0.9), (25.0, 0.5)])
+def test_a_far_threshold_leaves_the_chart_to_the_curves(
+    value: float, share: float, tmp_path: Path
+) -> None:
+    """A near one has its line."""
+    from matplotlib.figure import Figure
+
+    run(tmp_path / "a", settings={"reward_threshold": value})
+    curve(tmp_path / "a", (500, 0.5, 10.0), (1000, 1.0, 20.0))
+    axes = Figure().subplots()
+    draw_bands(axes, list(ranked(tmp_path).items()), "steps")
+    low, high = axes.get_ylim()
+    assert 10.0 / (high - low) > share
+    names = [text.get_text() for text in axes.texts]
+    assert names == (["solved at 475 ↑"] if value == 475.0 else [])
+
+
+@pytest.mark.parametrize(("file_format", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_charts_have_the_format_that_is_asked_for(
+    file_format: str, start: bytes, tmp_path: Path
+) -> None:
+    """The same runs are the same file."""
+    run(tmp_path / "a")
+    curve(tmp_path / "a", (500, 0.5, 10.0), (1000, 1.0, 20.0))
+    contents = []
+    for _ in range(2):
+        assert report.main([str(tmp_path), f"format={file_format}"]) == 0
+        contents.append((tmp_path / f"report/1_CartPole-v1_curves.{file_format}").read_bytes())
+    assert contents[0] == contents[1] and contents[0].startswith(start)
+    assert report.main([str(tmp_path), "format=jpeg"]) == 2
+
+
 # The page.
 
 
-SCRIPT = "<script>alert('$x^2$')</script>"
+SCRIPT = "<script>alert('$x^2$')</script> *a* [b](c) `d`"
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on two environments, one with a name that is HTML."""
+    """A report on two environments, one with a name that is HTML and Markdown."""
     folder = tmp_path_factory.mktemp("sweep")
     for seed in range(2):
         for env in ("CartPole-v1", SCRIPT):
@@ -674,7 +819,7 @@ def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
         "curves of two environments"
     )
     assert not re.search("<(script|link|iframe)", page), "a name is text, not code"
-    assert html.escape(SCRIPT) in page
+    assert html.escape(SCRIPT, quote=False) in page
     sentence = "Undecided between returns.n=5 and returns.n=9"
     assert page.count(sentence) == 2, "in each environment"
     pictures = list(written.glob("*_curves.png"))
@@ -685,8 +830,22 @@ def test_the_page_has_everything_in_it_and_loads_nothing(written: Path) -> None:
     ("cell", "written"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("x=1", "x=1"), (-1.5e-7, "-1.5e-07")]
 )
 def test_no_cell_of_a_table_is_a_formula(tmp_path: Path, cell: object, written: str) -> None:
-    write_table(tmp_path / "table.csv", ["a", "b"], [[cell, "y"]])
+    write_csv(tmp_path / "table.csv", ["a", "b"], [[cell, "y"]])
     assert (tmp_path / "table.csv").read_text() == f"a,b\n{written},y\n"
+
+
+def test_a_table_for_latex_has_its_names_escaped() -> None:
+    text = latex_table([{"name": r"n_step & 5% of $x^2$ {\x}~#", "runs": "-5 [-6, 7]"}])
+    assert text.splitlines() == [
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"name & runs \\",
+        r"\midrule",
+        r"n\_step \& 5\% of \$x\textasciicircum{}2\$ "
+        r"\{\textbackslash{}x\}\textasciitilde{}\# & $-$5 [$-$6, 7] \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
 
 
 def test_tables_can_be_read_by_other_programs(written: Path) -> None:
@@ -710,7 +869,9 @@ def test_tables_can_be_read_by_other_programs(written: Path) -> None:
     )
     with open(written / "curves.csv", newline="") as file:
         points = list(csv.DictReader(file))
-    assert {(row["axis"], row["runs"]) for row in points} == {("steps", "2"), ("seconds", "2")}
+    assert {(row["axis"], row["runs"]) for row in points} == {("steps", "2"), ("seconds", "2")}, (
+        "metrics.csv says nothing of episodes"
+    )
     last = [
         row for row in points if row["configuration"] == "returns.n=9" and row["axis"] == "steps"
     ][-1]

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from PIL import Image
 from runs import wait_until
 
 import a3c_exp
@@ -29,7 +30,17 @@ from a3c_exp.run import files
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from evidence.study import __main__ as study
-from evidence.study import cluster, corrections, curves, figures, maps, runs, screenshots, tables
+from evidence.study import (
+    cluster,
+    corrections,
+    curves,
+    figures,
+    film,
+    maps,
+    runs,
+    screenshots,
+    tables,
+)
 from evidence.study.entries import SECTIONS, Entry, Goals
 from evidence.study.records import Record, Results, read_rows
 from evidence.study.runs import ROOT, RunFailedError, Training
@@ -44,6 +55,16 @@ SMALL = (
     "total_steps=64",
     "eval.every=null",
 )
+
+
+def test_a_film_plays_at_the_speed_of_the_environment(tmp_path: Path) -> None:
+    run = a3c_exp.train([*SMALL[1:], "env=lunar"], folder=tmp_path / "run")
+    target = tmp_path / "film.gif"
+    film.main([str(run.folder), "--target", str(target)])
+    with Image.open(target) as image:
+        assert image.format == "GIF" and image.size == film.SIZE
+        assert image.info["duration"] == 40, "two steps of 50 a second"
+    assert target.stat().st_size < 1_000_000
 
 
 # Records.

@@ -274,6 +274,14 @@ def test_a_run_whose_environments_ended_no_episode_stays_and_has_failed(
     assert "has failed before" in capfd.readouterr().err
 
 
+def test_the_check_of_many_runs_says_what_it_does(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main([*QUICK, "-m", "--cfg", "job", "seed=range(0,20)"]) == 0
+    listed = capfd.readouterr()
+    assert listed.err.startswith("20 runs ") and listed.out.count("seed=") >= 20
+
+
 def test_the_runs_of_a_sweep_are_listed_without_starting_one(
     again: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -422,7 +430,8 @@ def test_a_locked_run_is_looked_at_again_at_the_end(
     threading.Thread(target=release, daemon=True).start()
     assert program.main(TWO) == 0
     lines = capfd.readouterr().err.splitlines()
-    assert lines[0].startswith("seed=0: another process trains there")
+    assert lines[0] == "2 runs, 1 at once, in two"
+    assert lines[1].startswith("seed=0: another process trains there")
     assert lines.index("seed=1: continues") < lines.index("seed=0: continues")
     assert runs(again / "two") == ["seed-0", "seed-1"]
 

@@ -47,9 +47,11 @@ class Sweeps:
         wait_until(lambda: not processes(self.mark), 60)
         return self.lines.read_text()
 
-    def finish(self, *words: str) -> None:
-        """Start a sweep and wait for its end, which must be a good one."""
-        assert "Traceback" not in self.end(self.start(*words), 0)
+    def finish(self, *words: str) -> str:
+        """Start a sweep and wait for its end, which must be a good one; its lines."""
+        lines = self.end(self.start(*words), 0)
+        assert "Traceback" not in lines
+        return lines
 
     def summaries(self) -> dict[str, dict[str, Any]]:
         return {
@@ -186,7 +188,10 @@ def test_a_launcher_runs_jobs_and_goes_on_with_those_that_were_cut(
     words = [f"backend={backend}", *QUICK[1:]]
     assert program.main([*words, "seed=1", "hydra.run.dir=sweep/cut"]) == 0
     (here / "sweep" / "cut" / "summary.json").unlink()
-    sweeps.finish(*words, "-m", f"hydra/launcher={launcher}", "seed=0,1")
+    lines = sweeps.finish(*words, "-m", f"hydra/launcher={launcher}", "seed=0,1").splitlines()
+    assert any(line.startswith("2 runs, by Hydra's ") and "in sweep" in line for line in lines)
+    assert "2 of 2 runs have finished, in sweep" in lines
+    assert "a3c_exp.report sweep" in lines[-3]
     assert sweeps.reasons() == {"seed-0": "total_steps", "cut": "total_steps"}, (
         "found by its configuration"
     )

@@ -347,14 +347,14 @@ class TestEvaluation:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It would take long. A resumed run makes it, and no more steps."""
-        handler, predict, pending = signal.getsignal(signal.SIGINT), Policy.predict, [signal.SIGINT]
+        handler, actions, pending = signal.getsignal(signal.SIGINT), Policy.actions, [signal.SIGINT]
 
         def interrupting(*arguments: Any) -> Any:
             if pending:
                 os.kill(os.getpid(), pending.pop())
-            return predict(*arguments)
+            return actions(*arguments)
 
-        monkeypatch.setattr(Policy, "predict", interrupting)
+        monkeypatch.setattr(Policy, "actions", interrupting)
         endless: dict[str, Any] = {"env__kwargs": {"lengths": [0]}, "eval__every": 10**9}
         done = train(tmp_path, SCRIPTED, **endless)
         assert (done.summary["stop_reason"], done.summary["signal"], done.exit_code) == (
@@ -373,7 +373,7 @@ class TestEvaluation:
     ) -> None:
         """Neither the run nor its end waits for it."""
         released = threading.Event()
-        monkeypatch.setattr(Policy, "predict", lambda *_, **__: released.wait() and 1 / 0)
+        monkeypatch.setattr(Policy, "actions", lambda *_, **__: released.wait() and 1 / 0)
         done = train(
             tmp_path, backend="threads", eval__every=40, total_steps=400, backend__stall_seconds=1.5
         )

@@ -6,6 +6,7 @@ resume, from and replay, the folder of a run whose settings are taken.
 
 from __future__ import annotations
 
+import itertools
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 from hydra._internal.utils import get_args_parser  # the flags are those of any program of Hydra's
 
 from a3c_exp.cli.help import EXISTING, NUMBERS, WORDS
+from a3c_exp.config.elsewhere import as_settings
 from a3c_exp.errors import ConfigError, require
 
 OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra.launcher", "hydra/sweeper", "hydra/launcher")
@@ -47,6 +49,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     """What the arguments of a command say; of a word that is repeated, the last one counts. Raises
     ConfigError."""
     flags = _read_flags(arguments)
+    _check_quotes(flags.overrides)
     words: dict[str, Any] = dict.fromkeys(WORDS)
     overrides = []
     for argument in flags.overrides:
@@ -101,12 +104,30 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
         raise ConfigError("command line", " ".join(arguments), message)
 
     parser = get_args_parser()
+    if settings := as_settings(arguments, parser._option_string_actions):
+        refuse(f"settings have no dashes here: {settings}")
     parser.error = refuse  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:
         refuse("--experimental-rerun would unpickle a file; resume= and from= run again")
 
     return flags
+
+
+def _check_quotes(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for quotes that a word processor has made, and for a list that the shell
+    has cut at its spaces."""
+    for index, override in enumerate(overrides):
+        if re.search(r"(^|[=\[,{:])[\u2018-\u201f\u00ab\u00bb]", override):
+            raise ConfigError("command line", override, "has typographic quotes: type ' or \"")
+
+        opened = sum(map(override.count, "[{")) - sum(map(override.count, "]}"))
+        if "=" in override and opened > 0:
+            pieces = itertools.takewhile(lambda text: "=" not in text, overrides[index + 1 :])
+            whole = " ".join([override, *pieces])
+            if whole != override:
+                problem = f"was cut by the shell: quote it, '{whole}'"
+                raise ConfigError("command line", override, problem)
 
 
 def _word(key: str, value: str) -> object:

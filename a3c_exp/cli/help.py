@@ -3,21 +3,21 @@
 Train; the run's folder is made in outputs/:
   python -m a3c_exp env=lunar workers=16
 A run for each combination of values:
-  python -m a3c_exp -m returns=n_step,n_step_zero seed=0,1,2
+  python -m a3c_exp -m seed=0,1,2,3,4 returns=n_step,n_step_zero
 Four runs at once; the same command again goes on:
-  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2,3
+  python -m a3c_exp sweep=outputs/<sweep> jobs=4 seed=0,1,2,3,4
 Continue a run that was cut:
-  python -m a3c_exp resume=outputs/<run>
+  python -m a3c_exp resume=latest
 A new run with the settings of another, or of a file:
-  python -m a3c_exp from=outputs/<run> seed=1
+  python -m a3c_exp from=latest seed=1
 A locked asynchronous run again, bit for bit (it had record=order):
-  python -m a3c_exp replay=outputs/<run>
+  python -m a3c_exp replay=latest
 Play with the trained policy:
-  python -m a3c_exp.evaluate outputs/<run> video=true
+  python -m a3c_exp.evaluate latest video=true
 Tables and learning curves of many runs:
   python -m a3c_exp.report outputs/<sweep>
 Write the policy as an ONNX file:
-  python -m a3c_exp.export outputs/<run>
+  python -m a3c_exp.export latest
 Times of this machine, to simulate any number of workers:
   python -m a3c_exp.measure env=lunar workers=64
 Curves:
@@ -42,11 +42,12 @@ Settings of the whole run, with their defaults (some environments set theirs):
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, shorten
 
 from a3c_exp.cli.startup import conf_folder
 
@@ -92,18 +93,28 @@ def _explained(word: str, text: str, column: int = COLUMN) -> str:
     )
 
 
+def _first_sentence(path: Path) -> str:
+    """The first sentence of the comment at the head of an option's file, cut to two lines."""
+    comments = (line.partition("#")[2].strip() for line in path.read_text().splitlines())
+    texts = [text for text in comments if text and not text.startswith("@package")]
+    sentence, *_ = re.split(r"(?<!et al)[.;] |$", " ".join(texts), maxsplit=1)
+    return shorten(sentence.rstrip("."), 2 * (WIDTH - COLUMN) - 10, placeholder=" ...")
+
+
 def command(arguments: Sequence[str]) -> int:
     """Print the options of each group and the settings of conf/config.yaml."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--config-dir", "-cd")
     config_dir = parser.parse_known_args(arguments)[0].config_dir
-    options = defaultdict[str, set[str]](set)
+    options = defaultdict[str, dict[str, str]](dict)
     for folder in (conf_folder(), *([] if config_dir is None else [Path(config_dir)])):
-        for path in folder.glob("*/*.yaml"):
-            options[path.parent.name].add(path.stem)
+        for path in sorted(folder.glob("*/*.yaml")):
+            options[path.parent.name][path.stem] = _first_sentence(path)
 
     groups = "\n".join(
-        _explained(f"  {group}", ", ".join(sorted(names)), 18)
+        "\n".join(
+            [f"  {group}:", *(_explained(f"    {name}", text) for name, text in names.items())]
+        )
         for group, names in sorted(options.items())
     )
     text = (conf_folder() / "config.yaml").read_text()

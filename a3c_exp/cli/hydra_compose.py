@@ -50,7 +50,7 @@ from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml, read_text
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
-from a3c_exp.config.schema import unknown
+from a3c_exp.config.elsewhere import atari_choice, unknown
 from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
 CONFIG_NAME = "config"
@@ -60,12 +60,13 @@ INSTEAD = {
     "joblib": _EXTRA,
     "submitit_local": _EXTRA,
     "submitit_slurm": _EXTRA,
-    # The words of the notebooks that compare missing terms as zero with the maximum of terms.
-    "n_step_missing": "it is {group}=n_step_zero",
-    "n_step_max": "it is {group}=n_step",
-    "max_terms": "it is {group}=n_step",
 }
 """What is meant by options that are not there."""
+RETURNS = {
+    "n_step": ("n_step_max", "n_step_max_terms", "max_terms", "maximum", "max"),
+    "n_step_zero": ("n_step_missing", "missing", "missing_as_zero", "zero"),
+}
+"""The words of notebooks that compare missing terms as zero with the maximum of terms."""
 RECORDS = ("stop", "eval", "checkpoint", "log")
 """Mappings of settings in conf/config.yaml that are no components. Each has a class of its name."""
 SEARCH_PATH = "hydra.searchpath"
@@ -303,7 +304,11 @@ class Session:
     def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
         """What is probably meant by an option that does not exist."""
         if value in INSTEAD:
-            return INSTEAD[value].format(group=group)
+            return INSTEAD[value]
+        if group in ("returns", "critic_returns"):
+            for option, names in RETURNS.items():
+                if value in names:
+                    return f"it is {group}={option}"
 
         if group != "env" or not re.search(r"[:/]|-v\d+$", value):
             return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
@@ -314,7 +319,8 @@ class Session:
             for option, file in files.items()
             if OmegaConf.select(file, "env.id") == value
         ]
-        return f"it is {either(same or [f'env=gym env.id={value}'])}"
+        game = atari_choice(value)
+        return f"it is {game or either(same or [f'env=gym env.id={value}'])}"
 
     def callbacks(self, entries: Sequence[Any]) -> list[Any]:
         """Callbacks, with the files of those that are given by name. Raises ConfigError."""
@@ -370,6 +376,7 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
         if override.key_or_group == "plugins":  # they may register options and resolvers
             import_plugins(_texts(override.value()))
 
+    _check_frames(typed)
     node = session.compose([override for override in typed if session.is_choice(override)])
     words: list[str] = []
     replaced: set[str] = set()
@@ -439,6 +446,15 @@ def _leave_out_foreign(
 
     for name in foreign:
         del component[name]
+
+
+def _check_frames(typed: Sequence[Override]) -> None:
+    """Raise ConfigError for a game by gymnasium's name whose frames nothing prepares."""
+    values = {override.key_or_group: override.value() for override in typed}
+    game = atari_choice(str(values.get("env.id")))
+    if game is not None and "env.wrappers" not in values:
+        problem = f"has raw frames: {game} prepares them, or env.wrappers of your own"
+        raise ConfigError("env.id", values["env.id"], problem)
 
 
 def compose_jobs(session: Session, jobs: Iterable[Sequence[str]]) -> Iterator[Composed]:

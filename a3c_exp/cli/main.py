@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from a3c_exp import __version__
-from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, read_arguments
+from a3c_exp.cli.arguments import RUN_DIR, CommandLine, given, is_of_hydra, read_arguments
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import (
@@ -24,8 +24,10 @@ from a3c_exp.cli.hydra_compose import (
     composed,
     hydra_session,
     isolated,
+    parse,
     search_path,
     setting,
+    sweep,
     to_container,
 )
 from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra
@@ -33,12 +35,17 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import quoted
+from a3c_exp.config.saved import of_saved_run
 from a3c_exp.core.cpu import environment
-from a3c_exp.errors import RunError, printable, require, say
+from a3c_exp.errors import ConfigError, RunError, printable, require, say
 from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
     from a3c_exp.run.session import Run
+
+
+MANY_RUNS = 20
+"""Runs of a sweep whose checks take seconds."""
 
 
 class FailedRunError(RunError):
@@ -54,7 +61,9 @@ def command(arguments: Sequence[str]) -> int:
 
     line = read_arguments(arguments)
     if line.saved is not None:
-        return _run(saved_plan(*line.saved, line), line)
+        has_its_env = given(line.overrides, "env") is given(line.overrides, "env.id") is None
+        with of_saved_run() if has_its_env else nullcontext():
+            return _run(saved_plan(*line.saved, line), line)
 
     flags = line.flags
     with hydra_session(
@@ -76,6 +85,10 @@ def command(arguments: Sequence[str]) -> int:
 
 
 def _sweep(session: Session, line: CommandLine) -> int:
+    with suppress(ConfigError):  # which the sweep raises, unless a sweeper of Hydra's allows it
+        count = len(sweep(parse(line.overrides, session)))
+        if count >= MANY_RUNS:
+            say(f"{count} runs are composed and checked first")
     import_training()  # every run of it is checked here
     from a3c_exp.cli.sweep import run_sweep
 

@@ -24,7 +24,7 @@ from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.common.signals import ENDING, Interruption, interruptions
 from a3c_exp.ending import PREEMPTED, StopReason, signal_code
 from a3c_exp.errors import ConfigError, say
-from a3c_exp.report.ranking import comparison, rank, table
+from a3c_exp.report.ranking import MOST_COMPARED, comparison, rank, ranking_table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import FolderLockedError, exclusive_folder
@@ -252,23 +252,26 @@ class Runs:
 
 
 def say_comparison(folders: Sequence[Path]) -> None:
-    """Print how the first two configurations of each environment compare in finished runs, and the
-    commands that show them."""
+    """Print how the first MOST_COMPARED configurations of each environment compare in finished
+    runs, and the commands that show them."""
     finished = [folder for folder in folders if how_ended(folder) == "finished"]
     with suppress(ConfigError):  # none has finished
         for env, configurations in group(find_runs(finished)[0] if finished else []).items():
             ranked = rank(configurations)
             for sentence in comparison(ranked):
                 say(f"{env}: {sentence}")
-                _say_rows(sorted(table(ranked)[:2], key=lambda row: row["configuration"]))
+
+            _say_rows(ranking_table(ranked)[:MOST_COMPARED])
+            if len(ranked) > MOST_COMPARED:
+                say(f"  and {len(ranked) - MOST_COMPARED} more, below them: the report has all")
 
     for line in next_commands(StopReason.TOTAL_STEPS, folders[0].parent):
         say(f"  {line}")
 
 
 def _say_rows(rows: Sequence[Mapping[str, str]]) -> None:
-    """Print the columns in which two rows of a report's table differ."""
-    columns = {key: text for key, text in COLUMNS.items() if rows[0][key] != rows[1][key]}
+    """Print the columns in which rows of a report's table differ."""
+    columns = {key: text for key, text in COLUMNS.items() if len({row[key] for row in rows}) > 1}
     for row in rows if columns else ():
         numbers = ", ".join(f"{text} {row[key]}" for key, text in columns.items())
         say(f"  {row['configuration']}: {numbers}")

@@ -30,6 +30,7 @@ from a3c_exp.config.saved import (
 )
 from a3c_exp.config.schema import MISSING
 from a3c_exp.errors import ConfigError, named, require
+from a3c_exp.run.run_folder import locate_run
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
@@ -42,6 +43,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     """
     changes = parse(line.overrides)
     with named(word):
+        folder = str(locate_run(folder))
         if word == "replay":
             keys = [_place(change) for change in changes]
             earlier = replay_config(folder, [key for key in keys if key != RUN_DIR])

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from a3c_exp.common.reading import expanded
-from a3c_exp.errors import exit_code
+from a3c_exp.errors import exit_code, named
 
 
 def conf_folder() -> Path:
@@ -37,7 +36,11 @@ def folder_command(
             usage = f"usage: python -m a3c_exp.{name} <run folder> [key=value ...]"
             print(f"{usage}\n\n{inspect.getdoc(options)}")
             return 0 if arguments else 2
-        return command(expanded(arguments[0]), arguments[1:])
+        from a3c_exp.run.run_folder import locate_run
+
+        with named("run"):
+            folder = locate_run(arguments[0])
+        return command(folder, arguments[1:])
 
     return exit_code(run)
 

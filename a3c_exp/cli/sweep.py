@@ -30,6 +30,7 @@ from a3c_exp.common.settings import quoted
 from a3c_exp.config.builder import Made, check, check_start, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
+from a3c_exp.run.outcome import short
 from a3c_exp.run.run_folder import begins_with, check_places
 
 OWN_LAUNCHER = "hydra_plugins.a3c_exp_sweeps.ProcessesLauncher"
@@ -134,6 +135,7 @@ class Sweep:
         self._line = line
         self._of_hydra = [text for text in line.overrides if is_of_hydra(text)]
         self._launches = node.hydra.launcher._target_ == OWN_LAUNCHER
+        self._launcher = node.hydra.launcher._target_.rpartition(".")[2]
         is_grid = node.hydra.sweeper._target_ == OWN_SWEEPER
         if line.search and not (self._launches and is_grid):
             problem = "goes with hydra/launcher=processes and hydra/sweeper=grid alone"
@@ -227,6 +229,18 @@ class Sweep:
             raise RunError(f"{plan.folder}: has failed before")
         return score_of(folder, self.objective)
 
+    def _say_beginning(self) -> None:
+        """Print how many runs there are, and where. Those of a search are not known yet."""
+        if self.jobs:
+            by = f"{self.at_once} at once" if self._launches else f"by Hydra's {self._launcher}"
+            say(f"{len(self.jobs)} runs, {by}, in {short(self.root)}")
+
+    def _say_end(self) -> None:
+        """Print how many runs a launcher of Hydra's has finished. That of this program says it."""
+        if self.jobs and not self._launches:
+            count = sum(how_ended(job.folder) == "finished" for job in self.jobs)
+            say(f"{count} of {len(self.jobs)} runs have finished, in {short(self.root)}")
+
     def sweep(self, launch: Launch, node: DictConfig, most: int | None) -> list[JobReturn]:
         """Run all jobs, or a search. most: jobs that are launched together; None: all of them."""
         make(self.root)
@@ -236,13 +250,18 @@ class Sweep:
             self.code = self._search.run(partial(self._run_trials, launch))
             return []
 
+        self._say_beginning()
         returns: list[JobReturn] = []
-        while jobs := self.jobs[len(returns) :][:most]:
-            done = launch([job.words for job in jobs], len(returns))
-            if not self._launches:
-                for job_return in done:
-                    _ = job_return.return_value  # raises what the job has raised
-            returns += done
+        try:
+            while jobs := self.jobs[len(returns) :][:most]:
+                done = launch([job.words for job in jobs], len(returns))
+                if not self._launches:
+                    for job_return in done:
+                        _ = job_return.return_value  # raises what the job has raised
+                returns += done
+        finally:
+            self._say_end()
+
         return returns
 
     def _run_trials(self, launch: Launch, combinations: Jobs) -> tuple[list[Job], int]:

@@ -58,6 +58,14 @@ def bootstrap_interval(
     return _interval(statistic(_drawn(np.random.default_rng(0), scores)))
 
 
+def stratified_interval(tasks: Sequence[Any]) -> tuple[float, float]:
+    """The percentile bootstrap interval of the interquartile mean over the scores of several tasks,
+    [n] each, which are drawn within each task."""
+    rng = np.random.default_rng(0)
+    drawn = np.concatenate([_drawn(rng, scores) for scores in tasks], axis=1)
+    return _interval(interquartile_mean(drawn))
+
+
 def bootstrap_band(curves: Scores) -> tuple[Scores, Scores]:
     """The percentile bootstrap interval of the interquartile mean at each point of curves [n,
     points].

@@ -129,8 +129,10 @@ def check_returns(key: str, returns: Returns) -> None:
     key: of the estimator.
     """
     name = type(returns).__name__
-    trajectory = example_trajectory()
-    with refused(key, name, "it fails for a small trajectory"):
+    trajectory = example_trajectory(returns)
+    # Without off_policy there are no target_log_probs.
+    trial = f"it fails for a small trajectory, with off_policy = {returns.off_policy}"
+    with refused(key, name, trial):
         answer: Any = returns(trajectory, 0.9)
 
     pair = answer if isinstance(answer, tuple) else (answer,)
@@ -146,7 +148,7 @@ def check_returns(key: str, returns: Returns) -> None:
     if not all(np.isfinite(array).all() for array in pair):
         raise ConfigError(key, name, "returns numbers that are not finite for a small trajectory")
 
-    before = example_trajectory()
+    before = example_trajectory(returns)
     for field in fields(Trajectory):
         if not np.array_equal(getattr(trajectory, field.name), getattr(before, field.name)):
             problem = f"writes into the trajectory's {field.name}, which others read"

@@ -8,13 +8,14 @@ same setting on another machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
-from a3c_exp.errors import FolderError
+from a3c_exp.errors import ONLY_THERE, UNREGISTERED, ConfigError, FolderError
 from a3c_exp.run.run_folder import CONFIG_FILE
 
 TYPED = "typed"
@@ -67,6 +68,21 @@ def read_config(
 
     # The schema refuses a text, not each letter of it.
     return config | {"plugins": plugins if isinstance(plugins, str) else list(plugins)}
+
+
+@contextmanager
+def of_saved_run() -> Iterator[None]:
+    """Within: an environment of a saved run that is not registered here was so in the program that
+    trained, and a ConfigError says so."""
+    try:
+        yield
+    except ConfigError as error:
+        if not error.problem.startswith(UNREGISTERED):
+            raise
+        problem = (
+            f"{UNREGISTERED} {ONLY_THERE}; that of a package needs plugins=[<package>] once more"
+        )
+        raise ConfigError(error.key, error.value, problem) from error
 
 
 def with_value(config: Mapping[str, Any], key: str, value: object) -> dict[str, Any]:

@@ -17,13 +17,23 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 
 from a3c_exp.common.reading import LARGEST, check_plain
 from a3c_exp.common.settings import TARGET, Setting, hints_of
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
-from a3c_exp.errors import FAILURES, ConfigError, did_you_mean, either, one_line, require, under
+from a3c_exp.config.elsewhere import EXAMPLES, number_meant, unknown
+from a3c_exp.errors import (
+    FAILURES,
+    ONLY_THERE,
+    ConfigError,
+    did_you_mean,
+    either,
+    one_line,
+    require,
+    under,
+)
 from a3c_exp.optimizers import TorchOptimizer
 
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
@@ -57,7 +67,8 @@ def _a(hint: type) -> str:
 
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
-    raise ConfigError(path or "configuration", value, f"must be {describe(hint)}")
+    meant = number_meant(path, value) if isinstance(value, str) else ""
+    raise ConfigError(path or "configuration", value, f"must be {describe(hint)}{meant}")
 
 
 _NAMES: dict[Any, str] = {
@@ -283,7 +294,10 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
 
     for name, setting in settings.items():
         if items.get(name) == MISSING or (setting.required and name not in items):
-            raise ConfigError(_key(path, name), None, f"must be given: {describe(setting.hint)}")
+            setting_key = _key(path, name)
+            example = f", for example {EXAMPLES[setting_key]}" if setting_key in EXAMPLES else ""
+            problem = f"must be given: {describe(setting.hint)}{example}"
+            raise ConfigError(setting_key, None, problem)
 
     values = {
         name: _value(value, settings[name].hint, _key(path, name), plugins)
@@ -353,6 +367,8 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     """The dataclass of that dotted name. Raises ConfigError, with the names of the classes that fit
     `hint`, if there is none or configuration may not name it."""
     module_name, _, name = str(target).rpartition(".")
+    if module_name == "__main__" and not hasattr(sys.modules[module_name], name):
+        raise ConfigError(key, target, f"is no class of this program. {ONLY_THERE}")
     allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
     owners = f"a class of {PACKAGE}, or of a package that you allow: 'plugins=[<package>]'"
     require(allowed, key, target, owners)
@@ -390,58 +406,3 @@ def _is_component(cls: type) -> bool:
     """Return whether configuration may name a class: a dataclass that it can fill, or a torch
     module."""
     return _is_module(cls) or (dataclasses.is_dataclass(cls) and getattr(cls, "nameable", True))
-
-
-# Names that are no settings here: those of other libraries.
-
-_HERE = {
-    "optimizer.learning_rate": "learning_rate lr eta",
-    "optimizer.max_grad_norm": "max_grad_norm grad_clip clip_grad gradient_clip_val",
-    "algorithm.entropy_coefficient": "ent_coef entropy_coef entropy_coeff beta",
-    "algorithm.target_every with algorithm=n_step_q": (
-        "target_update_interval target_network_update_freq target_update"
-    ),
-    "algorithm.value_coefficient": "vf_coef value_coef value_loss_coef vf_loss_coeff",
-    "algorithm.normalize_advantages": "normalize_advantage norm_adv",
-    "algorithm.epochs with algorithm=ppo": "n_epochs update_epochs num_sgd_iter num_epochs",
-    "algorithm.minibatch_size with algorithm=ppo": "batch_size minibatch_size num_minibatches",
-    "algorithm.clip with algorithm=ppo": "clip_range clip_coef clip_param",
-    "returns.lambda_": "gae_lambda lambda lambda_",
-    "gamma": "discount discount_factor",
-    "rollout_length": "n_steps num_steps t_max rollout_fragment_length",
-    "envs_per_worker": "n_envs num_envs num_envs_per_worker num_envs_per_env_runner",
-    "workers": "num_workers n_workers num_processes num_env_runners threads",
-    "total_steps": "total_timesteps n_timesteps timesteps max_steps num_env_steps T_max",
-    "eval.every": "eval_freq eval_interval evaluation_interval",
-    "eval.episodes": "n_eval_episodes eval_episodes num_eval_episodes",
-    "checkpoint.every": "save_freq save_interval checkpoint_freq save_model",
-    "env.id": "env_id env_name gym_id environment",
-    "network.hidden_sizes": "net_arch hidden_size fcnet_hiddens",
-    "backend.device with backend=ga3c": "device cuda gpu num_gpus",
-    "network=mlp, network=cnn or network=lstm": "policy model",
-    "algorithm=a3c or algorithm=ppo": "algo agent",
-    "hydra.run.dir=<folder>": (
-        "name exp_name run_name output_dir out_dir log_dir logdir save_path tensorboard_log"
-    ),
-    "python -m a3c_exp.evaluate outputs/<run> render=human": "render render_mode",
-    "python -m a3c_exp.evaluate outputs/<run> video=true": "video capture_video record_video",
-    "2>/dev/null after the command; train.log has every line": (
-        "verbose quiet progress_bar log_level"
-    ),
-    "callbacks=[wandb] or callbacks=[mlflow], beside TensorBoard's files": (
-        "logger wandb mlflow track tracking"
-    ),
-}
-ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split()}
-"""What names in other libraries, such as stable-baselines3, are here, for a hint."""
-
-
-def unknown(name: str, owner: str, settings: Iterable[str], path: str) -> str:
-    """The problem with a key that is no setting of `owner`, and the setting that is meant, or the
-    nearest names.
-
-    settings: those of `owner`. path: its key, "" for the whole configuration.
-    """
-    hint = f"here it is {ELSEWHERE[name]}" if name in ELSEWHERE else did_you_mean(name, settings)
-    variable = "" if path else f"; vars.{name} is a variable of your own"
-    return f"is no setting of {owner}: {hint}{variable}"

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.common.ranges import Checked, Count, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
+from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.events import Event
 from a3c_exp.core.normalization import NormalizedObservations, has_large_numbers
 from a3c_exp.core.parameters import StoreSpec, UpdateSettings
@@ -46,6 +47,8 @@ CROSSING = (
     "across_episodes = True)"
 )
 SMALL_FACTOR = 0.01
+MOST_WORKERS = 32
+"""Workers for each core, more of which are a warning."""
 # Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation.
 # A larger number is taken for a typing error: it would fill the memory, or have no end.
 Multiple = Annotated[int, whole(1, 2**16)]
@@ -242,6 +245,13 @@ class Experiment(UpdateSettings):
     def warnings(self) -> list[str]:
         """Settings that run but are probably not meant, one line each."""
         found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
+        cores = usable_cores()
+        is_local = getattr(self.backend, "address", "local") == "local"
+        if is_local and self.worker_count > MOST_WORKERS * cores:
+            found["workers"] = (
+                f"{self.worker_count:,} take turns on {cores} cores, and each needs memory of its "
+                "own: envs_per_worker adds environments at less cost"
+            )
         for name, returns in (("returns", self.returns), ("critic_returns", self.critic_returns)):
             if returns is not None and self.rollout_length != "episode":
                 found[name] = returns.warning(self.rollout_length)

@@ -32,6 +32,7 @@ Size = Annotated[int, whole(1, 1024)]
 SCREEN_ROWS = 210
 SCREEN_COLUMNS = 160
 """Size of the console's image. A few games have more rows, which are scaled to these."""
+CONSOLE_FPS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +168,12 @@ class _AtariBatch(VectorEnvBatch):
 
         self._name = settings.game
         self._life_loss = settings.terminal_on_life_loss
+        self._render_fps = CONSOLE_FPS / settings.frame_skip
+
+    @property
+    def render_fps(self) -> float:
+        """Return how many images, one for each step, are a second of the console's time."""
+        return self._render_fps
 
     def _begin(self, seeds: Sequence[int] | None) -> Array:
         # gymnasium knows one seed only.

@@ -94,7 +94,10 @@ class EnvBatch(Protocol):
 
     def render(self) -> Any:
         """Return an image of the first environment, uint8 [height, width, 3]; also one in gray or
-        with transparency, or of floats from 0 to 1. None if it draws in a window of its own."""
+        with transparency, or of floats from 0 to 1. None if it draws in a window of its own.
+
+        A batch may have `render_fps`: how many images are a second of the environment's time.
+        """
 
     def encode(self, observations: Sequence[Any] | Array) -> Array:
         """Convert the environment's observations to `observation_space`, [K, ...]. For any K, even

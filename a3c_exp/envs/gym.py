@@ -26,7 +26,14 @@ from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.progress import report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
 from a3c_exp.envs.vector_batch import VectorEnvBatch
-from a3c_exp.errors import ConfigError, did_you_mean, one_line, refused, require_package
+from a3c_exp.errors import (
+    UNREGISTERED,
+    ConfigError,
+    did_you_mean,
+    one_line,
+    refused,
+    require_package,
+)
 
 REGISTERED = "_registered"
 """Where a pickled component has its specification."""
@@ -141,10 +148,19 @@ class Gym(Environment):
             _allow(name, "wrappers", [*plugins, *packages])
 
     def warning(self) -> str | None:
-        """Warn of a guard that is not kept, and of wrappers that keep statistics of their own."""
+        """Warn of a guard that is not kept, of wrappers that keep statistics of their own, and of a
+        game's raw frames."""
         is_native = self.vectorized or self.engine != GYMNASIUM
         if is_native and self.max_steps_guard not in (None, MAX_STEPS_GUARD):
             return "max_steps_guard has no effect on a native vector, which has limits of its own"
+
+        spec = gymnasium.registry.get(self.id)
+        is_game = spec is not None and str(spec.entry_point).startswith("ale_py")
+        if is_game and not self.wrappers and self.engine == GYMNASIUM:
+            return (
+                f"{self.id} shows raw frames: env=pong, or env=atari env.game=<game>, "
+                "has the usual preprocessing"
+            )
 
         settings = {
             "NormalizeObservation": "env.normalize_observations",
@@ -199,7 +215,7 @@ class Gym(Environment):
 
         if name not in gymnasium.registry:
             sentences = [
-                "no such environment is registered.",
+                UNREGISTERED,
                 did_you_mean(name, gymnasium.registry, list_all=False),
             ]
             if not module:
@@ -284,6 +300,20 @@ class Gym(Environment):
             raise ConfigError("id", self.id, problem)
 
         return env
+
+
+def foreign_module(env: Environment) -> str | None:
+    """Return the module of an environment whose name says nothing of it; None for those of
+    gymnasium, of PACKAGES, and for a name with a module."""
+    spec = gymnasium.registry.get(env.id) if isinstance(env, Gym) else None
+    if spec is None or spec.entry_point is None:
+        return None
+
+    entry: Any = spec.entry_point
+    maker = getattr(entry, "func", entry)  # of a partial
+    module = str(entry).partition(":")[0] if isinstance(entry, str) else maker.__module__
+    packages = [GYMNASIUM, *(package for package, _ in PACKAGES.values())]
+    return None if is_allowed_module(module, packages) else module
 
 
 def _parsed(entry: str | Mapping[str, Any]) -> tuple[Any, Any]:

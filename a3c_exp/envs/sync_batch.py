@@ -220,6 +220,11 @@ class SyncEnvBatch:
         """Return what the first environment draws: see `EnvBatch.render`."""
         return self._envs[0].render()
 
+    @property
+    def render_fps(self) -> float | None:
+        """Return how many images of the environment are a second of its own time, if it says so."""
+        return self._envs[0].metadata.get("render_fps")
+
     def close(self) -> None:
         """Close all, until time is up for one of them. Raises the first error of those that could
         not be closed."""

@@ -126,6 +126,11 @@ class VectorEnvBatch:
         frames: Any = self._env.render()
         return None if frames is None else frames[0]
 
+    @property
+    def render_fps(self) -> float | None:
+        """Return how many images of the environment are a second of its own time, if it says so."""
+        return self._env.metadata.get("render_fps")
+
     def close(self) -> None:
         self._env.close()
 

@@ -1,7 +1,7 @@
 """Write the policy of a run as an ONNX file, which other programs and languages can run without
-this package.
+this package, or its weights as a safetensors file.
 
-python -m a3c_exp.export outputs/<run>
+python -m a3c_exp.export latest [format=safetensors]
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from a3c_exp.errors import ConfigError, leave, named, printable, require_package
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Checked):
+class ExportOptions(Checked):
     """Write the policy of a run as an ONNX file, and check it. Its actions are the most likely
     ones.
 
+    format: `onnx` (default), or `safetensors`: the weights by torch's names, and the scales of
+        observations.
     checkpoint: `best`, `latest` or the steps of a numbered one (default: the best, or the latest of
         a run without evaluations).
-    file: the file to write (default: policy.onnx in the run's folder).
-    steps: number of observations that the file is checked on, of episodes that the policy plays
+    file: the file to write (default: policy.onnx or policy.safetensors in the run's folder).
+    steps: number of observations that an ONNX file is checked on, of episodes that the policy plays
         (default 2000).
     plugins: as in training (default []).
     """
 
+    format: Literal["onnx", "safetensors"] = "onnx"
     checkpoint: Literal["best", "latest"] | int | None = None
     file: str | None = None
     steps: Count = 2000
@@ -39,36 +42,45 @@ class Options(Checked):
 
 
 def main(arguments: Sequence[str]) -> int:
-    return folder_command("export", Options, _command, arguments)
+    return folder_command("export", ExportOptions, _export, arguments)
 
 
-def _command(folder: Path, settings: Sequence[str]) -> int:
-    options = build(parse_key_values(settings), Options)
+def _export(folder: Path, settings: Sequence[str]) -> int:
+    export_run(folder, build(parse_key_values(settings), ExportOptions))
+    return 0
+
+
+def export_run(folder: Path, options: ExportOptions) -> Path:
+    """Write the policy of the run in `folder`, say so, and return the path.
+
+    Raises ConfigError, and RunError if the file differs from the policy.
+    """
     if not folder.is_dir():
         raise ConfigError("run", str(folder), "must be the folder of a run")
 
-    path = folder / "policy.onnx" if options.file is None else expanded(options.file)
+    path = folder / f"policy.{options.format}" if options.file is None else expanded(options.file)
     if not path.parent.is_dir():
         raise ConfigError("file", str(path), "must be in a folder that exists")
 
-    require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")
+    if options.format == "onnx":
+        require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
-    from a3c_exp.export.onnx_file import check_replaceable, write_policy
+    from a3c_exp.export.policy_file import check_replaceable, write_policy
     from a3c_exp.run.run_folder import check_places
 
     if options.file is None:
         with named("run"):
             check_places(folder, path.name)
 
-    check_replaceable(path)
+    check_replaceable(path, options.format)
     with one_thread():
         loaded = load_run(folder, options.checkpoint, options.plugins)
-        result = write_policy(path, folder, loaded, options.steps)
-        print(printable(f"{path}: {result}"))
+        result = write_policy(path, options.format, folder, loaded, options.steps)
 
-    return 0
+    print(printable(f"{path}: {result}"))
+    return path
 
 
 if __name__ == "__main__":

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from pathlib import Path
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -25,76 +23,26 @@ from onnx import ModelProto, helper
 from torch import Tensor, nn
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.config.saved import read_config
 from a3c_exp.core.normalization import CLIP
 from a3c_exp.core.rollout import episode_boundaries
-from a3c_exp.core.seeding import Role, environment_seeds
 from a3c_exp.envs import EnvBatch
-from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, RunError, one_line
-from a3c_exp.evaluate import Loaded
 from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.networks.recurrent import reset_state
-from a3c_exp.run.files import write_bytes
-from a3c_exp.run.policy import REPLAY, Policy
-from a3c_exp.run.run_folder import environment_of, read_summary
+from a3c_exp.run.policy import Policy
 
 OUTPUTS = ("action", "value", "parameters", "next_state")
 """Names of the file's outputs; the last only with a recurrent network."""
-
-CHECKED_ENVS = 8
-"""Environments of the check, stepped together."""
 
 MOST_DIFFERENCE = 1e-5
 """Allowed difference of an output, relative to its largest number, and to 1 if that is smaller."""
 
 
-def check_replaceable(path: Path) -> None:
-    """Raise ConfigError for a file that is there, and that no export has written."""
-    names: set[str] = set()
-    with suppress(Exception):  # the file may hold anything
-        model = onnx.load(path)
-        names = {entry.key for entry in model.metadata_props}
-    is_export = {"run", "checkpoint", "observation_space"} <= names
-    if os.path.lexists(path) and not is_export:
-        raise ConfigError("file", str(path), "must be free, or of an earlier export")
-
-
-def write_policy(path: Path, folder: Path, loaded: Loaded, steps: int) -> str:
-    """Write the policy of the run in `folder` to `path`, checked on `steps` observations; return a
-    line about it.
-
-    If the check fails or the disk is full, nothing is written, and an earlier file stays as it was.
-    Raises ConfigError if the network cannot be exported, and RunError if the file cannot be written
-    or differs from the policy.
-    """
-    loaded.policy.use_float32()
-    config = read_config(folder)
-    count = min(steps, CHECKED_ENVS)
-    env = loaded.experiment.env.make(count, environment_seeds(0, Role.EVALUATION, REPLAY, count))
-    about = {
-        "env": environment_of(config),
-        "observation_space": str(env.observation_space),
-        "action_space": str(env.action_space),
-        "network": config["network"]["_target_"].rpartition(".")[2],
-        "run": folder.absolute().name,
-        "checkpoint": loaded.checkpoint.name,
-        "steps": str(loaded.steps),
-        "commit": str((read_summary(folder) or {}).get("commit") or "unknown"),
-    }
-    try:
-        data = make_model(loaded.policy, env, about).SerializeToString()
-        result = compare_with_policy(data, loaded.policy, env, steps)
-        write_bytes(path, data)
-    except (ConfigError, RunError):
-        raise
-    except Exception as error:  # a full disk, or whatever onnxruntime raises
-        raise RunError(f"{path} cannot be written: {one_line(error)[:300]}") from error
-    finally:
-        close_within(env)
-
-    return result
+def model_metadata(data: bytes) -> dict[str, str]:
+    """Return the metadata of a file's content. Raises an error of onnx's for another one."""
+    model = onnx.load_model_from_string(data)
+    return {entry.key: entry.value for entry in model.metadata_props}
 
 
 class PolicyModule(nn.Module):

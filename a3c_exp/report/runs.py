@@ -33,7 +33,7 @@ from a3c_exp.run.run_folder import (
 )
 
 Doubles = NDArray[np.float64]
-Axis = Literal["steps", "seconds"]
+Axis = Literal["steps", "seconds", "episodes"]
 
 IGNORED = ("seed", "plugins", "checkpoint", "log", "record_episodes")
 """Settings and components that do not separate configurations: training does not depend on them."""
@@ -52,21 +52,26 @@ class Curve:
 
     steps: of the environments.
     seconds: of training.
+    episodes: that have ended; infinite where the file does not say.
     returns: mean of the last 100 training episodes, or of all where fewer have ended.
-    full: bool [N], whether 100 have ended.
     last: the last value of every curve, by name.
     evaluations: mean returns of evaluations [M].
     """
 
     steps: Doubles
     seconds: Doubles
+    episodes: Doubles
     returns: Doubles
-    full: NDArray[np.bool_]
     last: Mapping[str, float]
     evaluations: Doubles
 
+    @property
+    def full(self) -> NDArray[np.bool_]:
+        """Return bool [N], whether 100 episodes have ended."""
+        return self.episodes >= RECENT
+
     def along(self, axis: Axis) -> Doubles:
-        return self.steps if axis == "steps" else self.seconds
+        return {"steps": self.steps, "seconds": self.seconds, "episodes": self.episodes}[axis]
 
 
 RUN_NUMBERS = {
@@ -127,6 +132,7 @@ class RecordedRun:
         threshold = math.inf if self.threshold is None or self.ended else self.threshold
         solved = curve.full & (curve.returns >= threshold)
         measured = curve.evaluations if curve.evaluations.size else curve.returns[curve.full]
+
         of_curve = {
             "steps": curve.steps[-1:],
             "seconds": curve.seconds[-1:],
@@ -140,10 +146,12 @@ class RecordedRun:
         for name, values in of_curve.items():
             if numbers[name] is None and values.size:
                 numbers[name] = float(values[0])
+
         steps = numbers["steps"]
         seconds = numbers["seconds"]
         if numbers["steps_per_second"] is None and steps is not None and seconds:
             numbers["steps_per_second"] = steps / seconds
+
         return numbers
 
     def score(self, curve: str | None) -> float | None:
@@ -159,6 +167,7 @@ class RecordedRun:
             goal = _finite_number(self.settings, "stop.mean_return")
             if goal is not None:
                 return goal
+
         return self.numbers["final_return"]
 
 
@@ -184,9 +193,11 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], dict[Path, st
             runs.append(read_run(path))
         except ConfigError as error:
             left_out[path] = error.problem if isinstance(error, FolderError) else str(error)
+
     if not runs:
         path, reason = next(iter(left_out.items()))
         raise ConfigError("folder", str(path), f"no run is left to report on: {reason}")
+
     return runs, left_out
 
 
@@ -203,6 +214,7 @@ def find_curve(runs: Sequence[RecordedRun], name: str) -> str:
     for candidate in candidates:
         if candidate in curves:
             return candidate
+
     guess = did_you_mean(name, [curve.removeprefix("rollout/") for curve in curves])
     raise ConfigError("rank", name, f"must be a curve of one of the runs: {guess}")
 
@@ -217,6 +229,7 @@ def run_folders(folder: Path) -> list[Path]:
             continue
         if CONFIG_FILE in files or SUMMARY_FILE in files:
             paths.append(Path(path).resolve())
+
     return sorted(paths)
 
 
@@ -227,16 +240,19 @@ def read_run(folder: Path) -> RecordedRun:
     if not isinstance(config.get("env"), dict):
         raise FolderError(folder, f"its {CONFIG_FILE} is damaged: it has no env")
     config.pop(TYPED, None)
+
     summary = read_summary(folder) or {}
     if "stop_reason" not in summary and (folder / SUMMARY_FILE).exists():
         problem = f"its {SUMMARY_FILE} is damaged: it does not say how the run ended"
         raise FolderError(folder, problem)
     if summary.get("stop_reason") in FAILED:
         raise FolderError(folder, summary["stop_reason"])
+
     try:
         curve = read_curve(folder / METRICS_FILE)
     except (OSError, UnreadableError) as error:
         raise FolderError(folder, f"its {METRICS_FILE} is damaged: {error}") from error
+
     return RecordedRun(folder, dotted_settings(config), summary, curve)
 
 
@@ -264,9 +280,10 @@ def read_curve(path: Path) -> Curve:
         row = [point[STEP], point[SECONDS], point.get(RETURN, math.nan)]
         if all(map(math.isfinite, row)):
             rows.append([*row, point.get(EPISODES, math.inf)])
+
     columns = np.array(sorted(rows), np.float64).reshape(-1, 4).T
     steps, seconds, returns, episodes = np.ascontiguousarray(columns)
-    return Curve(steps, seconds, returns, episodes >= RECENT, last, np.array(evaluations))
+    return Curve(steps, seconds, episodes, returns, last, np.array(evaluations))
 
 
 def dotted_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,12 +342,14 @@ def swept(runs: Sequence[RecordedRun], most: int) -> dict[str, dict[Path, float]
 def _differing_settings(runs: Sequence[RecordedRun]) -> list[str]:
     """Return the settings that differ between runs of the same components."""
     keys = {key for run in runs for key in run.settings if key.partition(".")[0] not in IGNORED}
+
     values: dict[tuple[str, str], set[str]] = defaultdict(set)  # by setting and component's class
     for key in keys:
         component = key.removesuffix(f".{TARGET}").rpartition(".")[0]
         for run in runs:
             component_class = str(run.settings.get(f"{component}.{TARGET}"))
             values[key, component_class].add(_as_json(run.settings.get(key)))
+
     return sorted({key for (key, _), different in values.items() if len(different) > 1})
 
 
@@ -340,11 +359,13 @@ def _configuration_name(run: RecordedRun, keys: Iterable[str]) -> str:
         value = run.settings.get(key)
         if value in (None, {}):
             continue
+
         parent, _, last = key.rpartition(".")
         if last == TARGET:
             parts.append(f"{parent}={_option(run, parent, value)}")
         else:
             parts.append(f"{key}={value}")
+
     return ", ".join(parts)
 
 
@@ -368,6 +389,7 @@ def _option(run: RecordedRun, group: str, target: object) -> str:
         key, _, value = str(override).partition("=")
         if key == group:
             word = value
+
     return word if word.isidentifier() else str(target)
 
 

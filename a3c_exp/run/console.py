@@ -155,8 +155,7 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
     Restores all logging settings on exit, so that the logs of several runs in one process do not
     mix.
     """
-    # a program without a console has none
-    terminal = LiveLineHandler(stream or sys.stderr or io.StringIO(), label)
+    terminal = LiveLineHandler(stream or _console(), label)
     file = _File(path, encoding="utf-8", errors="backslashreplace")
     file.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     level = log.level
@@ -193,6 +192,14 @@ def run_log(path: Path, stream: TextIO | None = None, label: str = "") -> Iterat
         for handler in (terminal, file):
             log.removeHandler(handler)
             handler.close()
+
+
+def _console() -> TextIO:
+    """The stream of a program's messages: stderr, which a notebook would show in red, so that
+    stdout there."""
+    is_notebook = type(sys.stderr).__module__.startswith("ipykernel.")
+    stream = sys.stdout if is_notebook else sys.stderr
+    return stream or io.StringIO()  # a program without a console has none
 
 
 def duration(seconds: float) -> str:

@@ -27,6 +27,7 @@ class Milestones:
     resumed: how often the run has been resumed.
     best_return: mean return of the best evaluation; None before the first.
     solved: environment steps and seconds at which `reward_threshold` was reached; None before.
+    goal_return: the mean return by which `stop.mean_return` ended this session; None if it did not.
     """
 
     FIELDS: ClassVar[Fields[Milestones]] = {
@@ -49,6 +50,7 @@ class Milestones:
         self.resumed = 0
         self.best_return: float | None = None
         self.solved: tuple[int, float] | None = None
+        self.goal_return: float | None = None
         self._clock = clock
         self._earlier_seconds = 0.0
         self._ended_at: float | None = None

@@ -15,10 +15,13 @@ from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.ending import FAILED, StopReason, reason_text
+from a3c_exp.envs.gym import foreign_module
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.files import amount
 from a3c_exp.run.run_folder import BEST, CHECKPOINTS, best_checkpoint
 
+SCRIPT = "__main__"
+"""The module of a script's own classes, and of a notebook's cells."""
 LARGE_NETWORK = 20_000_000
 """Parameters: ten times those of the largest preset."""
 CHARTS_PAGE = "and open http://localhost:6006/#custom_scalars: the curves by topic"
@@ -65,29 +68,31 @@ def size_warning(spec: StoreSpec) -> list[str]:
     ]
 
 
-def outcome(summary: Mapping[str, Any]) -> str:
-    """How a run has ended: "solved after 107,000 steps, 4.0 s; mean return of the last 100
-    episodes: 477.3".
+def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
+    """How a run has ended: "solved (475) after 105,000 steps, 3.9 s; ended by its goal, at 477.3,
+    after 107,000 steps, 4.0 s".
 
-    A run that a mean return has ended was solved before: a little, or long where `stop.mean_return`
-    is higher than `reward_threshold`. Episodes that were under way then are among the last 100, and
-    may have lowered the mean.
+    A run is solved when its mean return first reaches `threshold`, which None leaves out, and ended
+    by `stop.mean_return`, which may be higher. Episodes that were under way then count neither for
+    the one nor for the other: they may have lowered the mean since.
     """
-    reason = str(summary["stop_reason"])
-    value = summary.get("mean_return_100")
+    reason = summary["stop_reason"]
     after = _after(summary.get("steps"), summary.get("training_seconds"))
-    if _is_solved(summary):
-        reason = "solved"
-        after = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
+    sentences = []
+    if summary.get("solved_at_steps") is not None:
+        mark = "" if threshold is None else f" ({threshold:g})"
+        solved = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
+        sentences.append(f"solved{mark} after {solved}")
+
+    goal_return = summary.get("goal_return")
+    mean = summary.get("mean_return_100")
+    if reason == StopReason.MEAN_RETURN and goal_return is not None:
+        sentences.append(f"ended by its goal, at {return_text(goal_return)}, after {after}")
     else:
-        reason = reason_text(reason)
-    mean = "" if value is None else f"; mean return of the last 100 episodes: {return_text(value)}"
-    return f"{reason} after {after}{mean}"
-
-
-def _is_solved(summary: Mapping[str, Any]) -> bool:
-    is_ended_by_return = summary["stop_reason"] == StopReason.MEAN_RETURN
-    return is_ended_by_return and summary.get("solved_at_steps") is not None
+        sentences.append(f"{reason_text(str(reason))} after {after}")
+        if mean is not None:
+            sentences.append(f"mean return of the last 100 episodes: {return_text(mean)}")
+    return "; ".join(sentences)
 
 
 def _after(steps: int | None, seconds: float | None) -> str:
@@ -98,23 +103,15 @@ def _after(steps: int | None, seconds: float | None) -> str:
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     """How a run has ended, its speed, and what else there is to say of it. threshold: the return of
     a solved run."""
-    speed, best, solved = (
-        summary[key] for key in ("steps_per_second", "best_eval_return", "solved_at_steps")
-    )
-    facts = [f"{amount(speed or 0.0)}/s"]
+    facts = [f"{amount(summary['steps_per_second'] or 0.0)}/s"]
+    best = summary["best_eval_return"]
     if best is not None:
         facts.append(f"best greedy evaluation {return_text(best)}")
-    if threshold is not None and solved is None:
+    if threshold is not None and summary["solved_at_steps"] is None:
         facts.append(f"not solved: training stayed below {threshold:g}")
-    elif _is_solved(summary):
-        facts.append(f"{_after(summary['steps'], summary['training_seconds'])} in all")
-    elif threshold is not None:
-        facts.append(
-            f"{threshold:g} was reached after {_after(solved, summary['solved_at_seconds'])}"
-        )
     rejected = summary["rejected_updates"]
     return [
-        *outcome(summary).split("; "),
+        *outcome(summary, threshold).split("; "),
         " | ".join(facts),
         *([f"{rejected:,} updates rejected"] if rejected else []),
     ]
@@ -154,31 +151,49 @@ def next_commands(
     python = _program(Path(sys.executable).name)
     folder_text = shlex.quote(short(folder))
     cut = reason in (StopReason.INTERRUPTED, *FAILED)
-    allowed = ""
+    again: dict[str, Any] = {}
+    is_only_here = False
     if config is not None and experiment is not None:
-        modules = (type(callback).__module__.partition(".")[0] for callback in experiment.callbacks)
-        # a script's are not in config.yaml
-        packages = [name for name in modules if name not in (PACKAGE, "__main__")]
-        again: dict[str, Any] = {}
-        if plugins := list(dict.fromkeys([*experiment.plugins, *packages])):
-            again["plugins"] = plugins
+        packages = _packages(experiment)
+        is_only_here = SCRIPT in packages
+        # a script's callbacks are not in config.yaml
+        watching = (
+            type(callback).__module__.partition(".")[0] for callback in experiment.callbacks
+        )
+        packages += [name for name in watching if name not in (PACKAGE, SCRIPT)]
+        if packages:
+            again["plugins"] = list(dict.fromkeys(packages))
         if cut:
             again |= beyond_folder(config)
-        for key, value in again.items():
-            allowed += " " + shlex.quote(f"{key}={typed(value)}")
+    allowed = "".join(" " + shlex.quote(f"{key}={typed(value)}") for key, value in again.items())
+
+    if is_only_here:
+        method = "resume" if cut else "evaluate"
+        first = [f"in this program, which alone knows all that it has trained: run.{method}()"]
+    elif cut:
+        first = [f"{python} -m a3c_exp resume={folder_text}{allowed}"]
+    elif best_checkpoint(folder).exists():
+        first = [f"{python} -m a3c_exp.evaluate {folder_text}{allowed}"]
+    else:
+        first = []
     if cut:
-        return [f"{python} -m a3c_exp resume={folder_text}{allowed}"]
-    evaluation = (
-        [f"{python} -m a3c_exp.evaluate {folder_text}{allowed}"]
-        if best_checkpoint(folder).exists()
-        else []
-    )
+        return first
     return [
-        *evaluation,
+        *first,
         f"{python} -m a3c_exp.report {folder_text}",
         f"{_program('tensorboard')} --logdir {folder_text}",
         CHARTS_PAGE,
     ]
+
+
+def _packages(experiment: Experiment) -> list[str]:
+    """Return the packages that a command has to allow for a run's components: its plugins, and the
+    one that has registered its environment if none of them may have."""
+    packages = [*experiment.plugins]
+    module = foreign_module(experiment.env)
+    if module == SCRIPT or (module is not None and not packages):
+        packages.append(module.partition(".")[0])
+    return packages
 
 
 def _program(name: str) -> str:

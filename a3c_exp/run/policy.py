@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.core import seeding
@@ -38,6 +38,11 @@ MOST_FAILURES = 10
 # Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best
 # checkpoint.
 REPLAY = 1
+
+
+EnvObservation = ArrayLike | Mapping[str, Any] | tuple[Any, ...]
+EnvAction = int | Array | tuple[Any, ...]
+"""What `Policy.act` takes and returns."""
 
 
 @dataclass(slots=True)
@@ -101,7 +106,7 @@ class Policy:
             if isinstance(module, ImageEncoder):
                 module.plain = True
 
-    def predict(
+    def actions(
         self, observations: Array, state: Array | None, greedy: bool = True
     ) -> tuple[Array, Array | None]:
         """Observations [B, ...] of an EnvBatch -> its actions [B, ...], and the next recurrent
@@ -116,7 +121,7 @@ class Policy:
     def outputs(
         self, observations: Array, state: Array | None
     ) -> tuple[Array, Array, Array | None]:
-        """Observations and state as `predict` takes them -> distribution parameters [B, P], values
+        """Observations and state as `actions` takes them -> distribution parameters [B, P], values
         [B], next state."""
         return self._network.act_forward(*self._inputs(observations, state))
 
@@ -133,28 +138,56 @@ class Policy:
             return distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
         return distribution.to_env(distribution.sample(parameters, self._rng)[0])
 
-    def act(self, observation: Any, greedy: bool = True) -> Any:
-        """The action for one observation, both in the spaces of the gymnasium environment. See
-        `reset`.
+    def act(self, observation: EnvObservation, greedy: bool = True) -> EnvAction:
+        """The action for one observation, or the actions for a batch of N, in the spaces of the
+        gymnasium environment.
 
+        A batch has one more axis at the front, each part of a Dict or Tuple too, as a vector
+        environment of gymnasium gives it. Its recurrent state is of N episodes: see `reset`.
         greedy: the most likely action (the mean of a continuous one); False: one drawn from the
-        distribution.
-        Raises ValueError for an observation of another shape, for numbers that are not finite, and
-        for those in an image that are no integers of 0 to 255.
+            distribution.
+        Raises ValueError for an observation of another shape, for numbers that are not finite, for
+        those in an image that are no integers of 0 to 255, and for another N than the recurrent
+        state has.
         """
-        observations, shape = self._env.encode([observation]), self._env.observation_space.shape
+        observations, is_batch = self._encoded(observation)
+        shape = self._env.observation_space.shape
         # a user's batch may let it pass
-        if observations.shape != (1, *shape) or not np.isfinite(observations).all():
+        if observations.shape[1:] != shape or not np.isfinite(observations).all():
             raise ValueError(f"observation: finite numbers of shape {shape} are needed")
-        actions, self._state = self.predict(observations, self._state, greedy)
-        action = self._env.decode(actions)[0]
+        if self._state is not None and len(self._state) != len(observations):
+            problem = f"{len(observations)} observations, {len(self._state)} before: call reset"
+            raise ValueError(f"observation: {problem}")
+
+        actions, self._state = self.actions(observations, self._state, greedy)
+        decoded = self._env.decode(actions)
+        if is_batch:
+            return decoded
+        action = decoded[0]
         if isinstance(action, tuple):
             return action
-        return (
-            int(action)
-            if np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer)
-            else np.asarray(action)
-        )
+        is_whole = np.ndim(action) == 0 and np.issubdtype(action.dtype, np.integer)
+        return int(action) if is_whole else np.asarray(action)
+
+    def _encoded(self, observation: EnvObservation) -> tuple[Array, bool]:
+        """Return one observation or a batch as the network takes it, [N, ...], and whether it is a
+        batch."""
+        try:
+            encoded = self._env.encode([observation])
+        except ValueError as refusal:
+            axes = 1 if isinstance(observation, Mapping) else np.ndim(observation)
+            if axes == 0:
+                raise
+            try:
+                return self._env.encode(_rows(observation)), True
+            except ValueError as of_batch:
+                is_batch = axes > len(self._env.observation_space.shape)
+                raise (of_batch if is_batch else refusal) from None
+        return encoded, len(encoded) > 1
+
+    def predict(self, *_: object, **__: object) -> NoReturn:
+        """Raise TypeError: other libraries return another pair by this name."""
+        raise TypeError("Policy.predict is Policy.act(observation), which returns the action alone")
 
     def reset(self) -> None:
         """Start a new episode: clear the recurrent state, if there is one.
@@ -164,6 +197,17 @@ class Policy:
         self._state = None
 
 
+def _rows(observations: Any) -> Any:
+    """Return the observations of a batch one by one, those of a mapping or a tuple of arrays [N,
+    ...] too."""
+    if isinstance(observations, Mapping):
+        rows = zip(*map(_rows, observations.values()), strict=True)
+        return [dict(zip(observations, row, strict=True)) for row in rows]
+    if isinstance(observations, tuple):
+        return list(zip(*map(_rows, observations), strict=True))
+    return observations
+
+
 class Recorder:
     """Collects frames of an episode, called before each of its steps, for a video. Needs the
     `video` extra.
@@ -171,16 +215,19 @@ class Recorder:
     An episode that begins once more, after a failure, takes the place of the one before. What goes
     wrong is a warning, and there is no video: an evaluation goes on.
     strict: a first frame that cannot be drawn raises ConfigError.
+
+    The video plays at the environment's `render_fps`, or at FRAMES_PER_SECOND if it has none.
     """
 
-    FRAMES_PER_SECOND = 30
-    MAX_FRAMES = 60 * FRAMES_PER_SECOND
+    FRAMES_PER_SECOND = 30.0
+    MAX_FRAMES = 1800
 
     def __init__(self, path: Path, strict: bool = True) -> None:
         require_package("video", True, "video", "moviepy")
         self._path = path
         self._strict = strict
         self._frames: list[NDArray[np.uint8]] = []
+        self._frames_per_second = self.FRAMES_PER_SECOND
         self._failed = False
 
     def __call__(self, env: EnvBatch, time: int = 0) -> None:
@@ -199,6 +246,7 @@ class Recorder:
             self._give_up(error)
         else:
             self._frames.append(frame)
+            self._frames_per_second = getattr(env, "render_fps", None) or self.FRAMES_PER_SECOND
 
     def _give_up(self, error: BaseException) -> None:
         self._failed = True
@@ -215,9 +263,8 @@ class Recorder:
             from moviepy import ImageSequenceClip
 
             self._path.parent.mkdir(exist_ok=True)
-            ImageSequenceClip(self._frames, fps=self.FRAMES_PER_SECOND).write_videofile(
-                str(part), logger=None
-            )
+            clip = ImageSequenceClip(self._frames, fps=self._frames_per_second)
+            clip.write_videofile(str(part), logger=None)
             part.replace(self._path)  # there is none where ffmpeg has ended without a word
         except Exception as error:
             with suppress(OSError):
@@ -347,7 +394,7 @@ def evaluate_policy(
                 tally.begin()
             if on_step is not None and tally.quota[0] == first:
                 on_step(env, int(tally.lengths[0]))
-            actions, state = policy.predict(observations, state, greedy)
+            actions, state = policy.actions(observations, state, greedy)
             step = env.step(actions)
         except EnvError as error:
             failures.append((len(tally), str(error).partition("\n")[0]))

@@ -22,12 +22,13 @@ def commit() -> str | None:
     """The git commit of this package's checkout, with "-dirty" if tracked files of the package or
     of conf/ differ.
 
-    Other files of the checkout change no result. None outside a checkout (a wheel, even one that is
-    installed inside another repository) and without git.
+    Other files of the checkout change no result. Of a wheel, the commit that it was built from,
+    which hatch_build.py has noted. None without git.
     """
     package = Path(a3c_exp.__file__).parent
     if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
-        return None
+        noted = package / "COMMIT"
+        return noted.read_text().strip() if noted.exists() else None
     places = [str(place) for place in (package, package.parent / "conf") if place.is_dir()]
     differing = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *places)
     head = _git(package, "rev-parse", "--verify", "HEAD")

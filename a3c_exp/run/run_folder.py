@@ -27,6 +27,10 @@ CHECKPOINTS = "checkpoints"
 LATEST = "latest.ckpt"
 BEST = "best.ckpt"
 
+RUNS_FOLDER = "outputs"
+LAST_RUN = "latest"
+"""The folder below which runs are made, and the word for the last one of them."""
+
 _STEP_COUNT = "(0|[1-9][0-9]{0,17})"
 _NUMBERED = re.compile(rf"step_{_STEP_COUNT}\.ckpt")
 _REPLACED = "|".join(
@@ -39,6 +43,27 @@ _OWN_FILES = re.compile(
     rf"|{VIDEOS}/{_STEP_COUNT}(\.part)?\.mp4"
 )
 """All that a run writes into its folder, and what is left of a file that was being written."""
+
+
+def locate_run(name: str | Path) -> Path:
+    """Return the folder that a user names; for LAST_RUN, that of the run below RUNS_FOLDER which
+    has begun or gone on last.
+
+    A folder of that name goes before. Raises FolderError if there is no run.
+    """
+    folder = expanded(name)
+    if str(name) != LAST_RUN or folder.exists():
+        return folder
+
+    runs = [
+        config
+        for place in ("*", "*/*")  # of its own, or in a sweep's folder
+        for config in Path(RUNS_FOLDER).glob(f"{place}/{CONFIG_FILE}")
+    ]
+    if not runs:
+        raise FolderError(name, f"there is no run in {RUNS_FOLDER}/")
+    # A run writes its configuration when it begins, and once more when it goes on.
+    return max(runs, key=lambda config: config.stat().st_mtime_ns).parent
 
 
 def environment_of(config: Mapping[str, Any]) -> str:

@@ -410,6 +410,7 @@ class Session:
             "training_seconds": round(seconds, 3),
             "steps_per_second": round(steps / seconds, 1) if seconds > 0 else None,
             "best_eval_return": milestones.best_return,
+            "goal_return": milestones.goal_return,
             "solved_at_steps": solved_steps,
             "solved_at_seconds": None if solved_seconds is None else round(solved_seconds, 3),
             "resumed": milestones.resumed,

@@ -170,6 +170,10 @@ class RunStatistics:
         first."""
         return _mean(self._recent.returns[-RECENT:]) if len(self._recent) else None
 
+    def recent_mean(self, episodes: int) -> float:
+        """Return the mean return of so many last episodes, of which there is one at least."""
+        return _mean(self._recent.returns[-episodes:])
+
     def reached(self, reward_threshold: float, window: int = RECENT) -> bool:
         """Return whether the mean return of the last `window` training episodes is at least
         `reward_threshold`.

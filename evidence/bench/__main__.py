@@ -19,7 +19,6 @@ import csv
 import datetime
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,18 +31,17 @@ import torch
 
 from a3c_exp.networks.cnn import multiplies_bfloat16
 from a3c_exp.run import files, markdown, provenance
-from evidence.bench.checkout import HERE
+from evidence.bench.checkout import HERE, leave_kernels_to_openblas
 from evidence.bench.peers import UnavailableError
 from evidence.bench.rows import ROWS, Row
 
 FOLDER = Path(__file__).parent
-BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 INTRODUCTION = """Written by `make bench` from [results.csv](results.csv);
 `python -m evidence.bench --only lunar` measures a row anew. Figures are medians over rounds, a
 ratio that of the rounds' own. Where one thing is compared with several, the bar is for the first
 of them. Measured: the date, the commit, how many rounds of how many seconds, and the machine. In
 newer rows it ends with the kernels that OpenBLAS has chosen for the processor: OPENBLAS_CORETYPE
-and OPENBLAS_L2_SIZE are unset, for this project and for the others. Our networks for pictures have
+and OPENBLAS_L2_SIZE are unset, for this project and for the others. Our networks for images have
 `network.precision=auto`: float32, and for 12 pictures and more (IMPALA's: 4) bfloat16 where the
 processor multiplies it (AMX, or AVX-512's bfloat16)."""
 HEADER = (
@@ -75,8 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=10.0, help="of each measurement (default 10)"
     )
     flags = parser.parse_args(arguments)
-    for name in BLAS_VARIABLES:
-        os.environ.pop(name, None)
+    leave_kernels_to_openblas()
     commit = provenance.commit() or "no commit"
     how = f"{flags.rounds} x {flags.seconds:g} s"
     measured = f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {how}, {_machine()}"

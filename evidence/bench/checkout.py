@@ -13,12 +13,20 @@ from a3c_exp.core.cpu import ONE_THREAD
 
 HERE = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("child.py")
+BLAS_VARIABLES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 CHILD_SECONDS = 300.0
 """A run that takes longer than this hangs: the longest takes a few seconds."""
 
 
 class ChildError(RuntimeError):
     """A process in a checkout has failed. The text is the last line that it wrote."""
+
+
+def leave_kernels_to_openblas() -> None:
+    """Unset what makes OpenBLAS take other kernels than those for the processor, in this process
+    and in those that it starts."""
+    for name in BLAS_VARIABLES:
+        os.environ.pop(name, None)
 
 
 def checked(folder: str | Path) -> Path:

@@ -1,6 +1,8 @@
 """`python -m evidence.bench.versus CHECKOUT`: training speed here and in another checkout, in
 alternating pairs.
 
+Both sides leave the choice of kernels to OpenBLAS: OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE are
+unset.
 A machine whose speed drifts slows both runs of a pair alike. The figure of a row is the median of
 the pairs' ratios, here over there, with a bootstrap 95 % interval. Both sides may be the same
 checkout with different settings:
@@ -18,7 +20,7 @@ from statistics import median
 
 import numpy as np
 
-from evidence.bench.checkout import HERE, checked, last_of_each
+from evidence.bench.checkout import HERE, checked, last_of_each, leave_kernels_to_openblas
 from evidence.bench.runs import seconds_to_first_update, training_speed
 
 ROWS = {  # two workers, where a row says nothing else
@@ -74,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
     flags = parser.parse_args(arguments)
+    leave_kernels_to_openblas()
     try:
         other = checked(flags.checkout)
     except ValueError as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from a3c_exp.report import charts
 from a3c_exp.report import runs as run_curves
-from a3c_exp.report.ranking import Runs, comparison, rank
+from a3c_exp.report.ranking import RecordedRuns, comparison, rank
 from a3c_exp.report.runs import RecordedRun, dotted_settings
 from a3c_exp.run.metrics import SECONDS, STEP
 from a3c_exp.run.run_folder import METRICS_FILE
@@ -158,19 +158,19 @@ def reports(folder: Path, recorded: Mapping[str, Recorded]) -> list[str]:
     return sections
 
 
-def draw_report(ranked: Mapping[str, Runs], target: Path) -> None:
+def draw_report(ranked: Mapping[str, RecordedRuns], target: Path) -> None:
     """Draw the learning curves of configurations as `python -m a3c_exp.report` does, as PNG."""
-    target.write_bytes(charts.learning_curves(ranked))
+    target.write_bytes(charts.rendered(charts.learning_curves(ranked), "png"))
 
 
 def as_run(curve: Curve, config: Mapping[str, Any]) -> RecordedRun:
     """Return a run to its last step with this curve, as a report sees it."""
     steps, seconds, returns = curve.T
     last = dict(zip(COLUMNS, curve[-1].tolist(), strict=True))
-    full = np.ones(len(curve), np.bool_)
+    episodes = np.full(len(curve), np.inf)  # the table does not say
     return RecordedRun(
         Path(),
         dotted_settings(config),
         {"stop_reason": "total_steps"},
-        run_curves.Curve(steps, seconds, returns, full, last, evaluations=np.array([])),
+        run_curves.Curve(steps, seconds, episodes, returns, last, evaluations=np.array([])),
     )

@@ -69,7 +69,7 @@ def draw(target: Path) -> None:
         figure = Figure(figsize=INCHES, layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.1, 1.1, 1))
         _draw_curves(left, "LunarLander, A3C", 200, LUNAR)
-        _draw_curves(middle, "Pong from its pictures", 18, PONG)
+        _draw_curves(middle, "Pong from its images", 18, PONG)
         _draw_times(right)
         figure.savefig(target, format="png", dpi=DPI, metadata={"Software": None})
 
@@ -97,8 +97,9 @@ def _draw_curves(axes: Axes, title: str, threshold: float, curves: Curves) -> No
 def _on_one_grid(
     runs: Sequence[NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return steps [GRID] and returns [runs, GRID], as far as the shortest run goes."""
-    steps = np.linspace(max(run[0, 0] for run in runs), min(run[-1, 0] for run in runs), GRID)
+    """Return steps [GRID] and returns [runs, GRID], as far as the longest run goes. The others keep
+    their last return."""
+    steps = np.linspace(max(run[0, 0] for run in runs), max(run[-1, 0] for run in runs), GRID)
     return steps, np.stack([np.interp(steps, run[:, 0], run[:, -1]) for run in runs])
 
 

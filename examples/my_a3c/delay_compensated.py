@@ -11,7 +11,7 @@ from a3c_exp.optimizers import RMSProp
 
 @dataclass(frozen=True, kw_only=True)
 class DelayCompensated(RMSProp):
-    """DC-ASGD, Zheng et al. 2017 (arXiv 1609.08326, algorithm 2), with RMSProp's step.
+    """DC-ASGD, Zheng et al. 2017 (arXiv 1609.08326), with RMSProp's step.
 
     g <- g + compensation g^2 (parameters - pulled)
     adaptive: the compensation is divided by the root of the mean square of the gradients.

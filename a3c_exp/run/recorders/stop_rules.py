@@ -15,6 +15,8 @@ class StopRules(RunRecorder):
         stop = self._run.experiment.stop
         statistics = self._run.statistics
         if stop.mean_return is not None and statistics.reached(stop.mean_return, stop.window):
+            if not run.stopping:
+                self._run.milestones.goal_return = statistics.recent_mean(stop.window)
             run.stop(StopReason.MEAN_RETURN)
         if stop.max_episodes is not None and statistics.episodes >= stop.max_episodes:
             run.stop(StopReason.MAX_EPISODES)
