@@ -388,9 +388,9 @@ def _draw_scores(axes: Axes, figure: Figure, row: Sequence[Point], measure: str)
         bounds = []
         for x, point in zip(places, line, strict=True):
             scores = [score(record, measure) for record in point.records]
-            for record, score in zip(point.records, scores, strict=True):
+            for record, height in zip(point.records, scores, strict=True):
                 never = measure in UNSOLVED and record.solved_steps is None
-                axes.plot(x, score, "x" if never else ".", color=colour, alpha=0.6, markersize=5)
+                axes.plot(x, height, "x" if never else ".", color=colour, alpha=0.6, markersize=5)
             middle.append(interquartile_mean(np.array(scores)))
             bounds.append(bootstrap_interval(scores))
 
