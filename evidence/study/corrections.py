@@ -235,5 +235,6 @@ def _draw_differences(axes: Axes, lines: Mapping[str, Line], measure: str) -> No
     axes.axvline(0, color="black", linewidth=1.0, linestyle=":")
     axes.set_yticks(range(len(corrections)), corrections)
     axes.set_ylim(len(corrections) - 0.4, -0.5)
+    axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel(f"{MEASURES[measure]}: difference to {plain}")
