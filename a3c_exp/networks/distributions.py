@@ -109,7 +109,7 @@ class SingleChoice(Distribution):
         return _sample_choice(self.logits(parameters), rng)
 
     def sample_mixed(
-        self, parameters: Array, epsilon: float, rng: np.random.Generator
+        self, parameters: Array, rng: np.random.Generator, epsilon: float
     ) -> tuple[Array, Array]:
         """Sample as `sample` does, but with probability `epsilon` uniformly. Log-probabilities are
         those of the mixture."""
