@@ -2,8 +2,9 @@
 
 A run ends because it has made all its steps, because a rule of `stop` or a callback has ended it,
 because a signal has interrupted it, or because it failed. `Ending` decides which of these counts
-where several come together. Whether a run goes on, is repeated or is left as it is, the words of
-its last lines and its exit code all follow from the names below.
+where several come together. Whether a run goes on, is repeated or is left as it is, and the words
+of its last lines follow from the names below; its exit code from its signal, its error and the
+files that could not be written.
 """
 
 from __future__ import annotations

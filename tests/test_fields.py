@@ -9,7 +9,7 @@ import pytest
 from runs import latest, same, train
 from stores import make_store
 
-from a3c_exp.common.fields import Check, is_array, is_count, is_list, is_number, optional
+from a3c_exp.common.fields import Check, is_array, is_count, is_list, is_number, or_none
 from a3c_exp.run import checkpoint
 from a3c_exp.run.milestones import Milestones
 
@@ -54,7 +54,7 @@ def test_milestones_come_back_in_one_more_session() -> None:
     [
         (is_count, [0, 2**40], [-1, 1.0, True, None, 2**63]),
         (is_number, [0, -1.5], [np.inf, "1", None]),
-        (optional(is_number), [None, 2], ["x"]),
+        (or_none(is_number), [None, 2], ["x"]),
         (is_array("f1", finite=True), [np.ones(2)], [np.ones((1, 1)), np.array([np.nan]), [1.0]]),
         (is_array("i1"), [np.ones(2, np.int64)], [np.ones(2)]),
         (lambda value: is_list(value, is_count, 2), [[1, 2]], [[1], [1, -1], (1, 2)]),

@@ -304,7 +304,7 @@ class TestManyAgents:
             "agent_wait",
             "lag",
         )
-        expected = {f"workers/{name}" for name in names}
+        expected = {f"workers/{name}" for name in names} | {"workers/distance"}
 
         def complete(events: list[Event]) -> bool:
             agents = {event.worker for event in events if len(event.episodes)}

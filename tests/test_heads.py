@@ -16,7 +16,7 @@ from nets import normal
 from refusals import refused
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.engine.distributions import DISTRIBUTIONS, Evaluated
+from a3c_exp.engine.distribution_kernels import DISTRIBUTIONS, Evaluated
 from a3c_exp.engine.kernels import head_kernel
 from a3c_exp.networks.distributions import (
     FORBIDDEN,

@@ -430,7 +430,7 @@ class TestMask:
     def test_exploration_keeps_to_it(self) -> None:
         distribution = Categorical(Discrete(3))
         logits = np.array([[0.0, FORBIDDEN, 5.0]] * 200, np.float32)
-        actions, log_probs = distribution.sample_mixed(logits, 0.5, np.random.default_rng(0))
+        actions, log_probs = distribution.sample_mixed(logits, np.random.default_rng(0), 0.5)
         assert set(actions) == {0, 2}
         share = 0.5 / (1 + np.exp(5.0)) + 0.25
         np.testing.assert_allclose(np.exp(log_probs[actions == 0]), share, rtol=1e-5)

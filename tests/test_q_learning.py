@@ -134,7 +134,7 @@ def test_the_best_action_is_taken_but_for_the_share_that_explores(count: int) ->
     assert (distribution.sample(values, rng)[0] == 1).all(), (
         "what the target network says does not count"
     )
-    drawn = [distribution.sample_mixed(values, 0.3, rng) for _ in range(8000 // count)]
+    drawn = [distribution.sample_mixed(values, rng, 0.3) for _ in range(8000 // count)]
     actions, log_probs = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     shares = np.array([0.1, 0.8, 0.1])
     np.testing.assert_allclose(np.bincount(actions) / len(actions), shares, atol=0.02)

@@ -37,8 +37,11 @@ class A3C(Algorithm):
     reduction: Literal["mean", "sum"] = "mean"
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """Compute the loss of the class. Metrics: policy_loss, value_loss (with its 1/2),
-        entropy."""
+        """Compute the loss of the class. Metrics: policy_loss, value_loss (with its 1/2), entropy.
+
+        Unless kernels=false, `engine.losses` computes the same with derivatives written out. A
+        subclass is differentiated by torch.
+        """
         advantages = batch.advantages
         if self.normalize_advantages:
             advantages = batch.normalize(advantages)

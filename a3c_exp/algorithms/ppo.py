@@ -101,8 +101,10 @@ class PPO(MinibatchAlgorithm):
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """Compute the loss of the class. Metrics: policy_loss, value_loss (with its 1/2), entropy,
-        approx_kl, and clip_fraction: the share of transitions whose r lies outside the clip
-        range."""
+        approx_kl, and clip_fraction: the share of transitions whose r lies outside the clip range.
+
+        Unless kernels=false, `engine.losses` computes the same with derivatives written out.
+        """
         advantages = batch.advantages
         if self.normalize_advantages:
             advantages = batch.normalize(advantages)

@@ -37,7 +37,10 @@ class NStepQ(Algorithm):
     one_step: ClassVar[bool] = False
 
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """Compute the loss of the class. Metrics: value_loss (with its 1/2)."""
+        """Compute the loss of the class. Metrics: value_loss (with its 1/2).
+
+        Unless kernels=false, `engine.losses` computes the same with derivatives written out.
+        """
         losses = 0.5 * (batch.targets - policy.values) ** 2
         loss = batch.sum(losses) if self.reduction == "sum" else batch.mean(losses)
         return loss, {"value_loss": losses}

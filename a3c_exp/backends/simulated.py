@@ -100,13 +100,13 @@ class Simulated(MaxRestarts, Backend):
                     if isinstance(output, YieldPoint):
                         pause = output
                         break
-                    cluster.wake_waiting(turn.time)  # it may have closed a round
+                    cluster.resume_suspended(turn.time)  # it may have closed a round
                     yield output
 
                 if pause is YieldPoint.WAITING:
-                    cluster.wait(turn.worker)
+                    cluster.suspend(turn.worker)
                     continue
-                cluster.wake_waiting(turn.time)  # it may have left the others
+                cluster.resume_suspended(turn.time)  # it may have left the others
                 if pause is not None:
                     cluster.work(turn, steps[turn.worker], pushes=pause is YieldPoint.BEFORE_PUSH)
                     steps[turn.worker] = 0.0
@@ -149,7 +149,7 @@ class _Cluster:
         self._slowness[workers - stragglers :] *= settings.slowdown
         self._turns: list[_Turn] = []
         self._ties = count()
-        self._waiting: list[int] = []
+        self._suspended: list[int] = []
         self._lock_is_free_at = 0.0
         # the times at which cores become free
         self._cores = None if settings.cores is None else [0.0] * settings.cores
@@ -158,15 +158,15 @@ class _Cluster:
         """Let a worker go on at a time."""
         heapq.heappush(self._turns, _Turn(time, next(self._ties), worker, needs_lock))
 
-    def wait(self, worker: int) -> None:
-        """Let a worker wait in a round, until `wake_waiting`."""
-        self._waiting.append(worker)
+    def suspend(self, worker: int) -> None:
+        """Let a worker wait in a round, until `resume_suspended`."""
+        self._suspended.append(worker)
 
-    def wake_waiting(self, time: float) -> None:
+    def resume_suspended(self, time: float) -> None:
         """Let all workers that wait look again whether their round is over."""
-        for worker in self._waiting:
+        for worker in self._suspended:
             self.resume(worker, time)
-        self._waiting.clear()
+        self._suspended.clear()
 
     def next_turn(self) -> _Turn | None:
         """Take the next turn; None if all workers have ended."""

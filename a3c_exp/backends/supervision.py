@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from multiprocessing import Pipe, connection
 from typing import Generic, NamedTuple, TypeVar
@@ -84,7 +85,7 @@ class Restarts:
         self._store = store
         self._environments = environments
         self._attempts = Counter[Hashable]()
-        self._failures: dict[Hashable, float] = {}  # since the last progress
+        self._failures: dict[Hashable, Fraction] = {}  # since the last progress
         self._rollouts = Counter[Hashable]()  # since the last failure
         self._contributed = set[Hashable]()
         self._episodes_end = False
@@ -97,9 +98,9 @@ class Restarts:
             self._rollouts[key] += event.contributions
         if len(event.episodes):
             self._episodes_end = True
-            self._failures[key] = 0
+            self._failures[key] = Fraction(0)
         elif not self._episodes_end and self._rollouts[key] >= ROLLOUTS_BETWEEN:
-            self._failures[key] = 0
+            self._failures[key] = Fraction(0)
         if event.left:
             self._left.add(key)
 
@@ -130,7 +131,8 @@ class Restarts:
             raise RunError(end.failure, end.reason)
 
         is_one_of_many = end.reason is StopReason.ENV_ERRORS and self._rollouts[key] > 0
-        failures = self._failures.get(key, 0.0) + 1 / (self._environments if is_one_of_many else 1)
+        weight = Fraction(1, self._environments if is_one_of_many else 1)
+        failures = self._failures.get(key, Fraction(0)) + weight
         self._failures[key] = failures
         self._rollouts[key] = 0
         if failures > self._maximum:

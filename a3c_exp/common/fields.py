@@ -28,13 +28,13 @@ class StateField(Generic[Owner]):
         fits: whether a value in a checkpoint is one that `read` may have returned.
         read: returns the value, as plain data or an array that is not changed later.
         write: sets the value in a resumed run; None: the owner's `restore` does.
-        optional: whether checkpoints of earlier versions lack the value.
+        may_be_missing: whether checkpoints of earlier versions lack the value.
     """
 
     fits: Check
     read: Callable[[Owner], Any]
     write: Callable[[Owner, Any], object] | None = None
-    optional: bool = False
+    may_be_missing: bool = False
 
 
 Fields = Mapping[str, StateField[Owner]]
@@ -51,10 +51,10 @@ def read_state(owner: Owner, fields: Fields[Owner]) -> dict[str, Any]:
 
 
 def write_state(owner: Owner, fields: Fields[Owner], state: Mapping[str, Any]) -> None:
-    """Set the values that stand alone. Raises KeyError for one that the state lacks, unless it is
-    optional."""
+    """Set the values that stand alone. Raises KeyError for one that the state lacks, unless it
+    may be missing."""
     for name, field in fields.items():
-        if field.write is not None and not (field.optional and name not in state):
+        if field.write is not None and not (field.may_be_missing and name not in state):
             field.write(owner, state[name])
 
 
@@ -77,7 +77,7 @@ def is_list(value: Any, fits: Check, length: int | None = None) -> bool:
     return is_long_enough and all(map(fits, value))
 
 
-def optional(fits: Check) -> Check:
+def or_none(fits: Check) -> Check:
     """Return a check of values that may be None."""
     return lambda value: value is None or fits(value)
 

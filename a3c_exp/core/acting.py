@@ -94,7 +94,7 @@ class ActingPolicy:
         if self._normalizer is not None:
             observations = self._normalizer.observations(observations)
         parameters, values, after = self.network.policy_forward(observations, state)
-        actions, log_probs = self._sample(parameters, rng=self.rng)
+        actions, log_probs = self._sample(parameters, self.rng)
         return Choice(actions, log_probs, values, after)
 
     def look_ahead(self, observations: Array, state: Array | None) -> Floats | None:
@@ -127,7 +127,7 @@ class SarsaPolicy(ActingPolicy):
         if self._normalizer is not None:
             observations = self._normalizer.observations(observations)
         parameters, _, after = self.network.policy_forward(observations, state)
-        actions, log_probs = self._sample(parameters, rng=self.rng)
+        actions, log_probs = self._sample(parameters, self.rng)
         assert isinstance(self.network.distribution, Greedy)
         values = self.network.distribution.target_values(parameters, actions)
         return Choice(actions, log_probs, values, after)

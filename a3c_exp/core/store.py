@@ -267,6 +267,7 @@ class SharedStore:
         return _TurnTicket(self.rounds, worker)
 
     def leave(self, worker: int) -> None:
+        self.counters.updating[worker] = 0  # it may have been killed in an update
         if self.rounds is not None:
             self.rounds.leave(worker)
 

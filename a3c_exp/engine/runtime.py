@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.engine.arrays import NetworkOutputs, OutputGradients
-from a3c_exp.engine.distributions import DISTRIBUTIONS, actions_evaluation
+from a3c_exp.engine.distribution_kernels import DISTRIBUTIONS, actions_evaluation
 from a3c_exp.engine.kernels import (
     LinearKernel,
     SequenceKernel,

@@ -70,7 +70,9 @@ class AnswerCheck:
             return self._joined(observations)
 
         try:
-            if type(observations) is not np.ndarray and _any_masked(observations):
+            is_list = type(observations) is not np.ndarray
+            may_be_masked = is_list and not _MASKED.isdisjoint(map(type, observations))
+            if may_be_masked and any(map(np.ma.is_masked, observations)):
                 return None
             raw = np.array(observations)
         except Exception:  # their shapes differ, or they are no numbers
@@ -250,11 +252,6 @@ def _one_number(value: Any) -> float | None:
         if number.dtype.kind in "fiub" and number.size == 1 and not np.ma.is_masked(value):
             return float(number.item())
     return None
-
-
-def _any_masked(rows: Iterable[Any]) -> bool:
-    """Return whether a number of an array in `rows` is masked."""
-    return not _MASKED.isdisjoint(map(type, rows)) and any(map(np.ma.is_masked, rows))
 
 
 def shortened(value: Any) -> str:

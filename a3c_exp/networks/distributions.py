@@ -3,7 +3,8 @@
 A distribution has nothing to learn itself. It is given the parameters that a network computes,
 float32 [N, P]: logits, or those of means and of standard deviations side by side. Actions are
 sampled in numpy, with the worker's own generator. Log-probabilities and entropies to learn from are
-computed in torch, which differentiates them.
+computed in torch, which differentiates them. For the common distributions
+`engine.distribution_kernels` computes the same on arrays, unless kernels=false.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class SingleChoice(Distribution):
         return _sample_choice(self.logits(parameters), rng)
 
     def sample_mixed(
-        self, parameters: Array, epsilon: float, rng: np.random.Generator
+        self, parameters: Array, rng: np.random.Generator, epsilon: float
     ) -> tuple[Array, Array]:
         """Sample as `sample` does, but with probability `epsilon` uniformly. Log-probabilities are
         those of the mixture."""

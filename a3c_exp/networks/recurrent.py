@@ -50,7 +50,8 @@ class LstmCore(nn.Module):
         h_t = o tanh(c_t)
 
     The columns of W [F, 4 C], U [C, 4 C] and b [4 C] are those of o, i, f, g, with C cells each.
-    A state is float32 [B, 2 C]: h and c side by side.
+    A state is float32 [B, 2 C]: h and c side by side. Unless kernels=false, `engine.lstm` computes
+    the same on arrays.
 
     inputs: F, the number of features.
     hidden_size: C, the number of cells.

@@ -161,19 +161,21 @@ def load_state(path: Path) -> dict[str, Any]:
     state = load(path)
     for prefix, fields in SECTIONS.items():
         for name, field in fields.items():
-            _check_value(path, state, f"{prefix}{name}", field.fits, field.optional)
+            _check_value(path, state, f"{prefix}{name}", field.fits, field.may_be_missing)
     for name, fits in OTHERS.items():
-        _check_value(path, state, name, fits, optional=True)
+        _check_value(path, state, name, fits, may_be_missing=True)
     return state
 
 
-def _check_value(path: Path, state: Any, place: str, fits: Check, optional: bool = False) -> None:
+def _check_value(
+    path: Path, state: Any, place: str, fits: Check, may_be_missing: bool = False
+) -> None:
     value = state
     for name in place.split("."):
         value = value.get(name, _MISSING) if isinstance(value, Mapping) else _MISSING
 
     if value is _MISSING:
-        if not optional:
+        if not may_be_missing:
             raise FolderError(path, f"is a damaged checkpoint: {place} is missing")
     elif not fits(value):
         text = " ".join(shown(value).split())

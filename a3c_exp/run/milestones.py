@@ -12,7 +12,7 @@ from a3c_exp.common.fields import (
     is_count,
     is_list,
     is_number,
-    optional,
+    or_none,
     read_state,
     write_state,
 )
@@ -37,9 +37,9 @@ class Milestones:
             lambda own: own.seconds,
             lambda own, seconds: setattr(own, "_earlier_seconds", seconds),
         ),
-        "best_eval_return": attribute("best_return", optional(is_number)),
+        "best_eval_return": attribute("best_return", or_none(is_number)),
         "solved": StateField(
-            optional(lambda value: is_list(value, is_number, 2)),
+            or_none(lambda value: is_list(value, is_number, 2)),
             lambda own: None if own.solved is None else list(own.solved),
             lambda own, solved: setattr(own, "solved", None if solved is None else tuple(solved)),
         ),

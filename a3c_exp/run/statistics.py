@@ -75,7 +75,7 @@ class RunStatistics:
             _are_counts,
             lambda own: np.array([*own._updates_by_staleness.items()], np.int64).reshape(-1, 2),
             lambda own, pairs: own._updates_by_staleness.update(dict(pairs.tolist())),
-            optional=True,
+            may_be_missing=True,
         ),
         "peak": StateField(
             lambda value: isinstance(value, dict),
