@@ -24,6 +24,7 @@ from a3c_exp.evaluate import Evaluation, Options, play
 from a3c_exp.export import __main__ as export
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.outcome import outcome, short
+from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Run
 
 
@@ -100,7 +101,7 @@ class SavedRun(Run):
                 f"{short(self.folder)}: has finished: a larger total_steps, "
                 "or null for its stop rule, goes on"
             )
-        return resumed or self
+        return resumed or replace(self, summary=read_summary(self.folder) or {})
 
     def __repr__(self) -> str:
         ending = outcome(self.summary) if self.summary else "has not ended"

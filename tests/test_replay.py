@@ -320,6 +320,20 @@ def test_a_replay_that_differs_says_where(copied: Path, tmp_path: Path) -> None:
     assert "differs from the recorded run after update 0 of" in run.summary["error"]
 
 
+def test_settings_of_the_order_may_be_named_as_they_are(copied: Path) -> None:
+    again = replay(copied, f"seed={read_config(copied, ['scripted'])['seed']}")
+    assert "updates, equal" in end_of_log(again)
+
+
+def test_a_push_to_break_at_that_does_not_come_is_told(copied: Path) -> None:
+    again = replay(copied, "backend.break_at=99999")
+    assert "backend.break_at=99,999" in end_of_log(again)
+
+
+def test_pushes_to_break_at_count_from_one(copied: Path, refuses: Refuses) -> None:
+    refuses([f"replay={copied}", "plugins=[scripted]", "backend.break_at=0"], "backend.break_at", 0)
+
+
 def test_a_replay_is_not_resumed(copied: Path, refuses: Refuses) -> None:
     again = replay(copied)
     refuses([f"resume={again}", "total_steps=1e6"], "resume", str(again))

@@ -54,7 +54,8 @@ def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
         raise FolderError(folder, f"its first session has no {ORDER_FILE}")
     _check_whole(path, last)
 
-    watching = (*WATCHING, "backend")
+    # those of the order are named as they are, or refused
+    watching = (*WATCHING, *OF_THE_ORDER)
     exact = all(key.partition(".")[0] in watching for key in changed)
     config = as_typed(config, [LOG_EVERY])  # a deterministic backend has points by steps
     return config | {
@@ -77,7 +78,7 @@ def check_resumable(folder: str, config: Mapping[str, Any]) -> None:
 def check_replayable(key: str, value: object) -> None:
     """Raise ConfigError for a setting that a replay cannot change."""
     if key.partition(".")[0] in OF_THE_ORDER and key != "backend.break_at":
-        problem = "cannot change in a replay: the order is of a run without it"
+        problem = "cannot change in a replay: the order is of a run with another one"
         raise ConfigError(key, value, problem)
 
 

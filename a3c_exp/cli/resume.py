@@ -17,7 +17,7 @@ from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
-from a3c_exp.cli.replay import check_replayable, check_resumable, replay_config
+from a3c_exp.cli.replay import OF_THE_ORDER, check_replayable, check_resumable, replay_config
 from a3c_exp.common.settings import flatten
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import (
@@ -52,8 +52,11 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             check_resumable(folder, earlier)
 
     beyond = beyond_folder(earlier)
+    unchanged = dict(beyond)
+    if word == "replay":
+        unchanged |= {key: earlier[key] for key in OF_THE_ORDER if key in earlier}
     for change in changes:
-        _check(change, word, beyond)
+        _check(change, word, unchanged)
 
     settings = [change for change in changes if _place(change) != RUN_DIR]
     config = earlier
@@ -160,10 +163,10 @@ def _names_component(change: Override, config: Mapping[str, Any]) -> bool:
     )
 
 
-def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
+def _check(change: Override, word: str, unchanged: Mapping[str, Any]) -> None:
     """Raise ConfigError for an override that does not go with `resume`, `from` or `replay`.
 
-    beyond: settings that may be named again, as they are.
+    unchanged: settings that may be named again, as they are.
     """
     key = _place(change)
     if change.is_sweep_override() or change.is_delete():
@@ -174,7 +177,7 @@ def _check(change: Override, word: str, beyond: Mapping[str, Any]) -> None:
         problem = f"has no effect with {word}, which composes nothing; {RUN_DIR} has"
         raise ConfigError(key, change.value(), problem)
 
-    is_named_again = key in beyond and _resolved(change) == beyond[key]
+    is_named_again = key in unchanged and _resolved(change) == unchanged[key]
     if word == "replay" and not is_named_again:
         check_replayable(key, change.value())
     if word == "resume" and key.partition(".")[0] not in MAY_CHANGE and not is_named_again:

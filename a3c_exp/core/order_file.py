@@ -140,14 +140,14 @@ def read_order(folder: Path) -> RecordedOrder:
         checksum = _checksum(kind, content, checksum)
         try:
             if checksum != expected:
-                raise ValueError("another checksum")
+                raise ValueError("its checksum differs")
             if kind == _SESSION:
                 sessions.append(RecordedSession(**json.loads(content)))
             else:
                 sessions[-1].words.append(np.frombuffer(content, "<u4"))
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             problem = f"{ORDER_FILE} is damaged or was edited at byte {position:,}"
-            raise FolderError(folder, f"{problem}: {one_line(error)}") from error
+            raise FolderError(folder, f"{problem}: {error}") from error
         position = end
 
     if not sessions:

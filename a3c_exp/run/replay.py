@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from a3c_exp.common.ranges import Count
+from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.settings import TARGET, comparable
 from a3c_exp.core import seeding
 from a3c_exp.core.counters import RNG_WORDS, Multipliers
@@ -52,7 +52,7 @@ _ARRAYS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(Backend):
+class Replay(Checked, Backend):
     """Follows the order of a recorded run in one thread, with the same workers.
 
     The order ends the run: no stop rule does, and no limit of steps.
@@ -172,6 +172,10 @@ class _Follower:
                 f"{self._store.version:,} updates, in the order of {total:,}; "
                 f"{self._passed_over:,} pulls and pushes were passed over"
             )
+        break_at = self._replay.break_at
+        if break_at is not None and break_at > self._pushes:
+            pushes = f"there are {self._pushes:,} pushes"
+            text += f". backend.break_at={break_at:,} was not reached: {pushes}"
         if self._reason:
             text += f". It ends there: {self._reason}"
         log.info("%s", text)
