@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class Trajectory:
     def ended(self) -> Bools:
         """Return bool [T, B], whether the state after step t belongs to another episode."""
         return self.terminated | self.truncated
+
+
+T = TypeVar("T", bound=Trajectory)
 
 
 class Returns(Checked, ABC):
@@ -119,7 +122,7 @@ def crosses_episodes(estimator: Returns) -> bool:
     )
 
 
-def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Floats) -> Trajectory:
+def with_learner_values(trajectory: T, values: Floats, log_probs: Floats) -> T:
     """Return a trajectory with the values and log-probabilities [T, B] of the policy that learns.
 
     After the last row and after a time limit the rollout's own values stay: those states are not in

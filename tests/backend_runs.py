@@ -51,6 +51,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "returns": GAE},
     "ppo, synchronous": {"algorithm": WHOLE_ROLLOUTS, "update": "sync", "env": CORRIDOR},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
+    "a memory": {
+        "returns": {"_target_": "a3c_exp.returns.VTrace"},
+        "memory": {"capacity": 500, "ratio": 1.5, "draw": "poisson"},
+    },
     "lstm": {
         "env__kwargs": {"length": 3},
         "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8},

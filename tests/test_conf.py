@@ -39,7 +39,7 @@ TOGETHER = [
     ),
     (
         "returns=vtrace critic_returns=vtrace optimizer=rmsprop schedule=constant "
-        "network=lstm backend=threads"
+        "memory=sequences network=lstm backend=threads"
     ),
     (
         "algorithm=ppo algorithm.minibatch_size=8 returns=gae critic_returns=n_step "
@@ -59,6 +59,7 @@ TOGETHER = [
         f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1"
         for name in ("one_step_q", "n_step_q", "sarsa")
     ),
+    "algorithm=n_step_q returns=n_step epsilon=0.1 memory=transitions memory.min_size=0",
 ]
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}

@@ -65,6 +65,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "lstm": {"env__kwargs": {"length": 3}, "network": LSTM},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}},
     "fresh gradients": {"fresh_gradients": True},
+    "a memory": {
+        "returns": {"_target_": "a3c_exp.returns.VTrace"},
+        "memory": {"capacity": 500, "ratio": 1.5, "draw": "poisson"},
+    },
     "ppo that stops early": {
         "algorithm": PPO,
         "algorithm__target_kl": 0.01,

@@ -155,7 +155,8 @@ class Restarts:
 def incarnation(context: RunContext, attempt: int) -> RunContext:
     """Return the context of a worker that has had so many predecessors. Its environments draw other
     numbers than those of its predecessors."""
-    return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
+    resumed = context.resumed + RESUMED_STRIDE * attempt
+    return replace(context, resumed=resumed, replaces=attempt > 0)
 
 
 Outputs = Generator[Event | YieldPoint, None, None]

@@ -14,7 +14,8 @@ from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.core.experiment import Built, Experiment
+from a3c_exp.core.experiment import Built, Experiment, Memory
+from a3c_exp.core.memory import machine_bytes
 from a3c_exp.core.normalization import NormalizedObservations, has_observations
 from a3c_exp.engine.check_loss import check_loss
 from a3c_exp.engine.check_network import verify
@@ -23,7 +24,7 @@ from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import check_param_groups
-from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
+from a3c_exp.returns import NStep, NStepZero, Returns, Trajectory, example_trajectory
 from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import best_checkpoint, environment_of
 
@@ -51,6 +52,7 @@ def check_combination(experiment: Experiment) -> None:
     if experiment.record is not None:
         _check_record(experiment)
 
+    _check_memory(experiment)
     if experiment.optimizer.needs_pulled:
         _check_pulled(experiment)
 
@@ -98,6 +100,59 @@ def _check_record(experiment: Experiment) -> None:
     }
     for setting, (applies, reason) in reasons.items():
         require(not applies, "record", experiment.record, f"null with {setting}: {reason}")
+
+
+def _check_memory(experiment: Experiment) -> None:
+    """Raise ConfigError for a memory that does not fit the other components."""
+    memory = experiment.memory
+    if memory is None:
+        return
+    algorithm = experiment.algorithm
+    name = type(algorithm).__name__
+    reasons = {
+        f"algorithm={name}": (
+            isinstance(algorithm, MinibatchAlgorithm) or algorithm.value_of_action,
+            "it learns from the policy that acted last",
+        ),
+        f"backend={type(experiment.backend).__name__.lower()}": (
+            experiment.backend.joins_rollouts,
+            "its workers do not learn",
+        ),
+    }
+    for setting, (applies, reason) in reasons.items():
+        require(not applies, "memory", memory.sample, f"null with {setting}: {reason}")
+
+    capacity = memory.capacity
+    if experiment.rollout_length != "episode":
+        rollouts = experiment.rollout_length * experiment.envs_per_worker * experiment.worker_count
+        allowed = f"at least {rollouts:,}, a rollout of each worker"
+        require(capacity >= rollouts, "memory.capacity", capacity, allowed)
+    allowed = f"at most memory.capacity={capacity:,}"
+    require(memory.min_size <= capacity, "memory.min_size", memory.min_size, allowed)
+    is_recorded = memory.save and experiment.record is not None
+    allowed = "false with record=order, which has no memories of earlier sessions"
+    require(not is_recorded, "memory.save", memory.save, allowed)
+
+    returns = experiment.returns
+    if memory.sample == "transitions":
+        allowed = "another one with memory=transitions: their rewards end before a bootstrap"
+        key = "returns"
+        require(not isinstance(returns, NStepZero), key, type(returns).__name__, allowed)
+        n = getattr(returns, "n", 1)
+        require(n is not None, "returns.n", n, "a whole number with memory=transitions")
+
+
+def _check_memory_size(memory: Memory, built: Built) -> None:
+    """Raise ConfigError for a memory that is larger than the machine's, or that has no sequences
+    for a recurrent network."""
+    allowed = "sequences with a recurrent network"
+    is_usable = memory.sample == "sequences" or not built.network.recurrent
+    require(is_usable, "memory.sample", memory.sample, allowed)
+
+    size = memory.nbytes(built.observation_space, built.network)
+    available = machine_bytes()
+    allowed = f"smaller: it takes {size:,} bytes, and this machine has {available:,}"
+    require(size < available, "memory.capacity", memory.capacity, allowed)
 
 
 def _check_pulled(experiment: Experiment) -> None:
@@ -264,9 +319,13 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
         raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 
 
-def check_fit(experiment: Experiment, network: ActorCritic) -> None:
-    """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a
-    network."""
+def check_fit(experiment: Experiment, built: Built) -> None:
+    """Raise ConfigError for settings of the algorithm, the optimizer and the memory that do not fit
+    a network."""
+    network = built.network
+    if experiment.memory is not None:
+        _check_memory_size(experiment.memory, built)
+
     algorithm = experiment.algorithm
     length = experiment.rollout_length
     if isinstance(algorithm, MinibatchAlgorithm) and length != "episode":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,7 @@ class BatchArrays:
     advantages, targets: float32 [T, B], from the returns.
     valid: bool [T, B], whether a row is a transition; None: every row is one.
     recurrent_input: of a network with a recurrent state; None for one without.
+    from_memory: see `Batch`.
     """
 
     observations: Array
@@ -74,6 +76,7 @@ class BatchArrays:
     targets: Floats
     valid: Bools | None = None
     recurrent_input: RecurrentInput | None = None
+    from_memory: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +99,7 @@ class BatchArrays:
                 rows = rows.take(transitions, axis=0)
             return rows[None]
 
-        arrays = {name: in_a_row(getattr(self, name)) for name in ROWS}
+        arrays: dict[str, Any] = {name: in_a_row(getattr(self, name)) for name in ROWS}
         return replace(self, valid=None, recurrent_input=None, **arrays)
 
     def take(self, columns: NDArray[np.intp]) -> BatchArrays:
@@ -109,7 +112,7 @@ class BatchArrays:
         recurrent_input = self.recurrent_input
         if recurrent_input is not None:
             recurrent_input = recurrent_input.take(columns)
-        arrays = {name: part(getattr(self, name)) for name in ROWS}
+        arrays: dict[str, Any] = {name: part(getattr(self, name)) for name in ROWS}
 
         return replace(self, valid=valid, recurrent_input=recurrent_input, **arrays)
 

@@ -104,7 +104,9 @@ def batch_of(arrays: BatchArrays, device: torch.device | None = None) -> Batch:
     valid = np.ones(arrays.shape, np.bool_) if arrays.valid is None else arrays.valid
     rows = {name: filled(getattr(arrays, name), arrays.valid) for name in ROWS}
     tensors = {name: torch.from_numpy(array).to(device) for name, array in rows.items()}
-    return Batch(**tensors, valid=torch.from_numpy(valid).to(device))
+    return Batch(
+        **tensors, valid=torch.from_numpy(valid).to(device), from_memory=arrays.from_memory
+    )
 
 
 def _number(name: str, metric: Tensor | float, arrays: BatchArrays) -> float:

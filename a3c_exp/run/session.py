@@ -108,6 +108,7 @@ def session(
             if saved is not None:
                 _continue(run, saved)
             opened = Session(run, terminal, overrides)
+            _log_memory(experiment, built, is_resumed=saved is not None)
             if saved is not None:
                 run.hooks.states.restore(saved.state.get("callbacks", {}))
                 files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
@@ -241,6 +242,16 @@ def _log_warnings(run: OpenRun) -> None:
         log.warning("%s", warning)
 
 
+def _log_memory(experiment: Experiment, built: Built, *, is_resumed: bool) -> None:
+    memory = experiment.memory
+    if memory is None:
+        return
+    size = files.amount(memory.nbytes(built.observation_space, built.network))
+    log.info("memory: %s transitions of all workers, %sB", f"{memory.capacity:,}", size)
+    if is_resumed and not memory.save:
+        log.warning("memory: it was not saved, and is filled anew (memory.save=true saves it)")
+
+
 Events = Generator[Event | None, None, None]
 
 
@@ -293,10 +304,12 @@ class Session:
         measures = frozenset(
             measure for callback in experiment.callbacks for measure in callback.measures
         )
+        saves = experiment.memory is not None and experiment.memory.save
         return RunContext(
             experiment=replace(experiment, callbacks=()),
             resumed=self._run.milestones.resumed,
             measures=measures,
+            folder=self._run.folder.absolute() / run_folder.CHECKPOINTS if saves else None,
         )
 
     def _train(self, events: Events) -> None:
