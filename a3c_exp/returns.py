@@ -50,7 +50,7 @@ class Trajectory:
         return self.terminated | self.truncated
 
 
-T = TypeVar("T", bound=Trajectory)
+AnyTrajectory = TypeVar("AnyTrajectory", bound=Trajectory)
 
 
 class Returns(Checked, ABC):
@@ -122,7 +122,9 @@ def crosses_episodes(estimator: Returns) -> bool:
     )
 
 
-def with_learner_values(trajectory: T, values: Floats, log_probs: Floats) -> T:
+def with_learner_values(
+    trajectory: AnyTrajectory, values: Floats, log_probs: Floats
+) -> AnyTrajectory:
     """Return a trajectory with the values and log-probabilities [T, B] of the policy that learns.
 
     After the last row and after a time limit the rollout's own values stay: those states are not in

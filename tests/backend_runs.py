@@ -65,6 +65,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "returns": {"_target_": "a3c_exp.returns.NStep", "n": 1},
         "epsilon": 0.5,
     },
+    "dqn": {
+        "env": CORRIDOR,
+        "algorithm": {"_target_": "a3c_exp.algorithms.DQN", "target_every": 50},
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 2},
+        "memory": {"capacity": 500, "sample": "transitions", "min_size": 40, "ratio": 0.75},
+        "epsilon": 0.5,
+    },
     "images": {"env": CORNERS, "network": SMALL_CNN},
     "an optimizer of torch, locked": {
         "optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2},

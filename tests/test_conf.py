@@ -59,7 +59,10 @@ TOGETHER = [
         f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1"
         for name in ("one_step_q", "n_step_q", "sarsa")
     ),
-    "algorithm=n_step_q returns=n_step epsilon=0.1 memory=transitions memory.min_size=0",
+    *(
+        f"algorithm={name} returns=n_step epsilon=0.1 memory=transitions memory.min_size=0"
+        for name in ("n_step_q", "dqn")
+    ),
 ]
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from a3c_exp.algorithms import (
     A3C,
+    DQN,
     PPO,
     Algorithm,
     Batch,
@@ -51,6 +52,7 @@ POLICY_LOSSES: dict[str, A3C | PPO] = {
 }
 ALL_LOSSES: dict[str, Algorithm] = POLICY_LOSSES | {
     "n-step q": NStepQ(),
+    "dqn": DQN(max_error=0.5),
     "one-step q, mean": OneStepQ(reduction="mean"),
     "sarsa": Sarsa(),
 }

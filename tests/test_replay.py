@@ -65,6 +65,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "lstm": {"env__kwargs": {"length": 3}, "network": LSTM},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}},
     "fresh gradients": {"fresh_gradients": True},
+    "dqn": {
+        "env": CORRIDOR,
+        "algorithm": {"_target_": "a3c_exp.algorithms.DQN", "target_every": 50},
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 2},
+        "memory": {"capacity": 500, "sample": "transitions", "min_size": 40, "ratio": 0.75},
+        "epsilon": 0.5,
+    },
     "a memory": {
         "returns": {"_target_": "a3c_exp.returns.VTrace"},
         "memory": {"capacity": 500, "ratio": 1.5, "draw": "poisson"},

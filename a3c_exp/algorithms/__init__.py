@@ -7,6 +7,7 @@ from a3c_exp.algorithms.algorithm import MinibatchAlgorithm as MinibatchAlgorith
 from a3c_exp.algorithms.batch import Batch as Batch
 from a3c_exp.algorithms.batch import PolicyOutputs as PolicyOutputs
 from a3c_exp.algorithms.ppo import PPO as PPO
+from a3c_exp.algorithms.q_learning import DQN as DQN
 from a3c_exp.algorithms.q_learning import NStepQ as NStepQ
 from a3c_exp.algorithms.q_learning import OneStepQ as OneStepQ
 from a3c_exp.algorithms.q_learning import Sarsa as Sarsa

@@ -41,12 +41,14 @@ class Algorithm(Checked, ABC):
         gradients of means are weighted by their transitions, those of sums are not.
     target_every: of an algorithm that learns action values Q(s, a): steps of all workers between
         two refreshes of the target network; None: it learns a policy and V(s).
+    learns_fresh: whether it learns from each rollout as it comes, and not from a memory alone.
     value_of_action: whether targets are made of Q^-(s, a) of the actions taken, as for Sarsa, or of
         max_a Q^-(s, a).
     """
 
     reduction: Literal["mean", "sum"] = "mean"
     target_every: int | None = None
+    learns_fresh: ClassVar[bool] = True
     value_of_action: ClassVar[bool] = False
 
     @abstractmethod

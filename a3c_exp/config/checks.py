@@ -106,6 +106,9 @@ def _check_memory(experiment: Experiment) -> None:
     """Raise ConfigError for a memory that does not fit the other components."""
     memory = experiment.memory
     if memory is None:
+        name = type(experiment.algorithm).__name__
+        allowed = f"transitions with {name}, which learns from nothing else"
+        require(experiment.algorithm.learns_fresh, "memory", None, allowed)
         return
     algorithm = experiment.algorithm
     name = type(algorithm).__name__

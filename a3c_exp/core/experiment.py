@@ -27,6 +27,7 @@ from a3c_exp.engine.runtime import make_runtime
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
+from a3c_exp.networks.action_values import QNetwork
 from a3c_exp.networks.distributions import SingleChoice
 from a3c_exp.networks.inputs import IMAGE, observation_form, stacked_frames
 from a3c_exp.optimizers import RMSProp, TorchOptimizer
@@ -283,6 +284,8 @@ class Experiment(UpdateSettings):
         normalized.prepare(network)
         if has_large_numbers(env.observation_space) and not normalized.measured:
             network.warnings += (LARGE_WARNING,)
+        if isinstance(network, QNetwork):
+            network.is_double = getattr(self.algorithm, "double", False)
         network.runtime = make_runtime(network, self.kernels, self.algorithm)
         return network
 

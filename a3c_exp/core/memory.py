@@ -7,6 +7,7 @@ import zipfile
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ Indices = NDArray[np.intp]
 
 MEMORY_MAX = Path("/sys/fs/cgroup/memory.max")
 
-COLUMNS = ("actions", "log_probs", "terminated", "truncated", "valid")
+KEPT_FIELDS = ("actions", "log_probs", "terminated", "truncated", "valid")
 """The fields of a rollout that a memory keeps as they are."""
 
 
@@ -112,7 +113,7 @@ class RolloutMemory:
 
         first = self._end
         positions = (first + np.arange(length)) % self._size
-        for name in COLUMNS:
+        for name in KEPT_FIELDS:
             self._rings[name][positions] = getattr(rollout, name)
         self._rings["rewards"][positions] = experience.rewards
         self._observations.write(first, experience.observations)
@@ -130,7 +131,7 @@ class RolloutMemory:
         _drop_before(self._begin, self._finals)
 
     def _allocate(self, rollout: Rollout, experience: Experience) -> None:
-        of_rows = {name: getattr(rollout, name) for name in COLUMNS}
+        of_rows = {name: getattr(rollout, name) for name in KEPT_FIELDS}
         of_rows["rewards"] = experience.rewards
         space = experience.space
         kind = _Observations if stacked_frames(space) == 1 else _Stacks
@@ -180,7 +181,7 @@ class RolloutMemory:
             lengths = np.full(len(picks), steps)
             rollout, unseen = self._take(firsts, lengths, picks % self._envs, None, normalizer)
             rollout.valid[1:] = False
-            return rollout, unseen
+            return replace(rollout, transitions=int(rollout.valid.sum())), unseen
 
         population = len(self._sequences) * self._envs
         picks = _choose(rng, population, self._settings.batch_size or self._envs)

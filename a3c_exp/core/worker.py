@@ -224,7 +224,10 @@ class Learner:
         event.steps = rollout.transitions
         event.episodes = rollout.episodes
         if self.memory is not None:
-            pushes = self._pushes_with_memory(rollout, snapshot, event, self.memory)
+            draws = self._remember(rollout, event, self.memory)
+            if draws and not algorithm.learns_fresh:
+                yield YieldPoint.BEFORE_PULL
+            pushes = self._pushes_with_memory(rollout, snapshot, event, self.memory, draws)
         elif minibatches is None:
             pushes = self._gradient(rollout, snapshot, event)
         else:
@@ -261,25 +264,43 @@ class Learner:
             event.add(metrics | _critic_metrics(batch))
         yield self._prepare_push(snapshot, event, event.steps, rollout.stats, batch)
 
-    def _pushes_with_memory(
-        self, rollout: Rollout, snapshot: Snapshot, event: Event, memory: RolloutMemory
-    ) -> Iterator[Push]:
-        """Yield the push of a rollout, then pull and yield a push for each draw from memory."""
+    def _remember(self, rollout: Rollout, event: Event, memory: RolloutMemory) -> int:
+        """Add a rollout to the memory, and return how many gradients from it follow."""
         memory.add(rollout)
         event.add({"workers/memory": len(memory)})
+        if not self.experiment.algorithm.learns_fresh and rollout.transitions:
+            event.add({"mean_value": float(rollout.values[rollout.valid].mean())})
         if memory.notice:
             event.warnings += (f"{self.name} {memory.notice}",)
             memory.notice = ""
+        return memory.count_draws(self.rng)
 
-        yield from self._gradient(rollout, snapshot, event)
-        for _ in range(memory.count_draws(self.rng)):
-            if self.store.stopped:
-                return
-            yield self._memory_gradient(memory)
+    def _pushes_with_memory(
+        self,
+        rollout: Rollout,
+        snapshot: Snapshot,
+        event: Event,
+        memory: RolloutMemory,
+        draws: int,
+    ) -> Iterator[Push]:
+        """Yield the push of a rollout, then pull and yield a push for each draw from memory. What
+        was collected is counted with the first push."""
+        stats = rollout.stats
+        if self.experiment.algorithm.learns_fresh:
+            yield from self._gradient(rollout, snapshot, event)
+        elif not draws:
+            yield self._prepare_push(snapshot, event, 0, stats, None)
 
-    def _memory_gradient(self, memory: RolloutMemory) -> Push:
+        for number in range(draws):
+            if number or self.experiment.algorithm.learns_fresh:
+                if self.store.stopped:
+                    return
+                event = Event(self.worker)
+                stats = None
+            yield self._memory_gradient(memory, event, stats)
+
+    def _memory_gradient(self, memory: RolloutMemory, event: Event, stats: Stats | None) -> Push:
         """Pull, draw, and return the push of what was drawn."""
-        event = Event(self.worker)
         snapshot = self.pull()
         self.network.zero_grad()
         drawn, unseen = memory.draw(self.rng, snapshot.normalizer, self._steps)
@@ -291,7 +312,7 @@ class Learner:
             source = self._batch_of_targets(drawn) if self._has_action_values else drawn
             batch, metrics = self._add_gradient(source, snapshot)
             event.add(metrics)
-        return self._prepare_push(snapshot, event, drawn.transitions, None, batch)
+        return self._prepare_push(snapshot, event, batch.transitions if batch else 0, stats, batch)
 
     @_ignore_nonfinite
     def _batch_of_targets(self, drawn: Rollout) -> BatchArrays:

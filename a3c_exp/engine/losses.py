@@ -12,7 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, NStepQ, OneStepQ, PolicyOutputs, Sarsa
+from a3c_exp.algorithms import (
+    A3C,
+    DQN,
+    PPO,
+    Algorithm,
+    Batch,
+    NStepQ,
+    OneStepQ,
+    PolicyOutputs,
+    Sarsa,
+)
 from a3c_exp.common.arrays import Bools, Floats
 from a3c_exp.engine.arrays import (
     ROWS,
@@ -191,14 +201,17 @@ def _ppo(
 def _n_step_q(
     algorithm: NStepQ, outputs: NetworkOutputs, batch: BatchArrays, progress: float
 ) -> LossGradient:
-    """See `NStepQ.loss`."""
+    """See `NStepQ.loss`, and `DQN.loss`, whose errors may be bounded."""
     errors: Floats = of_transitions(outputs.values - batch.targets, batch.valid)
     nothing = np.zeros_like(errors)
+    bounded = errors
+    if isinstance(algorithm, DQN) and algorithm.max_error is not None:
+        bounded = errors.clip(-algorithm.max_error, algorithm.max_error)
 
     count = count_of(errors, batch.valid)
     scale = 1.0 if algorithm.reduction == "sum" else 1 / count
-    grad = OutputGradients(log_probs=nothing, entropy=nothing, values=errors * scale)
-    return grad, {"value_loss": 0.5 * dot(errors, errors) / count}
+    grad = OutputGradients(log_probs=nothing, entropy=nothing, values=bounded * scale)
+    return grad, {"value_loss": (dot(bounded, errors) - 0.5 * dot(bounded, bounded)) / count}
 
 
 def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Floats:
@@ -223,6 +236,7 @@ LOSSES: dict[type[Algorithm], ClosedForm] = {
     A3C: _a3c,
     PPO: _ppo,
     NStepQ: _n_step_q,
+    DQN: _n_step_q,
     OneStepQ: _n_step_q,
     Sarsa: _n_step_q,
 }

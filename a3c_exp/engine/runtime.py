@@ -250,15 +250,20 @@ class QRuntime(ArrayRuntime):
 
     def __init__(self, network: QNetwork) -> None:
         super().__init__(network, kernels=True)
+        self._network = network
         self._online = encoder_part(network.online, network.observation_input)
         self._target = encoder_part(network.target, network.observation_input)
 
     def act_forward(
         self, observations: Array, state: Array | None
     ) -> tuple[Array, Array, Array | None]:
+        action_values = self._online.act_forward(observations)
         target_values = self._target.act_forward(observations)
-        parameters = np.concatenate([self._online.act_forward(observations), target_values], axis=1)
-        return parameters, target_values.max(1), None
+        values = target_values.max(1)
+        if self._network.is_double:
+            best = action_values.argmax(1)
+            values = target_values[np.arange(len(best)), best]
+        return np.concatenate([action_values, target_values], axis=1), values, None
 
     def train_forward(
         self, observations: Array, recurrent_input: RecurrentInput | None

@@ -20,14 +20,17 @@ class QNetwork(ActorCritic):
     sends the vector has both. `core.parameters` copies one to the other.
 
     To act, it is an `ActorCritic` whose parameters [N, 2 A] are Q(s, .) and Q^-(s, .), see
-    `Greedy`, and whose values are max_a Q^-(s, a). To learn, its values are Q(s_t, a_t): see
-    `evaluate_actions`.
+    `Greedy`, and whose values are max_a Q^-(s, a), or see `is_double`. To learn, its values are
+    Q(s_t, a_t): see `evaluate_actions`.
 
     encoder: makes features [N, F] of observations.
     last: makes the values of A actions, [N, A], of features.
     observation_input: the form in which the encoder takes observations.
     distribution: of the actions.
+    is_double: whether its values are Q^-(s, argmax_a Q(s, a)).
     """
+
+    is_double: bool = False
 
     def __init__(
         self,
@@ -50,8 +53,11 @@ class QNetwork(ActorCritic):
         self, observations: Tensor, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         inputs = self.observation_input.prepare(observations)
+        action_values = self.online(inputs)
         target_values = self.target(inputs)
-        return torch.cat([self.online(inputs), target_values], dim=1), target_values.amax(1), None
+        chosen = action_values if self.is_double else target_values
+        values = target_values.gather(1, chosen.argmax(1, keepdim=True))[:, 0]
+        return torch.cat([action_values, target_values], dim=1), values, None
 
     def unroll(
         self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None

@@ -26,7 +26,7 @@ from a3c_exp.run.statistics import RunStatistics
 # for them.
 PATIENCE_SECONDS = 3.0
 # The same where they write their memories first.
-SAVING_SECONDS = 300.0
+MEMORY_SECONDS = 300.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,7 +68,7 @@ class OpenRun:
     def patience(self) -> float:
         """Seconds that workers have to end once they are asked to."""
         memory = self.experiment.memory
-        return SAVING_SECONDS if memory is not None and memory.save else PATIENCE_SECONDS
+        return MEMORY_SECONDS if memory is not None and memory.save else PATIENCE_SECONDS
 
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Log a point of the curves: see `RunView.log`."""
