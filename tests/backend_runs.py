@@ -72,6 +72,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "memory": {"capacity": 500, "sample": "transitions", "min_size": 40, "ratio": 0.75},
         "epsilon": 0.5,
     },
+    "acer": {
+        "env__kwargs": {"length": 3},
+        "algorithm": {"_target_": "a3c_exp.algorithms.ACER"},
+        "returns": {"_target_": "a3c_exp.returns.Retrace"},
+        "memory": {"capacity": 500, "draw": "poisson", "ratio": 1.5},
+        "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8},
+    },
     "images": {"env": CORNERS, "network": SMALL_CNN},
     "an optimizer of torch, locked": {
         "optimizer": {"_target_": "torch.optim.NAdam", "lr": 1e-2},

@@ -53,6 +53,7 @@ TOGETHER = [
         "returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala "
         f"backend=ga3c {CORNERS}"
     ),
+    "algorithm=acer returns=retrace memory=sequences backend=serial",
     "network=dict env=gym env.id=Blackjack-v1 backend=simulated",
     f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
     *(
@@ -67,6 +68,10 @@ TOGETHER = [
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
 NEEDS |= {name: ["env.id=Hopper-v5"] for name in ("env=mujoco", "experiment=ppo_mujoco")}
+NEEDS |= {
+    f"experiment={name}": ["memory.min_size=0"]
+    for name in ("dqn", "dqn_cartpole", "acer", "acer_cartpole")
+}
 NEEDS |= {"experiment=pong": ["algorithm.minibatch_size=16"]}
 SMALL = {"workers": 1, "envs_per_worker": 2, "rollout_length": 8}
 SERIAL = {"_target_": "a3c_exp.backends.serial.Serial"}

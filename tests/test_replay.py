@@ -65,6 +65,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "lstm": {"env__kwargs": {"length": 3}, "network": LSTM},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}},
     "fresh gradients": {"fresh_gradients": True},
+    "acer": {
+        "env__kwargs": {"length": 3},
+        "algorithm": {"_target_": "a3c_exp.algorithms.ACER"},
+        "returns": {"_target_": "a3c_exp.returns.Retrace"},
+        "memory": {"capacity": 500, "draw": "poisson", "ratio": 1.5},
+        "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8},
+    },
     "dqn": {
         "env": CORRIDOR,
         "algorithm": {"_target_": "a3c_exp.algorithms.DQN", "target_every": 50},

@@ -1,6 +1,7 @@
 """Losses. With returns.py the only reinforcement-learning mathematics of the project."""
 
 from a3c_exp.algorithms.a3c import A3C as A3C
+from a3c_exp.algorithms.acer import ACER as ACER
 from a3c_exp.algorithms.algorithm import Algorithm as Algorithm
 from a3c_exp.algorithms.algorithm import Metrics as Metrics
 from a3c_exp.algorithms.algorithm import MinibatchAlgorithm as MinibatchAlgorithm

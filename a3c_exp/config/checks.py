@@ -24,7 +24,7 @@ from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import check_param_groups
-from a3c_exp.returns import NStep, NStepZero, Returns, Trajectory, example_trajectory
+from a3c_exp.returns import NStep, NStepZero, Retrace, Returns, Trajectory, example_trajectory
 from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import best_checkpoint, environment_of
 
@@ -75,6 +75,7 @@ def check_combination(experiment: Experiment) -> None:
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
 
+    _check_behaviour(experiment, estimators)
     if isinstance(experiment.algorithm, NStepQ):
         _check_action_values(experiment, experiment.algorithm)
 
@@ -145,14 +146,14 @@ def _check_memory(experiment: Experiment) -> None:
         require(n is not None, "returns.n", n, "a whole number with memory=transitions")
 
 
-def _check_memory_size(memory: Memory, built: Built) -> None:
+def _check_memory_size(memory: Memory, built: Built, has_behaviour: bool) -> None:
     """Raise ConfigError for a memory that is larger than the machine's, or that has no sequences
     for a recurrent network."""
     allowed = "sequences with a recurrent network"
     is_usable = memory.sample == "sequences" or not built.network.recurrent
     require(is_usable, "memory.sample", memory.sample, allowed)
 
-    size = memory.nbytes(built.observation_space, built.network)
+    size = memory.nbytes(built.observation_space, built.network, has_behaviour)
     available = machine_bytes()
     allowed = f"smaller: it takes {size:,} bytes, and this machine has {available:,}"
     require(size < available, "memory.capacity", memory.capacity, allowed)
@@ -232,6 +233,25 @@ def _check_reuse(
         require(not returns.off_policy, key, type(returns).__name__, allowed)
 
 
+def _check_behaviour(experiment: Experiment, estimators: Mapping[str, Returns]) -> None:
+    """Raise ConfigError for settings that do not fit an average policy or the parameters of those
+    that acted, and for Retrace without action values. estimators: by their keys."""
+    algorithm = experiment.algorithm
+    name = type(algorithm).__name__
+    is_averaged = algorithm.target_decay is not None
+    for key, returns in estimators.items():
+        allowed = f"retrace with {name}" if is_averaged else "another one: only acer has its values"
+        fits = isinstance(returns, Retrace) == is_averaged
+        require(fits, key, type(returns).__name__, allowed)
+
+    if algorithm.needs_behaviour:
+        allowed = f"0 with {name}: algorithm.entropy_coefficient explores"
+        require(experiment.epsilon == 0, "epsilon", experiment.epsilon, allowed)
+        allowed = f"another one with {name}: it does not keep the distributions that acted"
+        backend = type(experiment.backend).__name__
+        require(not experiment.backend.joins_rollouts, "backend", backend, allowed)
+
+
 def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
     """Raise ConfigError for settings with which an algorithm would learn other action values than
     its own."""
@@ -270,7 +290,7 @@ def check_environment_and_network(
     with opened(experiment.env, experiment.plugins) as env:
         discrete = isinstance(env.action_space, Discrete)
         where = f"where actions are not Discrete: they are {env.action_space}"
-        if not discrete and algorithm.target_every is not None:
+        if not discrete and algorithm.has_target:
             problem = f"must be one with a policy (a3c, ppo) {where}"
             raise ConfigError("algorithm", type(algorithm).__name__, problem)
 
@@ -327,7 +347,7 @@ def check_fit(experiment: Experiment, built: Built) -> None:
     a network."""
     network = built.network
     if experiment.memory is not None:
-        _check_memory_size(experiment.memory, built)
+        _check_memory_size(experiment.memory, built, experiment.algorithm.needs_behaviour)
 
     algorithm = experiment.algorithm
     length = experiment.rollout_length

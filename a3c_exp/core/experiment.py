@@ -113,16 +113,18 @@ class Memory(Checked):
     min_size: Whole = 0
     save: bool = False
 
-    def nbytes(self, space: Box, network: ActorCritic) -> int:
+    def nbytes(self, space: Box, network: ActorCritic, has_behaviour: bool = False) -> int:
         """Return the bytes of all memories together once they are full, recurrent states left out.
 
         space: of the environment's observations.
         network: gives the size of an action.
+        has_behaviour: whether the parameters of the distributions that acted are kept.
         """
         observation = math.prod(space.shape) * space.dtype.itemsize // stacked_frames(space)
         is_choice = isinstance(network.distribution, SingleChoice)
         action = 8 * (1 if is_choice else network.distribution.size)
-        return self.capacity * (observation + action + ROW_BYTES)
+        behaviour = 4 * network.distribution.size * has_behaviour
+        return self.capacity * (observation + action + behaviour + ROW_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,6 +278,7 @@ class Experiment(UpdateSettings):
                 seed=seeding.integer(self.seed, seeding.Role.MODULES),
                 build_loss=loss_builder(self.algorithm),
                 action_values=self.algorithm.target_every is not None,
+                averaged=self.algorithm.target_decay is not None,
             )
         except MemoryError as error:
             name = self.network.module_class.__name__
@@ -462,6 +465,7 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
         param_slices=network.param_slices,
         workers=experiment.worker_count,
         target_every=experiment.algorithm.target_every,
+        target_decay=experiment.algorithm.target_decay,
         observations=NormalizedObservations.of(env.normalize_observations, observation_space),
         normalize_rewards=env.normalize_rewards,
     )

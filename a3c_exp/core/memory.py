@@ -27,8 +27,8 @@ Indices = NDArray[np.intp]
 
 MEMORY_MAX = Path("/sys/fs/cgroup/memory.max")
 
-KEPT_FIELDS = ("actions", "log_probs", "terminated", "truncated", "valid")
-"""The fields of a rollout that a memory keeps as they are."""
+KEPT_FIELDS = ("actions", "log_probs", "terminated", "truncated", "valid", "behaviour")
+"""The fields of a rollout that a memory keeps as they are. The last may be None."""
 
 
 def machine_bytes() -> int:
@@ -113,9 +113,8 @@ class RolloutMemory:
 
         first = self._end
         positions = (first + np.arange(length)) % self._size
-        for name in KEPT_FIELDS:
-            self._rings[name][positions] = getattr(rollout, name)
-        self._rings["rewards"][positions] = experience.rewards
+        for name, column in _columns(rollout, experience).items():
+            self._rings[name][positions] = column
         self._observations.write(first, experience.observations)
         for index, (time, env) in enumerate(experience.finals.tolist()):
             states = experience.final_states
@@ -131,15 +130,13 @@ class RolloutMemory:
         _drop_before(self._begin, self._finals)
 
     def _allocate(self, rollout: Rollout, experience: Experience) -> None:
-        of_rows = {name: getattr(rollout, name) for name in KEPT_FIELDS}
-        of_rows["rewards"] = experience.rewards
         space = experience.space
         kind = _Observations if stacked_frames(space) == 1 else _Stacks
         # the observation after the last row, and the older frames of the first one
         self._size = self._rows + stacked_frames(space)
         self._rings = {
             name: np.zeros((self._size, *array.shape[1:]), array.dtype)
-            for name, array in of_rows.items()
+            for name, array in _columns(rollout, experience).items()
         }
         self._observations = kind(self._size, self._envs, space)
         self._next_state = experience.next_state
@@ -340,6 +337,13 @@ class RolloutMemory:
             state = None if states[-1] is None else states[-1][env]
             observation = self._observations.read(np.array(end), np.array(env))
             self._finals[end - 1, env] = observation, state
+
+
+def _columns(rollout: Rollout, experience: Experience) -> dict[str, Array]:
+    """Return what the memory keeps for each row."""
+    columns = {name: getattr(rollout, name) for name in KEPT_FIELDS}
+    columns["rewards"] = experience.rewards
+    return {name: column for name, column in columns.items() if column is not None}
 
 
 def _choose(rng: np.random.Generator, population: int, count: int) -> Indices:

@@ -64,6 +64,8 @@ class Rollout(Trajectory):
     transitions: number of rows that are transitions.
     stats: statistics of the raw observations and returns, for the shared ones; None if nothing is
         normalized.
+    behaviour: float32 [T, B, P], parameters of the distributions that acted; None if they are not
+        kept.
     from_memory: whether it has been drawn from the worker's memory. Then the actor's values are not
         known, and are 0.
     experience: for the worker's memory; None if it has none.
@@ -78,6 +80,7 @@ class Rollout(Trajectory):
     episodes: Episodes
     transitions: int
     stats: Stats | None
+    behaviour: Floats | None = None
     from_memory: bool = False
     experience: Experience | None = None
 
@@ -166,6 +169,7 @@ class Actor:
     heartbeat: beats with each step.
     watch: times the environments' steps; None if time is not measured.
     remembers: whether its rollouts have an `Experience`.
+    keeps_behaviour: whether its rollouts have the parameters of the distributions that acted.
 
     Raises EnvError where an environment goes wrong.
     """
@@ -178,6 +182,7 @@ class Actor:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     watch: Stopwatch | None = None
     remembers: bool = False
+    keeps_behaviour: bool = False
 
     def __post_init__(self) -> None:
         self._single = self.env.count == 1
@@ -238,6 +243,9 @@ class Actor:
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards, stats)
+        behaviour = None
+        if self.keeps_behaviour:
+            behaviour = _stack([choice.parameters for choice in choices])
         return Rollout(
             observations=observations,
             actions=_stack([choice.actions for choice in choices]),
@@ -253,6 +261,7 @@ class Actor:
             episodes=episodes,
             transitions=int(np.count_nonzero(valid)),
             stats=stats,
+            behaviour=behaviour,
             experience=experience,
         )
 

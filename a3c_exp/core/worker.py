@@ -34,6 +34,7 @@ from a3c_exp.ending import StopReason
 from a3c_exp.engine.arrays import (
     BatchArrays,
     NetworkOutputs,
+    action_values_of,
     count_of,
     explained_variance,
     total,
@@ -393,6 +394,7 @@ class Learner:
             targets=targets,
             valid=None if rollout.valid.all() else rollout.valid,
             recurrent_input=rollout.recurrent_input,
+            behaviour=rollout.behaviour,
             from_memory=rollout.from_memory,
         )
 
@@ -402,8 +404,11 @@ class Learner:
         """Return advantages and targets, float32 [T, B] each."""
         has_pulled_again = returns.off_policy or self.experiment.fresh_gradients
         if outputs is not None and (has_pulled_again or rollout.from_memory):
+            action_values = None
+            if self.experiment.algorithm.target_decay is not None:
+                action_values = action_values_of(outputs, rollout.actions)
             return returns(
-                with_learner_values(rollout, outputs.values, outputs.log_probs),
+                with_learner_values(rollout, outputs.values, outputs.log_probs, action_values),
                 self.experiment.gamma,
             )
         return returns(rollout, self.experiment.gamma)
@@ -538,6 +543,7 @@ def make_actor(
                 heartbeat=heartbeat,
                 watch=watch,
                 remembers=experiment.memory is not None,
+                keeps_behaviour=experiment.algorithm.needs_behaviour,
             )
         except BaseException:  # a reset may raise
             close_within(env)

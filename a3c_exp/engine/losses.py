@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from a3c_exp.algorithms import (
     A3C,
+    ACER,
     DQN,
     PPO,
     Algorithm,
@@ -23,9 +24,9 @@ from a3c_exp.algorithms import (
     PolicyOutputs,
     Sarsa,
 )
+from a3c_exp.algorithms.acer import LARGEST_LOG, NOT_ALLOWED
 from a3c_exp.common.arrays import Bools, Floats
 from a3c_exp.engine.arrays import (
-    ROWS,
     BatchArrays,
     NetworkOutputs,
     OutputGradients,
@@ -33,6 +34,7 @@ from a3c_exp.engine.arrays import (
     count_of,
     dot,
     filled,
+    log_softmax,
     of_transitions,
     total,
 )
@@ -112,7 +114,7 @@ def batch_of(arrays: BatchArrays, device: torch.device | None = None) -> Batch:
     """Return a batch as a loss sees it, of the arrays' own memory where every row is a
     transition."""
     valid = np.ones(arrays.shape, np.bool_) if arrays.valid is None else arrays.valid
-    rows = {name: filled(getattr(arrays, name), arrays.valid) for name in ROWS}
+    rows = {name: filled(array, arrays.valid) for name, array in arrays.rows.items()}
     tensors = {name: torch.from_numpy(array).to(device) for name, array in rows.items()}
     return Batch(
         **tensors, valid=torch.from_numpy(valid).to(device), from_memory=arrays.from_memory
@@ -214,6 +216,61 @@ def _n_step_q(
     return grad, {"value_loss": (dot(bounded, errors) - 0.5 * dot(bounded, bounded)) / count}
 
 
+def _acer(
+    algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+) -> LossGradient:
+    """See `ACER.loss`."""
+    assert outputs.parameters is not None and batch.behaviour is not None
+    valid = batch.valid
+    logits, action_values, average = np.split(outputs.parameters, 3, axis=-1)
+    log_p = log_softmax(logits)
+    p = np.exp(log_p)
+    log_mu = log_softmax(batch.behaviour)
+    log_average = log_softmax(average)
+    state_values = (p * action_values).sum(-1, keepdims=True)
+    taken = batch.actions[..., None]
+
+    log_c = np.float32(math.log(algorithm.truncation))
+    correction = 1 - np.exp(np.minimum(log_c - log_p + log_mu, np.float32(LARGEST_LOG)))
+    g = np.maximum(correction, 0) * (action_values - state_values)
+    g -= np.float32(value(algorithm.entropy_coefficient, progress)) * (log_p + 1)
+    weights = np.minimum(log_c - log_p, -log_mu)
+    weight = np.exp(np.minimum(np.take_along_axis(weights, taken, -1), np.float32(LARGEST_LOG)))
+    of_taken = np.take_along_axis(g, taken, -1) + weight * batch.advantages[..., None]
+    np.put_along_axis(g, taken, of_taken, -1)
+
+    k = -np.exp(np.minimum(log_average - log_p, np.float32(LARGEST_LOG)))
+    forbidden = logits <= NOT_ALLOWED
+    g[forbidden] = 0
+    k[forbidden] = 0
+    bound = math.inf if algorithm.trust_region is None else algorithm.trust_region
+    excess = (k * g).sum(-1, keepdims=True) - np.float32(bound)
+    z = g - np.maximum(excess / (k * k).sum(-1, keepdims=True), 0) * k
+
+    gains = (p * z).sum(-1)
+    errors: Floats = of_transitions(
+        np.take_along_axis(action_values, taken, -1)[..., 0] - batch.targets, valid
+    )
+    count = count_of(errors, valid)
+    grad = np.zeros_like(outputs.parameters)
+    by_logits, by_values, _ = np.split(grad, 3, axis=-1)
+    # d (z . p) / d logit_j = p_j (z_j - z . p)
+    by_logits[:] = of_transitions(p * (gains[..., None] - z), valid) / count
+    scale = np.float32(algorithm.value_coefficient / count)
+    np.put_along_axis(by_values, taken, errors[..., None] * scale, -1)
+
+    nothing = np.zeros_like(errors)
+    gradient = OutputGradients(log_probs=nothing, entropy=nothing, values=nothing, parameters=grad)
+    distances = (np.exp(log_average) * (log_average - log_p)).sum(-1)
+    return gradient, {
+        "policy_loss": -total(gains, valid) / count,
+        "value_loss": 0.5 * dot(errors, errors) / count,
+        "entropy": -total((p * log_p).sum(-1), valid) / count,
+        "policy_distance": total(distances, valid) / count,
+        "limited": total(excess[..., 0] > 0, valid) / count,
+    }
+
+
 def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Floats:
     """The advantages [T, B], 0 for rows that are no transitions.
 
@@ -235,6 +292,7 @@ def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Flo
 LOSSES: dict[type[Algorithm], ClosedForm] = {
     A3C: _a3c,
     PPO: _ppo,
+    ACER: _acer,
     NStepQ: _n_step_q,
     DQN: _n_step_q,
     OneStepQ: _n_step_q,

@@ -25,7 +25,7 @@ class EncoderActorCritic(ActorCritic):
     observation_input: the form in which the encoders take observations.
     core: cells, only after a shared encoder; None: there are none.
     head: makes distribution parameters [N, P] of the actor's features.
-    value: makes a value [N, 1] of the critic's.
+    value: makes a value [N, 1] of the critic's, or action values [N, A]: see `AveragedActorCritic`.
     distribution: of the actions.
     loss_module: see `ActorCritic`.
     """
@@ -79,8 +79,13 @@ class EncoderActorCritic(ActorCritic):
         critic_features = features if self.shared else self.critic_encoder(inputs)
 
         parameters = self.masked(self.head(features), observations)
-        values = self.value(critic_features)[:, 0]
+        values = self.values_of(critic_features)
         return parameters, values, state
+
+    def values_of(self, critic_features: Tensor) -> Tensor:
+        """Compute values [N], or action values [N, A], of the critic's features."""
+        values: Tensor = self.value(critic_features)
+        return values[:, 0] if self.value.out_features == 1 else values
 
     def unroll(
         self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None
@@ -96,7 +101,7 @@ class EncoderActorCritic(ActorCritic):
         critic_features = features if self.shared else self.critic_encoder(inputs)
 
         parameters = self.masked(self.head(features), flat)
-        values = self.value(critic_features)[:, 0]
+        values = self.values_of(critic_features)
         return parameters, values, features.reshape(length, count, -1)
 
 

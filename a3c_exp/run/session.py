@@ -246,8 +246,10 @@ def _log_memory(experiment: Experiment, built: Built, *, is_resumed: bool) -> No
     memory = experiment.memory
     if memory is None:
         return
-    size = files.amount(memory.nbytes(built.observation_space, built.network))
-    log.info("memory: %s transitions of all workers, %sB", f"{memory.capacity:,}", size)
+    has_behaviour = experiment.algorithm.needs_behaviour
+    size = memory.nbytes(built.observation_space, built.network, has_behaviour)
+    text = f"memory: {memory.capacity:,} transitions of all workers, {files.amount(size)}B"
+    log.info("%s", text)
     if is_resumed and not memory.save:
         log.warning("memory: it was not saved, and is filled anew (memory.save=true saves it)")
 

@@ -64,7 +64,7 @@ class Ray(RestartSettings, Backend):
                 "update=sync and several gradients of a rollout: one server says when all have "
                 "finished it"
             )
-        elif algorithm.target_every is not None:
+        elif algorithm.has_target:
             reason = "a target network: one server copies it"
 
         if self.shards > 1 and reason is not None:
