@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.errors import ConfigError, RunError, named
+from a3c_exp.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from a3c_exp.core.run_view import Callback
@@ -43,7 +44,7 @@ def _require_packages() -> None:
         activate = os.path.relpath(python.with_name("activate"))
         remedy = f"{os.path.relpath(python)} has them: source {activate}"
     print(f"a3c_exp: {sys.executable} lacks its packages; {remedy}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(ExitCode.REFUSED)
 
 
 _require_packages()

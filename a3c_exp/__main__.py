@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from a3c_exp.common import signals
-from a3c_exp.errors import exit_code, leave
+from a3c_exp.exit_codes import exit_code, leave
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, that of this process without one, and return its exit code: see
-    a3c_exp.errors.exit_code."""
+    a3c_exp.exit_codes.exit_code."""
     code = exit_code(lambda: _command(arguments))
     return leave(code) if arguments is None else code
 

@@ -137,7 +137,7 @@ def run_plan(plan: Plan) -> SavedRun | None:
     summary = ended.summary
     if summary["signal"] is not None:
         # The signal ends the caller too: a loop over seeds does not continue with the next one.
-        raise error_of(summary["signal"], ended.exit_code)
+        raise error_of(summary["signal"])
     if ended.exit_code:
         unwritten = f"cannot be written: {', '.join(summary['unwritten'])}"
         raise RunError(f"{ended.folder}: {summary['error'] or unwritten}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from runs import LINUX, QUICK, wait_until
 
-from a3c_exp.common.signals import ENDING, Interruption, interruptions
+from a3c_exp.common.signals import ENDING, BreaksIn, Interruption, interruptions
 from a3c_exp.run.files import RunOutput
 
 
@@ -49,7 +49,7 @@ def test_a_second_ctrl_c_breaks_into_no_write(tmp_path: Path) -> None:
 
     with interruptions(noted):
         RunOutput(tmp_path, noted).write("file", write)
-    assert (tmp_path / "file").exists() and noted.may_break_in
+    assert (tmp_path / "file").exists() and noted.breaks_in is BreaksIn.SECOND_CTRL_C
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -147,7 +147,7 @@ def test_a_signal_that_a_callback_of_a_weak_reference_swallows_comes_again() -> 
     script = (
         "import os, signal, time, weakref\n"
         "from a3c_exp.common import signals\n"
-        "from a3c_exp.errors import exit_code\n"
+        "from a3c_exp.exit_codes import exit_code\n"
         "def interrupted():\n"
         "    kept = {1}\n"
         "    watch = weakref.ref(kept, lambda _: os.kill(os.getpid(), signal.SIGTERM))\n"

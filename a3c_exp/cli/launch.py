@@ -18,6 +18,7 @@ from a3c_exp.cli.hydra_compose import CONFIG_NAME, DEFAULTS, Session, composed, 
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import ConfigError
+from a3c_exp.exit_codes import ExitCode
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 PLACES = ("config_path", "config_name", "config_dir")
@@ -87,4 +88,4 @@ def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], 
         raise ConfigError("command line", " ".join(arguments), first_line(complaint)) from complaint
     finally:
         sys.argv = before
-    return 0
+    return ExitCode.DONE

@@ -38,6 +38,7 @@ from a3c_exp.common.settings import quoted
 from a3c_exp.config.saved import of_saved_run
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import ConfigError, RunError, printable, require, say
+from a3c_exp.exit_codes import ExitCode
 from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
@@ -57,7 +58,7 @@ def command(arguments: Sequence[str]) -> int:
     launcher failed."""
     if "--version" in arguments:
         print(f"a3c_exp {__version__}")
-        return 0
+        return ExitCode.DONE
 
     line = read_arguments(arguments)
     if line.saved is not None:
@@ -118,7 +119,7 @@ def _run(plan: Plan, line: CommandLine, run: RunBy = directly) -> int:
 
         build_experiment(plan.config)
         print(printable(config_text(plan.config)), end="")
-        return 0
+        return ExitCode.DONE
 
     prestart(plan)  # the fork server imports torch while this process does
     import_training()
@@ -130,7 +131,7 @@ def _run(plan: Plan, line: CommandLine, run: RunBy = directly) -> int:
     ending = how_ended(expanded(plan.folder))
     hint = ": a larger total_steps, or null for its stop rule, goes on"
     say(f"{plan.folder}: has {ending}{hint if plan.existing == CONTINUE else ' before'}")
-    return int(ending == "failed")
+    return ExitCode.FAILED if ending == "failed" else ExitCode.DONE
 
 
 def _by_hydra(

@@ -21,6 +21,7 @@ from a3c_exp.cli.hydra_compose import Session, compose_jobs, sweep, to_container
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, require, require_package, say
+from a3c_exp.exit_codes import ExitCode
 from a3c_exp.report.runs import EVALUATION, read_run
 
 Jobs = Sequence[list[str]]
@@ -119,7 +120,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=0, constant_liar=True)
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        worst = 0
+        worst: int = ExitCode.DONE
         for done in range(0, self._trials, self._together):
             trials = [study.ask() for _ in range(min(self._together, self._trials - done))]
             self._chosen |= {trial.number: self._settings(trial) for trial in trials}
@@ -147,7 +148,7 @@ class Search:
                 name = "_".join([f"trial-{first[texts]:03d}", *seed]).replace("=", "-")
                 overrides.append([*self._fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
         if not overrides:
-            return 0
+            return ExitCode.DONE
 
         jobs, code = run(overrides)
         for number, texts in enumerate(new):

@@ -30,6 +30,7 @@ from a3c_exp.common.settings import quoted
 from a3c_exp.config.builder import Made, check, check_start, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
+from a3c_exp.exit_codes import ExitCode
 from a3c_exp.run.outcome import short
 from a3c_exp.run.run_folder import begins_with, check_places
 
@@ -57,7 +58,7 @@ def run_sweep(session: Session, line: CommandLine) -> int:
             for job in task.jobs:
                 ending = f"has {how_ended(job.folder)}" if job.action == "leave" else ""
                 print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
-            return 0
+            return ExitCode.DONE
 
         check_places(root, "multirun.yaml", ".submitit")
         listed = root / "multirun.yaml"
@@ -129,7 +130,7 @@ class Sweep:
         self.objective = line.objective or "best"
         self.root = root
         self.jobs: list[Job] = []
-        self.code = 0
+        self.code: int = ExitCode.DONE
         self.at_once = 1
         self._session = session
         self._line = line
@@ -285,7 +286,7 @@ class Sweep:
         jobs = [planned[words] for words in distinct]
         command = [sys.executable, "-m", "a3c_exp", *places(self._line.flags)]
         code = Runs(jobs, command, self.existing, self.at_once).run()
-        if code > 1:
+        if code not in (ExitCode.DONE, ExitCode.FAILED):
             raise KeyboardInterrupt(code)
 
         self.code = max(self.code, code)
