@@ -61,10 +61,10 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     settings of a network's own module have only their types checked here: the module, which refuses
     other values, is built by `train`.
     """
-    from a3c_exp.cli.hydra_compose import compose
+    from a3c_exp.cli.hydra_compose import compose_unchecked
     from a3c_exp.config.builder import build_experiment
 
-    config = compose(_checked(overrides), config_dir)
+    config = compose_unchecked(_checked(overrides), config_dir)
     build_experiment(config)
     return config
 
@@ -101,7 +101,7 @@ def train(
     """
     from a3c_exp import saved_run
     from a3c_exp.cli.execute import Plan
-    from a3c_exp.cli.hydra_compose import compose
+    from a3c_exp.cli.hydra_compose import compose_unchecked
 
     given = saved_run.as_callbacks(callbacks)
     if isinstance(overrides, Mapping):
@@ -121,7 +121,7 @@ def train(
                     "config.yaml, and a3c_exp.open_run(folder).resume() goes on"
                 )
                 raise ConfigError(key, value, problem)
-        config = compose(overrides, config_dir)
+        config = compose_unchecked(overrides, config_dir)
     run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=given))
     assert run is not None
     return run

@@ -273,7 +273,7 @@ class TestEvaluation:
         states = self.pretend(monkeypatch, [math.nan, 3.0, 2.0, 3.0])
         done = train(tmp_path, eval__every=40)
         assert len(states) == 4
-        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        best = checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")
         assert done.summary["best_eval_return"] == best["best_eval_return"] == 3
         assert same(best["store"], states[1])
 
@@ -284,7 +284,7 @@ class TestEvaluation:
         time."""
         self.pretend(monkeypatch, itertools.chain([3.0], itertools.repeat(1.0)), seconds=0.2)
         train(tmp_path, backend="threads", eval__every=40, total_steps=6000)
-        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        best = checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")
         at = best["store"]["steps"]
         assert best["statistics"]["steps"] == at < 6000
         assert (
@@ -424,7 +424,7 @@ class TestStartingFromAnotherRun:
     def test_takes_its_best_parameters_and_its_statistics(self, tmp_path: Path) -> None:
         settings: dict[str, Any] = {"env__normalize_observations": True}
         train(tmp_path / "first", TARGET, eval__every=50, **settings)
-        best = checkpoint.load(tmp_path / "first" / "checkpoints" / "best.ckpt")["store"]
+        best = checkpoint.load_file(tmp_path / "first" / "checkpoints" / "best.ckpt")["store"]
         still: dict[str, Any] = {
             "optimizer": "a3c_exp.optimizers.SGD",
             "optimizer__learning_rate": 1e-30,

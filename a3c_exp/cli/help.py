@@ -102,7 +102,7 @@ def _first_sentence(path: Path) -> str:
     return shorten(sentence.rstrip("."), 2 * (WIDTH - COLUMN) - 10, placeholder=" ...")
 
 
-def command(arguments: Sequence[str]) -> int:
+def print_help(arguments: Sequence[str]) -> int:
     """Print the options of each group and the settings of conf/config.yaml."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--config-dir", "-cd")

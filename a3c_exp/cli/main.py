@@ -20,7 +20,7 @@ from a3c_exp.cli.arguments import RUN_DIR, CommandLine, given, is_of_hydra, read
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import (
-    Session,
+    HydraSession,
     composed,
     hydra_session,
     isolated,
@@ -53,7 +53,7 @@ class FailedRunError(RunError):
     """A run has failed or was interrupted, and has said so: Hydra counts its job as failed."""
 
 
-def command(arguments: Sequence[str]) -> int:
+def run_command(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code. Raises ConfigError, and RunError if a run of a
     launcher failed."""
     if "--version" in arguments:
@@ -85,7 +85,7 @@ def command(arguments: Sequence[str]) -> int:
             return _run(plan, line, partial(_by_hydra, line, run.words))
 
 
-def _sweep(session: Session, line: CommandLine) -> int:
+def _sweep(session: HydraSession, line: CommandLine) -> int:
     with suppress(ConfigError):  # which the sweep raises, unless a sweeper of Hydra's allows it
         count = len(sweep(parse(line.overrides, session)))
         if count >= MANY_RUNS:

@@ -17,7 +17,7 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from a3c_exp.cli.existing import how_ended
-from a3c_exp.cli.hydra_compose import Session, compose_jobs, sweep, to_container
+from a3c_exp.cli.hydra_compose import HydraSession, compose_jobs, sweep, to_container
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, require, require_package, say
@@ -42,7 +42,7 @@ class Search:
 
     def __init__(
         self,
-        session: Session,
+        session: HydraSession,
         overrides: Sequence[Override],
         trials: int,
         at_once: int,
@@ -78,7 +78,7 @@ class Search:
         self._scores: dict[Settings, float] = {}
         self._check(session)
 
-    def _check(self, session: Session) -> None:
+    def _check(self, session: HydraSession) -> None:
         """Raise ConfigError if a run cannot have a value that may be chosen: each choice, and of
         each range its ends and a number within, since a setting may take whole numbers only."""
         import optuna

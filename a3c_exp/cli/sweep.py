@@ -20,7 +20,7 @@ from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, given, is_of_hydra
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, how_ended, identity, saved_runs
-from a3c_exp.cli.hydra_compose import Composed, Session
+from a3c_exp.cli.hydra_compose import Composed, HydraSession
 from a3c_exp.cli.launch import places, run_hydra
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
@@ -40,7 +40,7 @@ Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 """Runs jobs of these overrides, the first of which has this number."""
 
 
-def run_sweep(session: Session, line: CommandLine) -> int:
+def run_sweep(session: HydraSession, line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or
     written."""
     overrides = hydra_compose.parse([*line.overrides, *_meant(line)], session)
@@ -93,7 +93,7 @@ def _meant(line: CommandLine) -> list[str]:
     return meant
 
 
-def _for_sweepers(session: Session, node: DictConfig) -> list[str]:
+def _for_sweepers(session: HydraSession, node: DictConfig) -> list[str]:
     """What a sweeper of Hydra's needs to be told: to number the folders, and to maximize."""
     if node.hydra.sweeper._target_ == OWN_SWEEPER:
         return []
@@ -120,7 +120,7 @@ class Sweep:
 
     def __init__(
         self,
-        session: Session,
+        session: HydraSession,
         line: CommandLine,
         node: DictConfig,
         overrides: Sequence[Override],
