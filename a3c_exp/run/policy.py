@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.common.log import log
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Experiment, build_network
@@ -28,7 +29,6 @@ from a3c_exp.errors import FAILURES, RunError, one_line, place_of, refused, requ
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
-from a3c_exp.run.files import log
 
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
 BATCH = 16

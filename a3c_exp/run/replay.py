@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from a3c_exp.common.log import log
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.settings import TARGET, comparable
 from a3c_exp.core import seeding
@@ -25,7 +26,6 @@ from a3c_exp.core.worker import Worker
 from a3c_exp.ending import StopReason
 from a3c_exp.errors import RunError
 from a3c_exp.run import provenance
-from a3c_exp.run.files import log
 
 WATCHING = (
     "callbacks",

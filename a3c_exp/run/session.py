@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.common.log import log
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.settings import comparable
 from a3c_exp.common.signals import BreaksIn, Interruption, interruptions
@@ -24,7 +25,7 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.run import files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
-from a3c_exp.run.files import RunOutput, log
+from a3c_exp.run.files import RunOutput
 from a3c_exp.run.hooks import Hooks
 from a3c_exp.run.loop import consume
 from a3c_exp.run.milestones import Milestones
