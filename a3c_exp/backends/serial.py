@@ -27,7 +27,8 @@ class Serial(MaxRestarts, Backend):
     A turn is a worker's push, and its next pull and gradient. A worker that fails is built again in
     its place. Nobody sees whether one hangs.
 
-    order: 'random', with the run's seed, or 'round_robin', one after the other.
+    order: of the workers' turns: 'random', with the run's seed, or 'round_robin', one after the
+        other.
     weights: chances of a worker's turn in a random order, relative to one another, each > 0. A
         worker of weight 0.1 is ten times slower than one of weight 1. The list is repeated for
         further workers. None: all have the same chance.

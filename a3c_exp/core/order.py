@@ -1,5 +1,8 @@
 """The order of a locked run: which worker pulled and which pushed, one after the other.
 
+It is what `record=order` writes and `replay` follows. `backend.order`, in which workers of `serial`
+take turns, is a setting and another thing.
+
 A locked run is the sequence of the sections in which its workers hold the store's lock. Each of
 them is a row. What else an update depends on (parameters, steps, statistics, staleness) follows
 from the rows before it, so no row has it.

@@ -264,7 +264,7 @@ class SharedStore:
         if self.rounds is None:
             return DONE
         self.rounds.finish_rollout(worker)
-        return _TurnTicket(self.rounds, worker)
+        return _CycleTicket(self.rounds, worker)
 
     def leave(self, worker: int) -> None:
         self.counters.updating[worker] = 0  # it may have been killed in an update
@@ -391,11 +391,11 @@ class _RoundTicket(Ticket):
 
 
 @dataclass(slots=True, eq=False)
-class _TurnTicket(Ticket):
+class _CycleTicket(Ticket):
     """The ticket of a rollout that has ended before those of other workers."""
 
     rounds: SynchronousRounds
     worker: int
 
     def done(self) -> bool:
-        return not self.rounds.turn_in_progress(self.worker)
+        return not self.rounds.cycle_in_progress(self.worker)
