@@ -74,7 +74,7 @@ def _checked(
 ) -> Sequence[str]:
     """A list of texts as it was given. Raises ConfigError for anything else."""
     is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
-    if not is_list or not all(isinstance(each, str) for each in texts):
+    if not is_list or not all(isinstance(text, str) for text in texts):
         raise ConfigError(key, texts, f"must be a list of texts: {form}")
     return texts
 
@@ -103,7 +103,7 @@ def train(
     from a3c_exp.cli.execute import Plan
     from a3c_exp.cli.hydra_compose import compose_unchecked
 
-    given = saved_run.as_callbacks(callbacks)
+    watching = saved_run.as_callbacks(callbacks)
     if isinstance(overrides, Mapping):
         config = dict(overrides)
         if not isinstance(config.get("env"), Mapping):
@@ -122,7 +122,7 @@ def train(
                 )
                 raise ConfigError(key, value, problem)
         config = compose_unchecked(overrides, config_dir)
-    run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=given))
+    run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=watching))
     assert run is not None
     return run
 
@@ -140,10 +140,10 @@ def open_run(folder: str | Path, plugins: Sequence[str] = ()) -> SavedRun:
     from a3c_exp.saved_run import SavedRun
 
     with named("run"):
-        place = locate_run(folder)
-        read_config(place)
+        run_folder = locate_run(folder)
+        read_config(run_folder)
     allowed = tuple(_checked(plugins, "plugins", '["my_a3c"]'))
-    return SavedRun(place, read_summary(place) or {}, plugins=allowed)
+    return SavedRun(run_folder, read_summary(run_folder) or {}, plugins=allowed)
 
 
 def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
@@ -156,5 +156,5 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
     from a3c_exp.run.run_folder import locate_run
 
     with named("run"):
-        place = locate_run(folder)
-    return load_run(place, plugins=plugins).policy
+        run_folder = locate_run(folder)
+    return load_run(run_folder, plugins=plugins).policy

@@ -116,9 +116,9 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 def require_package(key: str, value: object, extra: str, *packages: str) -> None:
     """Raise ConfigError for a setting whose packages are not installed: those of an extra, or the
     one of its name."""
-    found = {name: importlib.util.find_spec(name) for name in packages or (extra,)}
+    specs = {name: importlib.util.find_spec(name) for name in packages or (extra,)}
     # Without an origin it is a folder of that name, such as W&B itself makes, and no package.
-    missing = ", ".join(name for name, spec in found.items() if spec is None or spec.origin is None)
+    missing = ", ".join(name for name, spec in specs.items() if spec is None or spec.origin is None)
     if missing:
         raise ConfigError(key, value, f"needs {missing}: pip install 'a3c-exp[{extra}]'")
 
@@ -159,15 +159,15 @@ def place_of(error: BaseException) -> str:
 
     # gymnasium wraps errors of constructors
     chain = (error, error.__cause__) if error.__cause__ else (error,)
-    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
-    others = (
+    frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
+    not_the_users = (
         str(Path(__file__).parent),
         *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
         "<",
     )
-    own = [each for each in frames if not each.filename.startswith(others)]
-    found = (own or frames)[-1:]
-    return "".join(f" ({each.filename}:{each.lineno})" for each in found)
+    of_user = [frame for frame in frames if not frame.filename.startswith(not_the_users)]
+    last = (of_user or frames)[-1:]
+    return "".join(f" ({frame.filename}:{frame.lineno})" for frame in last)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
@@ -177,7 +177,7 @@ def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> s
     no name is near.
     """
     names = sorted(known)
-    same = [each for each in names if each.lower() == name.lower()]
+    same = [candidate for candidate in names if candidate.lower() == name.lower()]
     nearest = same or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     guess = f"did you mean {either(map(repr, nearest))}?" if nearest else ""
     allowed = f"Allowed: {', '.join(names) or 'none'}" if list_all else ""

@@ -188,7 +188,7 @@ class Experiment(UpdateSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [type(each).__name__ for each in self.callbacks]
+        names = [type(callback).__name__ for callback in self.callbacks]
         require(len(set(names)) == len(names), "callbacks", names, "callbacks of different classes")
 
     @property
@@ -389,7 +389,8 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:
     """The spec of this experiment's shared block."""
     env = experiment.env
-    updates = {each.name: getattr(experiment, each.name) for each in fields(UpdateSettings)}
+    names = [setting.name for setting in fields(UpdateSettings)]
+    updates = {name: getattr(experiment, name) for name in names}
     return StoreSpec(
         **updates,
         size=len(network.vector),

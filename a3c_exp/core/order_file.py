@@ -99,12 +99,12 @@ class RecordedOrder:
     """The order of a run, as far as its file is whole.
 
     sessions: of the run, the first one first.
-    whole: the file's content without a last frame that was being written when the run was killed.
+    content: of the file, without a last frame that was being written when the run was killed.
     checksum: see `Framer`.
     """
 
     sessions: list[RecordedSession]
-    whole: bytes
+    content: bytes
     checksum: int
 
 

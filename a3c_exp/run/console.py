@@ -194,11 +194,9 @@ def _console() -> TextIO:
 
 def duration(seconds: float) -> str:
     """Seconds as text, rounded up: 0:07, 12:34, 1:02:03."""
-    whole = math.ceil(seconds)
-    hours = whole // 3600
-    minutes = whole // 60 % 60
-    rest = whole % 60
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    minutes, seconds = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def return_text(value: float) -> str:

@@ -90,7 +90,7 @@ def _earlier(folder: Path) -> tuple[bytes, int]:
     if path.exists():
         try:
             recorded = read_order(folder)
-            return recorded.whole, recorded.checksum
+            return recorded.content, recorded.checksum
         except FolderError as error:
             set_aside(path, error.problem)
     return FIRST_LINE, 0
