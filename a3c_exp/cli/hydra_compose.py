@@ -406,14 +406,19 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
             entries = [callbacks] if isinstance(callbacks, str) else list(callbacks)
             node.callbacks = session.callbacks(entries)
 
+    _check_composed(node)
+    return Composed(node, words)
+
+
+def _check_composed(node: DictConfig) -> None:
+    """Raise ConfigError for a preset that is no package of the whole configuration, and for files
+    of Hydra's in the run's own folder."""
     if isinstance(misplaced := node.get("experiment"), DictConfig):
         problem = f"its file must begin with `# @package _global_`: it sets {', '.join(misplaced)}"
-        raise ConfigError("experiment", choices.experiment, problem)
+        raise ConfigError("experiment", node.hydra.runtime.choices.experiment, problem)
 
     if node.hydra.output_subdir in (".", "./"):  # a run has a config.yaml of its own
         raise ConfigError("hydra.output_subdir", ".", "must be another folder than the run's")
-
-    return Composed(node, words)
 
 
 def _leave_out_foreign(
