@@ -68,7 +68,8 @@ def measure_times(overrides: Sequence[str], seconds: float) -> Times:
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.core.experiment import store_spec
 
-    config = compose([*overrides, "backend=processes", "workers=1"])
+    # a quorum is of the workers that are simulated
+    config = compose([*overrides, "backend=processes", "workers=1", "quorum=all"])
     _, experiment = load_final(config)
     with one_thread():
         network, space = check(experiment, draw=True)
