@@ -1,8 +1,8 @@
 """Exit codes: what each of them means, and the end of a program that has one.
 
-A command returns its code, or an exception ends it, which `exit_code` turns into one. After a
-signal that exception is a KeyboardInterrupt or SystemExit whose argument is the code: see
-`common.signals`. docs/exit_codes.md is the table for users.
+A command returns its code, or an exception ends it, which `exit_code` turns into one. The
+KeyboardInterrupt that ends it after a signal has its code as argument: see `common.signals`.
+docs/exit_codes.md is the table for users.
 """
 
 from __future__ import annotations

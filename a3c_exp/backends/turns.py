@@ -77,9 +77,8 @@ def _replaceable_worker(
     """Run a worker, and after a failure another one in its place."""
     while True:
         try:
-            with closing(
-                run_worker(context, index, store, restarts.next_attempt(index))
-            ) as outputs:
+            attempt = restarts.next_attempt(index)
+            with closing(run_worker(context, index, store, attempt)) as outputs:
                 for output in outputs:
                     if isinstance(output, Event):
                         restarts.on_event(index, output)
