@@ -72,11 +72,27 @@ def test_a_third_signal_breaks_into_a_write_that_does_not_return(
     assert (tmp_path / "other").exists()
 
 
-def test_a_second_ctrl_c_breaks_in() -> None:
-    with interruptions(Interruption()):
-        send(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
+@pytest.mark.parametrize(
+    ("breaks_in", "number", "breaking"),
+    [
+        (BreaksIn.NOTHING, signal.SIGINT, []),
+        (BreaksIn.SECOND_CTRL_C, signal.SIGINT, [2]),
+        (BreaksIn.SECOND_CTRL_C, signal.SIGTERM, []),
+        (BreaksIn.ANY_SIGNAL, signal.SIGTERM, [1]),
+    ],
+)
+def test_a_signal_breaks_in_where_it_may_and_once(
+    breaks_in: BreaksIn, number: int, breaking: list[int]
+) -> None:
+    broken_in = []
+    with interruptions(Interruption(breaks_in=breaks_in)):
+        for count in (1, 2, 3):
+            try:
+                send(number)
+            except KeyboardInterrupt as interrupt:
+                assert interrupt.args == (128 + number,)
+                broken_in.append(count)
+    assert broken_in == breaking
 
 
 def test_sigusr1_asks_for_a_checkpoint_alone_and_preemption_counts_also_after_sigterm() -> None:
