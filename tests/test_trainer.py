@@ -28,6 +28,7 @@ from a3c_exp.config.builder import load_final
 from a3c_exp.core import seeding
 from a3c_exp.core.run_view import EvalResult
 from a3c_exp.core.seeding import Role
+from a3c_exp.envs.sync_batch import SyncEnvBatch
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.policy import Policy, evaluate_policy
@@ -266,6 +267,28 @@ class TestEvaluation:
         assert [state["steps"] for state in states] == [16, 32, 32]
         assert same(states[-1]["parameters"], final["parameters"])
         assert not same(states[-2]["parameters"], final["parameters"])
+
+    def test_its_environments_are_closed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made: set[SyncEnvBatch] = set()
+        closed: set[SyncEnvBatch] = set()
+        first_reset = SyncEnvBatch.reset
+        close = SyncEnvBatch.close
+
+        def reset(batch: SyncEnvBatch) -> np.ndarray[Any, Any]:
+            made.add(batch)
+            return first_reset(batch)
+
+        def note_close(batch: SyncEnvBatch) -> None:
+            closed.add(batch)
+            close(batch)
+
+        monkeypatch.setattr(SyncEnvBatch, "reset", reset)
+        monkeypatch.setattr(SyncEnvBatch, "close", note_close)
+        train(tmp_path, TARGET, eval__every=100, workers=1)
+        assert len(made) > 2  # the worker's, and those of several evaluations
+        assert made <= closed
 
     def test_a_worse_one_does_not_replace_the_best(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
