@@ -277,13 +277,13 @@ class Actor:
         finals = np.argwhere(cut)
         final_states = None
         if self._state is not None:
-            final_states = [choices[time].state[env] for time, env in finals]
+            final_states = [choices[time].state[env].copy() for time, env in finals]
         return Experience(
             space=self.env.observation_space,
             observations=np.concatenate([raw, self._observations[None]]),
             rewards=rewards,
             finals=finals,
-            final_observations=[steps[time].final_obs[env] for time, env in finals],
+            final_observations=[np.array(steps[time].final_obs[env]) for time, env in finals],
             next_state=self._state,
             final_states=final_states,
         )

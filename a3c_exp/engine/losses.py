@@ -239,13 +239,11 @@ def _acer(
     of_taken = np.take_along_axis(g, taken, -1) + weight * batch.advantages[..., None]
     np.put_along_axis(g, taken, of_taken, -1)
 
-    k = -np.exp(np.minimum(log_average - log_p, np.float32(LARGEST_LOG)))
     forbidden = logits <= NOT_ALLOWED
     g[forbidden] = 0
+    k = -np.exp(np.minimum(log_average - log_p, np.float32(LARGEST_LOG)))
     k[forbidden] = 0
-    bound = math.inf if algorithm.trust_region is None else algorithm.trust_region
-    excess = (k * g).sum(-1, keepdims=True) - np.float32(bound)
-    z = g - np.maximum(excess / (k * k).sum(-1, keepdims=True), 0) * k
+    z, excess = _within_trust_region(g, k, algorithm.trust_region)
 
     gains = (p * z).sum(-1)
     errors: Floats = of_transitions(
@@ -269,6 +267,12 @@ def _acer(
         "policy_distance": total(distances, valid) / count,
         "limited": total(excess[..., 0] > 0, valid) / count,
     }
+
+
+def _within_trust_region(g: Floats, k: Floats, bound: float | None) -> tuple[Floats, Floats]:
+    """Return z [T, B, A] of `ACER`, and by how much k . g is above its bound, [T, B, 1]."""
+    excess = (k * g).sum(-1, keepdims=True) - np.float32(math.inf if bound is None else bound)
+    return g - np.maximum(excess / (k * k).sum(-1, keepdims=True), 0) * k, excess
 
 
 def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Floats:
