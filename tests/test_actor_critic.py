@@ -47,7 +47,7 @@ SPACES: dict[str, gym.Space[Any]] = {
     "no layers": MultiDiscrete([3, 4]),
     "bits": MultiBinary(3),
 }
-SPACES |= {"cnns": Discrete(3), "lstm of a box": SPACES["box"]}
+SPACES |= {"cnns": Discrete(3), "lstm of a box": SPACES["box"], "no biases": SPACES["box"]}
 CELLS: dict[str, Any] = {"hidden_size": 4, "policy_gain": 1.0}
 NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "mlp": lambda **more: make_network(Mlp, VECTORS, **MLP | more),
@@ -62,6 +62,12 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "lstm": lambda **more: make_lstm(Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, **CELLS | more),
     "lstm of a box": lambda **more: make_lstm(
         Residual, VECTORS, SPACES["box"], state_dependent_std=True, **CELLS | more
+    ),
+    "no biases": lambda **more: make_network(
+        Mlp, VECTORS, SPACES["no biases"], head_bias=False, **MLP | more
+    ),
+    "lstm without biases": lambda **more: make_lstm(
+        Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, head_bias=False, **CELLS | more
     ),
     "lstm of images": lambda **more: make_lstm(Cnn, IMAGES, encoder=PADDED, **CELLS | more),
 }
@@ -200,6 +206,17 @@ class TestTheOrderOfParameters:
                 [*names("actor_encoder.0"), *CORE, *names("head.linear", "value")],
                 {"encoder": 4 * 5 + 5 + 16 * (5 + 4 + 1), "actor": 4 * 2 + 2, "critic": 4 + 1},
             ),
+            (
+                "no biases",
+                [
+                    *names("actor_encoder.0"),
+                    "head.linear.weight",
+                    "head.spread",
+                    *names("critic_encoder.0"),
+                    "value.weight",
+                ],
+                {"actor": 4 * 5 + 5 + 5 * 2 + 2, "critic": 4 * 5 + 5 + 5},
+            ),
         ],
     )
     def test_is_that_of_the_groups(
@@ -303,7 +320,7 @@ class TestKernels:
         network = NETWORKS[name]()
         observations = draw_observations(name, 4, 3)
         _, values, _ = network.policy_forward(observations[0], network.initial_state(3))
-        assert (values is None) == (name in ("mlp", "box", "no layers", "bits"))
+        assert (values is None) == (name in ("mlp", "box", "no layers", "bits", "no biases"))
         if values is None:
             each = [network.act_forward(row)[1] for row in observations]
             np.testing.assert_allclose(network.values(observations), each, atol=1e-6)

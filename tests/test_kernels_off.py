@@ -50,6 +50,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": (CORRIDOR, mlp()),
     "shared mlp": (CORRIDOR, mlp(shared=True, activation="elu")),
     "lstm": (CORRIDOR, {"network": LSTM}),
+    "no biases": (CORRIDOR, {"network": LSTM | {"head_bias": False}}),
     "cnn": (CORNERS, {"network": SMALL_CNN | {"precision": "float32"}}),
     "an encoder by torch": (
         CORRIDOR,

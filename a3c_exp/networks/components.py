@@ -149,6 +149,7 @@ class ComposedNetwork(Network):
         the default, 0.1, an affine layer of 100 inputs keeps the size of its inputs.
     policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close
         to uniform. Only orthogonal weights and normalized columns have a gain.
+    head_bias: False leaves out the biases of the last layers, the policy's and the value's.
     distribution: of continuous actions: see `networks.distributions`. Squashed Gaussians and Betas
         need bounds.
     state_dependent_std: for continuous actions, whether the network or a free parameter gives the
@@ -161,6 +162,7 @@ class ComposedNetwork(Network):
     init: Initialization | None = None
     init_std: Positive = 0.1
     policy_gain: Positive = 0.01
+    head_bias: bool = True
     distribution: Continuous = "gaussian"
     state_dependent_std: bool = False
     initial_std: Annotated[float, within(0.01, 7)] = 1.0
@@ -208,8 +210,10 @@ class ComposedNetwork(Network):
             critic_features = core.hidden_size
 
         loss_module = None if build_loss is None else build_loss(features)
-        head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
-        value = nn.Linear(critic_features, 1)
+        head = PolicyHead(
+            features, distribution, self.state_dependent_std, self.initial_std, self.head_bias
+        )
+        value = nn.Linear(critic_features, 1, self.head_bias)
 
         encoders = actor.module, critic.module
         initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
@@ -332,7 +336,7 @@ class EncoderNetwork(ComposedNetwork):
         assert isinstance(actions, Discrete)
         distribution = Greedy(actions)
         encoder, observation_input = _construct_encoder(self.encoder, observations)
-        last = nn.Linear(encoder.width, int(actions.n))
+        last = nn.Linear(encoder.width, int(actions.n), self.head_bias)
 
         generator = torch_generator(rng)
         warnings = self._idle_settings(distribution)
