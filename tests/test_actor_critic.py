@@ -49,6 +49,8 @@ SPACES: dict[str, gym.Space[Any]] = {
 }
 SPACES |= {"cnns": Discrete(3), "lstm of a box": SPACES["box"], "no biases": SPACES["box"]}
 CELLS: dict[str, Any] = {"hidden_size": 4, "policy_gain": 1.0}
+APART: dict[str, Any] = {"hidden_sizes": (5,), "critic_hidden_sizes": (6,)}
+OF_CRITIC: dict[str, Any] = {"hidden_size": 0, "critic_hidden_size": 3}
 NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "mlp": lambda **more: make_network(Mlp, VECTORS, **MLP | more),
     "shared": lambda **more: make_network(Mlp, VECTORS, shared=True, **MLP | more),
@@ -68,6 +70,12 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     ),
     "lstm without biases": lambda **more: make_lstm(
         Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, head_bias=False, **CELLS | more
+    ),
+    "lstms": lambda **more: make_lstm(
+        Mlp, VECTORS, encoder=APART, shared=False, critic_hidden_size=3, **CELLS | more
+    ),
+    "lstm of the critic": lambda **more: make_lstm(
+        Mlp, VECTORS, encoder=APART, shared=False, **CELLS | OF_CRITIC | more
     ),
     "lstm of images": lambda **more: make_lstm(Cnn, IMAGES, encoder=PADDED, **CELLS | more),
 }
@@ -182,6 +190,7 @@ def order(network: ActorCritic) -> list[str]:
 
 LINEAR = ("weight", "bias")
 CORE = ("core.inputs", "core.recurrent", "core.bias")
+CRITIC_CORE = tuple(f"critic_{name}" for name in CORE)
 
 
 def names(*modules: str) -> list[str]:
@@ -205,6 +214,20 @@ class TestTheOrderOfParameters:
                 "lstm",
                 [*names("actor_encoder.0"), *CORE, *names("head.linear", "value")],
                 {"encoder": 4 * 5 + 5 + 16 * (5 + 4 + 1), "actor": 4 * 2 + 2, "critic": 4 + 1},
+            ),
+            (
+                "lstms",
+                [
+                    *names("actor_encoder.0"),
+                    *CORE,
+                    *names("head.linear", "critic_encoder.0"),
+                    *CRITIC_CORE,
+                    *names("value"),
+                ],
+                {
+                    "actor": 4 * 5 + 5 + 16 * (5 + 4 + 1) + 4 * 2 + 2,
+                    "critic": 4 * 6 + 6 + 12 * (6 + 3 + 1) + 3 + 1,
+                },
             ),
             (
                 "no biases",
