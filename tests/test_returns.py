@@ -135,6 +135,19 @@ def test_targets_by_hand(returns: Returns, ends: dict[str, Any], expected: list[
     assert column(returns(one_environment(REWARDS, VALUES, LAST, **ends), 0.5)[1]) == expected
 
 
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [(NStepZero(n=2), [10, 17, 24, 11, 4]), (NStep(n=2), [10, 17, 24, 51, 24])],
+)
+def test_targets_of_the_worked_example_of_the_threaded_notebooks(
+    returns: Returns, expected: list[float]
+) -> None:
+    """Two rewards and V(s_{t+2}), with gamma = 2: 0 + 2 * 1 + 4 * 2 = 10. The last two rows have
+    fewer terms: 3 + 2 * 4 = 11, and with V(s_5) = 10 also 11 + 4 * 10 = 51."""
+    numbers = range(5)
+    assert column(returns(one_environment(numbers, numbers, last=10), gamma=2)[1]) == expected
+
+
 # -- against the definitions
 # -----------------------------------------------------------------------------------------
 
