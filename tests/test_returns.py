@@ -102,6 +102,7 @@ ESTIMATORS: list[Returns] = [
     NStepZero(n=3),
     GAE(lambda_=0.9),
     Discounted(),
+    Discounted(baseline=False),
     VTrace(lambda_=0.9, rho_clip=2.0),
 ]
 
@@ -133,6 +134,12 @@ ESTIMATORS: list[Returns] = [
 )
 def test_targets_by_hand(returns: Returns, ends: dict[str, Any], expected: list[float]) -> None:
     assert column(returns(one_environment(REWARDS, VALUES, LAST, **ends), 0.5)[1]) == expected
+
+
+def test_reinforce_has_no_baseline() -> None:
+    x = one_environment(REWARDS, VALUES, LAST, terminated=3)
+    advantages, targets = Discounted(baseline=False)(x, 0.5)
+    assert column(advantages) == column(targets) == [3.25, 4.5, 5.0, 4.0]
 
 
 @pytest.mark.parametrize(
