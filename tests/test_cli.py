@@ -22,7 +22,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_final
-from a3c_exp.config.elsewhere import ELSEWHERE
+from a3c_exp.config.elsewhere import ELSEWHERE, RENAMED
 from a3c_exp.errors import FolderError
 from a3c_exp.run.run_folder import config_text
 
@@ -68,7 +68,7 @@ BAD = [
     ("env=lunar network=cnn_small", "network", "Cnn"),
     ("network@network.encoder=cnn", "network@network.encoder", "cnn"),
     ("network=lstm network.encoder=mlp", "network.encoder", "mlp"),
-    ("plugins=null experiment=pong algorithm=a3c", "plugins", None),
+    ("plugins=null experiment=ppo_pong_solved algorithm=a3c", "plugins", None),
     ("gamma=${nothing}", "gamma", "${nothing}"),
     (f"seed={'9' * 5000}", "seed", ...),
     (f"env.kwargs.x={'{a:' * 150}1{'}' * 150}", "env.kwargs.x", ...),
@@ -101,6 +101,18 @@ def test_bad_input_is_one_line_and_writes_nothing(
 ) -> None:
     refuses(command.split(), key, value)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["cartpole_threads", "pong"])
+def test_an_old_name_of_a_preset_is_answered_with_the_new_one(name: str, refuses: Refuses) -> None:
+    line = refuses([f"experiment={name}"], "experiment", name)
+    assert f"experiment={RENAMED[name]}" in line
+
+
+def test_presets_that_have_been_renamed_are_there_and_their_old_names_are_free() -> None:
+    presets = {path.stem for path in (conf_folder() / "experiment").glob("*.yaml")}
+    assert presets >= set(RENAMED.values())
+    assert not presets & RENAMED.keys()
 
 
 @pytest.mark.parametrize(

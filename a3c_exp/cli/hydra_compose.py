@@ -50,7 +50,7 @@ from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml, read_text
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
-from a3c_exp.config.elsewhere import atari_choice, unknown
+from a3c_exp.config.elsewhere import RENAMED, atari_choice, unknown
 from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
 CONFIG_NAME = "config"
@@ -305,6 +305,8 @@ class Session:
         """What is probably meant by an option that does not exist."""
         if value in INSTEAD:
             return INSTEAD[value]
+        if group == "experiment" and value in RENAMED:
+            return f"it is experiment={RENAMED[value]} now"
         if group in ("returns", "critic_returns"):
             for option, names in RETURNS.items():
                 if value in names:
@@ -419,8 +421,8 @@ def _leave_out_foreign(
 ) -> None:
     """Leave out what files set for other options of a group than the one that is chosen.
 
-    `experiment=pong algorithm=a3c` keeps the entropy's weight, without PPO's epochs. A setting that
-    is typed stays, and so does a mistyped one, which no option has: both are refused.
+    `experiment=ppo_pong_solved algorithm=a3c` keeps the entropy's weight, without PPO's epochs. A
+    setting that is typed stays, and so does a mistyped one, which no option has: both are refused.
     """
     component = node.get(group)
     if not (isinstance(component, DictConfig) and TARGET in component):

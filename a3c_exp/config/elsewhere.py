@@ -70,6 +70,23 @@ ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split
 """What names in other libraries, such as stable-baselines3, and in public notebooks are here, for a
 hint. Names in capitals are among them in small letters."""
 
+RENAMED = {
+    "cartpole_threads": "threads_n_step_max_solved",
+    "cartpole_threads_zero": "threads_n_step_zero_solved",
+    "cartpole_parameter_server": "parameter_server_cartpole_solved",
+    "lunar_continuous_shared_adam": "shared_adam_lunar_continuous_solved",
+    "fast_cartpole": "cartpole_solved",
+    "fast_lunar": "lunar_solved",
+    "pong": "ppo_pong_solved",
+    "ppo_lunar": "ppo_lunar_solved",
+    "n_step_q_cartpole": "n_step_q_cartpole_solved",
+    "n_step_q_lunar": "n_step_q_lunar_solved",
+    "n_step_q_pong": "n_step_q_pong_solved",
+    "one_step_q_cartpole": "one_step_q_cartpole_solved",
+    "sarsa_cartpole": "sarsa_cartpole_solved",
+}
+"""Presets by the names that they had before."""
+
 EXAMPLES = {"env.id": "env.id=Acrobot-v1", "env.game": "env.game=pong"}
 """What a setting that has to be given may look like."""
 
