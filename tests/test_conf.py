@@ -82,9 +82,8 @@ def composed(*words: str) -> Any:
 # experiment is made.
 ALIKE = re.compile(
     r"env=(acrobot|bipedal|breakout|lunar|lunar_continuous|mountaincar|mountaincar_continuous|pendulum|pong)|experiment=("
-    r"a3c_paper_\w+|dppo_cluster_\w+|dppo_pendulum_solved|ga3c_pong\w*|impala_pong|lunar_solved"
-    r"|n_step_q(_lunar_solved)?"
-    r"|n_step_q_(paper_atari|pong_solved)|one_step_q|parameter_server_cartpole\w*|ppo_\w+|sarsa"
+    r"a3c_paper_\w+|dppo_cluster_\w+|dppo_pendulum_solved|ga3c_(cartpole_solved|pong\w*)|impala_pong|lunar_solved"
+    r"|n_step_q(_lunar_solved|_paper_atari|_pong_solved)?|one_step_q|parameter_server_cartpole\w*|ppo_\w+|sarsa"
     r"|shared_adam_lunar_continuous|threads_n_step_max|threads_n_step_zero_solved|universe_pong)"
 )
 
