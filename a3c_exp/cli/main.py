@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from a3c_exp.cli.hydra_compose import (
     sweep,
     to_container,
 )
-from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra
+from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra, without_hydras_line
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
@@ -143,10 +143,11 @@ def _by_hydra(
         with isolated():  # an environment may compose by itself
             runs.append(train())
         if runs[0].exit_code:
+            stderr.enter_context(without_hydras_line())
             raise FailedRunError(str(folder))
 
     settings = [word for word in words if not word.lstrip("+").startswith(f"{RUN_DIR}=")]
-    with suppress(FailedRunError):
+    with ExitStack() as stderr, suppress(FailedRunError):
         run_hydra(line.flags, [*settings, f"{RUN_DIR}={quoted(str(folder))}"], task)
 
     if not runs:
