@@ -117,17 +117,20 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     ]
 
 
-def collapse(folder: Path, mean: float, peak: float) -> str:
+def collapse(folder: Path, mean: float, peak: float, evaluation: float | None) -> str:
     """Return a sentence about training returns that have fallen far below their peak.
 
     folder: of the run. mean: over the last 100 episodes. peak: the highest of these means.
+    evaluation: the mean return of the best one; None if there was none.
     """
     best = folder / CHECKPOINTS / BEST
-    remedy = (
-        f"{short(best)} has the policy of the best evaluation"
-        if best.exists()
-        else "no evaluation has kept a better policy (eval.every)"
-    )
+    if evaluation is not None and evaluation <= mean:
+        remedy = f"the best evaluation, {return_text(evaluation)}, is no better"
+    elif evaluation is not None and best.exists():
+        policy = f"the policy of the best evaluation, {return_text(evaluation)}"
+        remedy = f"{short(best)} has {policy}"
+    else:
+        remedy = "no better policy has been kept (eval.every, checkpoint.keep)"
     return (
         f"training returns have collapsed: {return_text(mean)} in the mean of the last 100 "
         f"episodes, {return_text(peak)} before; {remedy}"

@@ -385,7 +385,9 @@ class Session:
 
         peak = summary["collapsed_from"]
         if peak is not None:
-            log.warning("%s", outcome.collapse(run.folder, summary["mean_return_100"], peak))
+            mean = summary["mean_return_100"]
+            evaluation = summary["best_eval_return"]
+            log.warning("%s", outcome.collapse(run.folder, mean, peak, evaluation))
 
         if run.sweep is None:
             commands = outcome.next_commands(
