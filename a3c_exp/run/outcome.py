@@ -77,11 +77,12 @@ def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
     the one nor for the other: they may have lowered the mean since.
     """
     reason = summary["stop_reason"]
-    after = _after(summary.get("steps"), summary.get("training_seconds"))
+    clock = _clock(summary)
+    after = _after(summary.get("steps"), summary.get("training_seconds")) + clock
     sentences = []
     if summary.get("solved_at_steps") is not None:
         mark = "" if threshold is None else f" ({threshold:g})"
-        solved = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
+        solved = _after(summary["solved_at_steps"], summary["solved_at_seconds"]) + clock
         sentences.append(f"solved{mark} after {solved}")
 
     goal_return = summary.get("goal_return")
@@ -97,13 +98,21 @@ def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
 
 def _after(steps: int | None, seconds: float | None) -> str:
     seconds = seconds or 0.0
-    return f"{steps or 0:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
+    text = duration(seconds)
+    if seconds < 60:
+        text = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2g} s"
+    return f"{steps or 0:,} steps, {text}"
+
+
+def _clock(summary: Mapping[str, Any]) -> str:
+    """Return what is said behind the seconds of a run whose clock is simulated; "" for others."""
+    return " (simulated)" if summary.get("clock") == "simulated" else ""
 
 
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     """How a run has ended, its speed, and what else there is to say of it. threshold: the return of
     a solved run."""
-    facts = [f"{amount(summary['steps_per_second'] or 0.0)}/s"]
+    facts = [f"{amount(summary['steps_per_second'] or 0.0)}/s{_clock(summary)}"]
     best = summary["best_eval_return"]
     if best is not None:
         facts.append(f"best greedy evaluation {return_text(best)}")

@@ -410,6 +410,7 @@ class Session:
             "unwritten": sorted(run.output.unwritten),
             **run.statistics.summary(),
             "training_seconds": round(seconds, 3),
+            "clock": run.experiment.backend.clock,
             "steps_per_second": round(steps / seconds, 1) if seconds > 0 else None,
             "best_eval_return": milestones.best_return,
             "goal_return": milestones.goal_return,
