@@ -29,8 +29,9 @@ from a3c_exp.config.saved import (
     without_typed,
 )
 from a3c_exp.config.schema import MISSING
-from a3c_exp.errors import ConfigError, named, require
-from a3c_exp.run.run_folder import locate_run
+from a3c_exp.core.order_file import ORDER_FILE
+from a3c_exp.errors import ConfigError, FolderError, named, require
+from a3c_exp.run.run_folder import CONFIG_FILE, locate_run
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
@@ -43,7 +44,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     """
     changes = parse(line.overrides)
     with named(word):
-        folder = str(locate_run(folder))
+        folder = str(locate_run(folder, ORDER_FILE if word == "replay" else CONFIG_FILE))
         if word == "replay":
             keys = [_place(change) for change in changes]
             earlier = replay_config(folder, [key for key in keys if key != RUN_DIR])

@@ -66,6 +66,7 @@ class Replay(Checked, Backend):
     """
 
     deterministic: ClassVar[bool] = True
+    resumable: ClassVar[bool] = False
 
     folder: str
     exact: bool = True

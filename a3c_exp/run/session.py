@@ -18,7 +18,14 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Built, Experiment, RunContext, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.ending import StopReason, run_exit_code
-from a3c_exp.errors import ConfigError, FolderError, RunError, named, one_line
+from a3c_exp.errors import (
+    ConfigError,
+    FolderError,
+    RunError,
+    leaves_debugger,
+    named,
+    one_line,
+)
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
@@ -272,12 +279,13 @@ class Session:
         with interruptions(run.interruption):
             try:
                 self._train(events)
-            except KeyboardInterrupt:
-                # The second Ctrl-C, or one that an environment raised: do not wait for workers.
-                run.interruption.signal = run.interruption.signal or signal.SIGINT
-                run.ending.interrupt()
             except BaseException as error:  # whatever it is, the state is saved below
-                self._fail(error)
+                if isinstance(error, KeyboardInterrupt) or leaves_debugger(error):
+                    # The second Ctrl-C, or one that an environment raised: do not wait for workers.
+                    run.interruption.signal = run.interruption.signal or signal.SIGINT
+                    run.ending.interrupt()
+                else:
+                    self._fail(error)
             finally:
                 try:
                     self._end_workers(events)
