@@ -49,15 +49,20 @@ class Serial(MaxRestarts, Backend):
         super().__post_init__()
         if self.weights is not None:
             are_positive = bool(self.weights) and all(0 < w < np.inf for w in self.weights)
-            require(are_positive, "weights", list(self.weights), "numbers > 0, or null")
+            require(are_positive, "weights", list(self.weights), "null, or numbers > 0")
             allowed = "null with order=round_robin"
             require(self.order == "random", "weights", list(self.weights), allowed)
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError for a staleness that this many workers, or rounds, cannot have."""
+        """Raise ConfigError for weights of more workers than there are, and for a staleness that
+        this many workers, or rounds, cannot have."""
+        workers = experiment.worker_count
+        if self.weights is not None:
+            allowed = f"at most one number for each of workers={workers}"
+            fits = len(self.weights) <= workers
+            require(fits, "backend.weights", list(self.weights), allowed)
         if self.staleness is None:
             return
-        workers = experiment.worker_count
         allowed = f"less than workers={workers}, or null"
         require(self.staleness < workers, "backend.staleness", self.staleness, allowed)
         allowed = "null with update=sync: no gradient of a round is stale"

@@ -92,7 +92,9 @@ def _alternatives(hint: Any) -> list[str]:
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return [text for argument in arguments for text in _alternatives(argument)]
+        # Behind "each item a number", "or null" would be one of the items.
+        in_order = sorted(arguments, key=lambda argument: not _is_scalar(argument))
+        return [text for argument in in_order for text in _alternatives(argument)]
 
     if origin is Literal:
         return [repr(argument) for argument in arguments]
