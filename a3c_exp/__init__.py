@@ -101,11 +101,12 @@ def train(
     from a3c_exp import saved_run
     from a3c_exp.cli.execute import Plan
     from a3c_exp.cli.hydra_compose import compose
+    from a3c_exp.config.saved import is_whole
 
     given = saved_run.as_callbacks(callbacks)
     if isinstance(overrides, Mapping):
         config = dict(overrides)
-        if not isinstance(config.get("env"), Mapping):
+        if not is_whole(config):
             problem = (
                 "must be complete, as compose returns it; single settings are a list: "
                 '["env=lunar", "seed=1"]'

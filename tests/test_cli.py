@@ -222,7 +222,12 @@ def test_a_word_of_another_library_is_answered_with_ours(
         (["--env", "lunar", "--seed", "1"], "command line", "env=lunar seed=1"),
         (["--learning-rate=1e-3"], "command line", "optimizer.learning_rate=1e-3"),
         (["--n-epochs", "5", "--name=x"], "command line", "n_epochs=5 name=x"),
-        (["--config", "my.yaml"], "command line", "from=my.yaml"),
+        (["\u2014multirun", "seed=0,1"], "command line", "type --multirun"),
+        (["\u2013m", "seed=0,1"], "command line", "type -m"),
+        (["env", "=", "lunar"], "command line", "env=lunar"),
+        (["seed=1", "env=", "lunar"], "command line", "env=lunar"),
+        (["env", "=lunar"], "command line", "env=lunar"),
+        (["optimizer.learning_rate=1e\u20133"], "command line", "optimizer.learning_rate=1e-3"),
         (["env=lunar", "\u2018plugins=[a]\u2019"], "command line", "typographic"),
         (["env.id=\u201cA-v0\u201d"], "command line", "typographic"),
         (["network.hidden_sizes=[64,", "64]"], "command line", "'network.hidden_sizes=[64, 64]'"),
@@ -240,6 +245,25 @@ def test_what_is_probably_meant_is_written_out(
 ) -> None:
     assert advice in refuses(words, key)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["--config FILE", "--config=FILE", "-c FILE", "FILE", "from=FILE"])
+def test_a_file_of_settings_is_answered_with_the_command_that_takes_it(
+    form: str, here: Path, finished: Path, refuses: Refuses
+) -> None:
+    def answer(file: str) -> str:
+        key = "from" if form == "from=FILE" else "command line"
+        return refuses(form.replace("FILE", file).split(), key)
+
+    assert "no such" in answer("my.yaml")
+    (here / "my.yaml").write_text("gamma: 0.9")
+    assert "--config-dir conf experiment=my " in answer("my.yaml")
+    (here / "mine" / "experiment").mkdir(parents=True)
+    (here / "mine" / "experiment" / "wide.yaml").write_text("# @package _global_\ngamma: 0.9")
+    assert "--config-dir mine experiment=wide " in answer("mine/experiment/wide.yaml")
+    assert ": env=lunar " in answer(str(conf_folder() / "env" / "lunar.yaml"))
+    if form != "from=FILE":
+        assert f"from={finished}/config.yaml " in answer(f"{finished}/config.yaml")
 
 
 def test_many_workers_on_few_cores_are_a_warning() -> None:

@@ -13,17 +13,19 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra
+from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, of_file
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
 from a3c_exp.cli.replay import OF_THE_ORDER, check_replayable, check_resumable, replay_config
+from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import (
     LOG_EVERY,
     NORMALIZATION,
     as_typed,
+    is_whole,
     read_config,
     with_value,
     without_typed,
@@ -50,6 +52,8 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             earlier = replay_config(folder, [key for key in keys if key != RUN_DIR])
         else:
             earlier = read_config(folder, or_file=word == "from")
+            if not is_whole(earlier) and (file := expanded(folder)).is_file():
+                raise FolderError(folder, of_file(file))
             check_resumable(folder, earlier)
 
     beyond = beyond_folder(earlier)

@@ -41,10 +41,14 @@ _HERE = {
     "backend.training_batch with backend=ga3c": "min_batch",
     "epsilon": "eps eps_start eps_stop eps_end",
     "rollout_length": (
-        "n_steps num_steps t_max rollout_fragment_length mini_batch update_rate train_every_step"
+        "n_steps num_steps t_max rollout_fragment_length mini_batch batch update_rate "
+        "train_every_step"
     ),
     "envs_per_worker": "n_envs num_envs num_envs_per_worker num_envs_per_env_runner",
-    "workers": ("num_workers n_workers num_processes num_env_runners threads n_agents num_agents"),
+    "workers": (
+        "num_workers n_workers num_processes num_env_runners threads n_agents num_agents cpu_count"
+    ),
+    "backend.trainers with backend=ga3c": "optimizers",
     "total_steps": "total_timesteps n_timesteps timesteps max_steps num_env_steps T_max",
     "eval.every": "eval_freq eval_interval evaluation_interval",
     "eval.episodes": "n_eval_episodes eval_episodes num_eval_episodes",
@@ -132,8 +136,6 @@ def as_settings(arguments: Iterable[str], flags: Collection[str]) -> str:
         if flag is not None:
             is_known = any(known.startswith(flag[1]) for known in flags)
             key = "" if is_known else flag[1].lstrip("-").replace("-", "_")
-            if flag[1] == "--config":
-                key = "from"
         value = argument if flag is None else flag[2]
         if key and value is not None:
             here = ELSEWHERE.get(key, "")
