@@ -78,6 +78,22 @@ def _checked(
     return texts
 
 
+def _check_word(override: str) -> None:
+    """Raise ConfigError for a word of the command line, with what a program writes."""
+    from a3c_exp.cli.help import WORDS
+
+    key, _, value = override.lstrip("+~").partition("=")
+    instead = {
+        "from": "train takes the content of a run's config.yaml",
+        "resume": f"a3c_exp.open_run({value!r}).resume() goes on",
+        "hydra": "train takes a `folder`",
+    }
+    word = re.split("[./]", key)[0]
+    if word in instead or key in WORDS:
+        command = f"python -m a3c_exp {key}=... does it"
+        raise ConfigError(key, value, f"is for the command line: {instead.get(word, command)}")
+
+
 def train(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     folder: str | Path | None = None,
@@ -114,13 +130,7 @@ def train(
             raise ConfigError("configuration", config, problem)
     else:
         for override in _checked(overrides):
-            key, _, value = override.lstrip("+~").partition("=")
-            if key in ("from", "resume", "replay") or re.split("[./]", key)[0] == "hydra":
-                problem = (
-                    "is for the command line: train takes a `folder` and the content of a "
-                    "config.yaml, and a3c_exp.open_run(folder).resume() goes on"
-                )
-                raise ConfigError(key, value, problem)
+            _check_word(override)
         config = compose(overrides, config_dir)
     run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=given))
     assert run is not None

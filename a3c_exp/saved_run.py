@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import Plan, alone, execute
@@ -26,6 +26,18 @@ from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.outcome import outcome, short
 from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Run
+
+_POLICY = "a3c_exp.load(run.folder)"
+INSTEAD = {
+    "learn": 'run.resume(["total_steps=2e6"]) trains on, to that many steps in all',
+    "predict": f"{_POLICY}.act(observation) returns the action",
+    "act": f"{_POLICY}.act(observation) returns the action",
+    "policy": f"it is {_POLICY}",
+    "model": f"it is {_POLICY}.network, a module of torch",
+    "save": "run.folder has its checkpoints; run.export() writes an ONNX file",
+    "load": "a3c_exp.open_run(folder) opens a run",
+}
+"""What is written here for what other libraries have on a trained model."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -102,6 +114,13 @@ class SavedRun(Run):
                 "or null for its stop rule, goes on"
             )
         return resumed or replace(self, summary=read_summary(self.folder) or {})
+
+    if not TYPE_CHECKING:  # which finds such names by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, with the call that is meant by a name of another library's."""
+            meant = f": {INSTEAD[name]}" if name in INSTEAD else ""
+            raise AttributeError(f"a run has no {name!r}{meant}", name=name, obj=self)
 
     def __repr__(self) -> str:
         ending = outcome(self.summary) if self.summary else "has not ended"
