@@ -21,7 +21,7 @@ from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, parse_yaml, read_text
 from a3c_exp.config.elsewhere import as_settings
 from a3c_exp.config.saved import is_whole
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.errors import ConfigError, did_you_mean, require
 
 OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra.launcher", "hydra/sweeper", "hydra/launcher")
 """How the settings of Hydra begin that only sweeps read."""
@@ -110,10 +110,16 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
         raise ConfigError("command line", " ".join(arguments), message)
 
     parser = get_args_parser()
+    known = parser._option_string_actions
     _check_typing(arguments)
-    if settings := as_settings(arguments, parser._option_string_actions):
+    if settings := as_settings(arguments, known):
         refuse(f"settings have no dashes here: {settings}")
-    parser.error = refuse  # type: ignore[method-assign]
+
+    def refuse_flag(message: str) -> NoReturn:
+        flag = message.rpartition(": ")[2].split(" ")[0]
+        refuse(f"{message} {did_you_mean(flag, known, list_all=False)}".strip())
+
+    parser.error = refuse_flag  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:
         refuse("--experimental-rerun would unpickle a file; resume= and from= run again")

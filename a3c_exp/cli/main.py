@@ -140,10 +140,12 @@ def _by_hydra(
     runs: list[Run] = []
 
     def task(node: object) -> None:
-        with isolated():  # an environment may compose by itself
-            runs.append(train())
-        if runs[0].exit_code:
+        try:
+            with isolated():  # an environment may compose by itself
+                runs.append(train())
+        finally:
             stderr.enter_context(without_hydras_line())
+        if runs[0].exit_code:
             raise FailedRunError(str(folder))
 
     settings = [word for word in words if not word.lstrip("+").startswith(f"{RUN_DIR}=")]

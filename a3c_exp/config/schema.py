@@ -68,7 +68,12 @@ def _a(hint: type) -> str:
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
     meant = number_meant(path, value) if isinstance(value, str) else ""
-    raise ConfigError(path or "configuration", value, f"must be {describe(hint)}{meant}")
+    problem = f"must be {describe(hint)}{meant}{_example(path)}"
+    raise ConfigError(path or "configuration", value, problem)
+
+
+def _example(path: str) -> str:
+    return f", for example {EXAMPLES[path]}" if path in EXAMPLES else ""
 
 
 _NAMES: dict[Any, str] = {
@@ -297,8 +302,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     for name, setting in settings.items():
         if items.get(name) == MISSING or (setting.required and name not in items):
             setting_key = _key(path, name)
-            example = f", for example {EXAMPLES[setting_key]}" if setting_key in EXAMPLES else ""
-            problem = f"must be given: {describe(setting.hint)}{example}"
+            problem = f"must be given: {describe(setting.hint)}{_example(setting_key)}"
             raise ConfigError(setting_key, None, problem)
 
     values = {

@@ -202,8 +202,9 @@ class Policy:
 
 def _is_answer(observation: EnvObservation) -> bool:
     """Return whether this is (observation, info), or all that a step returns."""
-    is_tuple = isinstance(observation, tuple) and len(observation) in (2, 5)
-    return is_tuple and isinstance(observation[-1], Mapping)
+    if not isinstance(observation, tuple):
+        return False
+    return len(observation) in (2, 5) and isinstance(observation[-1], Mapping)
 
 
 def _rows(observations: Any) -> Any:
