@@ -23,7 +23,7 @@ from a3c_exp.errors import ConfigError, RunError, say
 from a3c_exp.evaluate import Evaluation, Options, play
 from a3c_exp.export import __main__ as export
 from a3c_exp.run.console import duration, return_text
-from a3c_exp.run.outcome import outcome, short
+from a3c_exp.run.outcome import clock_note, outcome, short
 from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Run
 
@@ -135,7 +135,7 @@ class SavedRun(Run):
             "run": short(self.folder),
             "ended by": summary.get("stop_reason", "-"),
             "steps": f"{summary.get('steps', 0):,}",
-            "training": duration(summary.get("training_seconds", 0.0)),
+            "training": duration(summary.get("training_seconds", 0.0)) + clock_note(summary),
             "mean return of 100 episodes": "-" if mean is None else return_text(mean),
             "best evaluation": "-" if best is None else return_text(best),
         }

@@ -77,7 +77,7 @@ def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
     the one nor for the other: they may have lowered the mean since.
     """
     reason = summary["stop_reason"]
-    clock = _clock(summary)
+    clock = clock_note(summary)
     after = _after(summary.get("steps"), summary.get("training_seconds")) + clock
     sentences = []
     if summary.get("solved_at_steps") is not None:
@@ -104,7 +104,7 @@ def _after(steps: int | None, seconds: float | None) -> str:
     return f"{steps or 0:,} steps, {text}"
 
 
-def _clock(summary: Mapping[str, Any]) -> str:
+def clock_note(summary: Mapping[str, Any]) -> str:
     """Return what is said behind the seconds of a run whose clock is simulated; "" for others."""
     return " (simulated)" if summary.get("clock") == "simulated" else ""
 
@@ -112,7 +112,7 @@ def _clock(summary: Mapping[str, Any]) -> str:
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     """How a run has ended, its speed, and what else there is to say of it. threshold: the return of
     a solved run."""
-    facts = [f"{amount(summary['steps_per_second'] or 0.0)}/s{_clock(summary)}"]
+    facts = [f"{amount(summary['steps_per_second'] or 0.0)}/s{clock_note(summary)}"]
     best = summary["best_eval_return"]
     if best is not None:
         facts.append(f"best greedy evaluation {return_text(best)}")
