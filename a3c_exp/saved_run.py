@@ -28,7 +28,7 @@ from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Run
 
 _POLICY = "a3c_exp.load(run.folder)"
-INSTEAD = {
+HABITS = {
     "learn": 'run.resume(["total_steps=2e6"]) trains on, to that many steps in all',
     "predict": f"{_POLICY}.act(observation) returns the action",
     "act": f"{_POLICY}.act(observation) returns the action",
@@ -119,7 +119,7 @@ class SavedRun(Run):
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raise AttributeError, with the call that is meant by a name of another library's."""
-            meant = f": {INSTEAD[name]}" if name in INSTEAD else ""
+            meant = f": {HABITS[name]}" if name in HABITS else ""
             raise AttributeError(f"a run has no {name!r}{meant}", name=name, obj=self)
 
     def __repr__(self) -> str:

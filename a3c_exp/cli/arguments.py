@@ -110,14 +110,14 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
         raise ConfigError("command line", " ".join(arguments), message)
 
     parser = get_args_parser()
-    known = parser._option_string_actions
+    flags_of_hydra = parser._option_string_actions
     _check_typing(arguments)
-    if settings := as_settings(arguments, known):
+    if settings := as_settings(arguments, flags_of_hydra):
         refuse(f"settings have no dashes here: {settings}")
 
     def refuse_flag(message: str) -> NoReturn:
         flag = message.rpartition(": ")[2].split(" ")[0]
-        refuse(f"{message} {did_you_mean(flag, known, list_all=False)}".strip())
+        refuse(f"{message} {did_you_mean(flag, flags_of_hydra, list_all=False)}".strip())
 
     parser.error = refuse_flag  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
@@ -128,33 +128,43 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
 
 
 def _check_typing(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for quotes and dashes that a word processor has made, for blanks around an
-    equals sign, and for a file in the place of settings."""
+    """Raise ConfigError for what a word processor has made, for blanks around an equals sign, and
+    for a file in the place of settings."""
     befores = ["", *arguments]
     afters = [*arguments[1:], ""]
     for before, argument, after in zip(befores, arguments, afters, strict=False):
-        if re.search(r"(^|[=\[,{:])[\u2018-\u201f\u00ab\u00bb]", argument):
-            raise ConfigError("command line", argument, "has typographic quotes: type ' or \"")
-
-        # of a flag, or of numbers
-        if re.fullmatch(f"[{DASHES}].+|.*=[][0-9.,eE{DASHES}]*[{DASHES}][0-9.,eE]*]?", argument):
-            plain = re.sub(f"[{DASHES}]", "-", argument)
-            name = plain.lstrip("-")
-            if name != plain:
-                plain = f"{'-' if len(name) == 1 else '--'}{name}"
-            problem = f"has a typographic dash: type {plain}"
-            raise ConfigError("command line", argument, problem)
-
-        pieces = (argument, after) if argument.endswith("=") else (argument,)
-        if argument.startswith("=") and before and "=" not in before:
-            pieces = (before, *pieces)
-        if len(pieces) > 1 and re.match(r"[\w.=]", pieces[-1]) and "=" not in pieces[-1][1:]:
-            problem = f"has blanks around =: write {''.join(pieces)}"
-            raise ConfigError("command line", " ".join(pieces), problem)
-
+        _check_marks(argument)
+        _check_blanks(before, argument, after)
         file = re.fullmatch(r"(?:(-.*)=)?([^=]+\.ya?ml)", argument)
         if file is not None and (file[1] or before) not in ("--config-name", "-cn"):
             raise ConfigError("command line", argument, of_file(Path(file[2])))
+
+
+def _check_marks(argument: str) -> None:
+    """Raise ConfigError for typographic quotes, and for dashes of a flag or of numbers."""
+    if re.search(r"(^|[=\[,{:])[\u2018-\u201f\u00ab\u00bb]", argument):
+        raise ConfigError("command line", argument, "has typographic quotes: type ' or \"")
+
+    number = f"[][0-9.,eE{DASHES}]*"
+    if re.fullmatch(f"[{DASHES}].+|.*={number}[{DASHES}]{number}", argument):
+        plain = re.sub(f"[{DASHES}]", "-", argument)
+        name = plain.lstrip("-")
+        if name != plain:
+            plain = f"{'-' if len(name) == 1 else '--'}{name}"
+        raise ConfigError("command line", argument, f"has a typographic dash: type {plain}")
+
+
+def _check_blanks(before: str, argument: str, after: str) -> None:
+    """Raise ConfigError for a setting whose equals sign has blanks around it. before, after: the
+    arguments around this one."""
+    pieces = [argument]
+    if argument.startswith("=") and before and "=" not in before:
+        pieces.insert(0, before)
+    if argument.endswith("=") and re.match(r"[\w.\[]", after) and "=" not in after:
+        pieces.append(after)
+    if len(pieces) > 1:
+        problem = f"has blanks around =: write {''.join(pieces)}"
+        raise ConfigError("command line", " ".join(pieces), problem)
 
 
 def of_file(path: Path) -> str:

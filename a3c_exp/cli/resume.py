@@ -47,14 +47,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     changes = parse(line.overrides)
     with named(word):
         folder = str(locate_run(folder, ORDER_FILE if word == "replay" else CONFIG_FILE))
-        if word == "replay":
-            keys = [_place(change) for change in changes]
-            earlier = replay_config(folder, [key for key in keys if key != RUN_DIR])
-        else:
-            earlier = read_config(folder, or_file=word == "from")
-            if not is_whole(earlier) and (file := expanded(folder)).is_file():
-                raise FolderError(folder, of_file(file))
-            check_resumable(folder, earlier)
+        earlier = _earlier(word, folder, changes)
 
     beyond = beyond_folder(earlier)
     unchanged = dict(beyond)
@@ -87,6 +80,20 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     run_dirs = [_run_dir(change, config) for change in changes if _place(change) == RUN_DIR]
     run_dir = run_dirs[-1] if run_dirs else None
     return Plan(config=config, folder=run_dir, key=RUN_DIR, overrides=line.overrides)
+
+
+def _earlier(word: str, folder: str, changes: Sequence[Override]) -> dict[str, Any]:
+    """The configuration that is changed. Raises FolderError."""
+    if word == "replay":
+        keys = [_place(change) for change in changes]
+        return replay_config(folder, [key for key in keys if key != RUN_DIR])
+
+    config = read_config(folder, or_file=word == "from")
+    if not is_whole(config) and (file := expanded(folder)).is_file():
+        raise FolderError(folder, of_file(file))
+
+    check_resumable(folder, config)
+    return config
 
 
 def _changed(

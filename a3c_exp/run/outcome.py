@@ -154,9 +154,8 @@ def next_commands(
 ) -> list[str]:
     """Return the commands that come after a run that has ended by `reason`.
 
-    A run that was cut is continued, unless its backend cannot do that. What a finished one has
-    learned is evaluated, if it has kept a checkpoint, reported, and shown by TensorBoard, whose
-    page of charts the last line names.
+    A run that was cut is continued, if its backend can. What a finished one has learned is
+    evaluated, if it has kept a checkpoint, reported, and shown by TensorBoard on a page of charts.
 
     config, experiment: the run's. What they have of a user's own, and what may act beyond the
         folder, a command allows again.
