@@ -47,7 +47,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     changes = parse(line.overrides)
     with named(word):
         folder = str(locate_run(folder, ORDER_FILE if word == "replay" else CONFIG_FILE))
-        earlier = _earlier(word, folder, changes)
+        earlier = _saved_config(word, folder, changes)
 
     beyond = beyond_folder(earlier)
     unchanged = dict(beyond)
@@ -82,7 +82,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     return Plan(config=config, folder=run_dir, key=RUN_DIR, overrides=line.overrides)
 
 
-def _earlier(word: str, folder: str, changes: Sequence[Override]) -> dict[str, Any]:
+def _saved_config(word: str, folder: str, changes: Sequence[Override]) -> dict[str, Any]:
     """The configuration that is changed. Raises FolderError."""
     if word == "replay":
         keys = [_place(change) for change in changes]
