@@ -58,8 +58,8 @@ def locate_run(name: str | Path, having: str = CONFIG_FILE) -> Path:
 
     runs = [
         config
-        for place in ("*", "*/*")  # of its own, or in a sweep's folder
-        for config in Path(RUNS_FOLDER).glob(f"{place}/{CONFIG_FILE}")
+        for pattern in ("*", "*/*")  # of its own, or in a sweep's folder
+        for config in Path(RUNS_FOLDER).glob(f"{pattern}/{CONFIG_FILE}")
         if config.with_name(having).exists()
     ]
     if not runs:
