@@ -243,6 +243,7 @@ def test_a_word_of_another_library_is_answered_with_ours(
         (["stop.max_seconds=00:05:00"], "stop.max_seconds", "write 300"),
         (["total_steps='1 000 000'"], "total_steps", "write 1000000"),
         (["seed=0-4"], "seed", "-m seed=0,1,2,3,4"),
+        (["-m", "seed=[0,1]"], "seed", "-m seed=0,1"),
         (["seed:1"], "command line", "must be seed=1"),
         (["seed==1"], "command line", "must be seed=1"),
         (["env = lunar"], "command line", "must be env=lunar"),

@@ -117,7 +117,7 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
 
     def refuse_flag(message: str) -> NoReturn:
         flag = message.rpartition(": ")[2].split(" ")[0]
-        refuse(f"{message} {did_you_mean(flag, flags_of_hydra, list_all=False)}".strip())
+        refuse(f"{message}; {did_you_mean(flag, flags_of_hydra, list_all=False)}".strip("; "))
 
     parser.error = refuse_flag  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere

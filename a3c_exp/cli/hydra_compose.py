@@ -68,6 +68,7 @@ INSTEAD = {
     "sac": "it needs a replay buffer, which is not here; algorithm=ppo does without",
     "submitit_local": _EXTRA,
     "submitit_slurm": _EXTRA,
+    "td_lambda": "it is returns=gae",
 }
 """What is meant by options that are not there."""
 RETURNS = {
@@ -332,7 +333,8 @@ class HydraSession:
         """What is meant by the registered name of an environment, or by most of it; "" if it is
         none."""
         files = {f"env={option}": self.load(f"env/{option}").config for option in options}
-        names = {choice: OmegaConf.select(file, "env.id") for choice, file in files.items()}
+        ids = {choice: OmegaConf.select(file, "env.id") for choice, file in files.items()}
+        names = {choice: str(name) for choice, name in ids.items() if name is not None}
         same = [choice for choice, name in names.items() if name == value]
         alike = [choice for choice, name in names.items() if _plain(name) == _plain(value)]
         if re.search(r"[:/]|-v\d+$", value):
@@ -822,9 +824,9 @@ def _parse_one(parser: OverridesParser, text: str) -> Override:
     return override
 
 
-def _plain(name: str | None) -> str:
+def _plain(name: str) -> str:
     """The name of an environment without its version, in small letters and digits."""
-    return re.sub(r"-v\d+$|[^a-z0-9]", "", (name or "").lower())
+    return re.sub(r"-v\d+$|[^a-z0-9]", "", name.lower())
 
 
 def first_line(error: BaseException) -> str:

@@ -71,6 +71,7 @@ _HERE = {
     "2>/dev/null after the command; train.log has every line": (
         "verbose quiet progress_bar log_level"
     ),
+    "always on: tensorboard --logdir outputs": "tensorboard use_tensorboard",
     "callbacks=[wandb] or callbacks=[mlflow], beside TensorBoard's files": (
         "logger wandb mlflow track tracking"
     ),

@@ -67,7 +67,11 @@ def _a(hint: type) -> str:
 
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
-    meant = number_meant(path, value) if isinstance(value, str) else ""
+    meant = ""
+    if isinstance(value, str):
+        meant = number_meant(path, value)
+    elif isinstance(value, list) and len(value) > 1 and _is_scalar(hint):
+        meant = f": write -m {path}={','.join(map(str, value))} for a run with each"
     problem = f"must be {describe(hint)}{meant}{_example(path)}"
     raise ConfigError(path or "configuration", value, problem)
 
