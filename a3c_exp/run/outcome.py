@@ -154,8 +154,8 @@ def next_commands(
 ) -> list[str]:
     """Return the commands that come after a run that has ended by `reason`.
 
-    A run that was cut is continued, if its backend can. What a finished one has learned is
-    evaluated, if it has kept a checkpoint, reported, and shown by TensorBoard on a page of charts.
+    A run that was cut is continued. What a finished one has learned is evaluated, if it has kept a
+    checkpoint, reported, and shown by TensorBoard, whose page of charts the last line names.
 
     config, experiment: the run's. What they have of a user's own, and what may act beyond the
         folder, a command allows again.
@@ -163,9 +163,6 @@ def next_commands(
     python = _program(Path(sys.executable).name)
     folder_text = shlex.quote(short(folder))
     cut = reason in (StopReason.INTERRUPTED, *FAILED)
-    if cut and experiment is not None and not experiment.backend.resumable:
-        return []
-
     again: dict[str, Any] = {}
     is_only_here = False
     if config is not None and experiment is not None:

@@ -401,7 +401,8 @@ class Session:
             evaluation = summary["best_eval_return"]
             log.warning("%s", outcome.collapse(run.folder, mean, peak, evaluation))
 
-        if run.sweep is None:
+        has_more = run.ending.is_finished or run.experiment.backend.resumable
+        if run.sweep is None and has_more:
             commands = outcome.next_commands(
                 summary["stop_reason"], run.folder, run.config, run.experiment
             )
