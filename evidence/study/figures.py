@@ -142,7 +142,7 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
     row = []
     for series, overrides in (panel.series or figure.series).items():
         for value in panel.values or figure.values:
-            most = 1 if value is None else math.ceil(MOST * value)
+            most = 1 if value is None else max(1, math.floor(MOST * value))
             differing = overrides.format(most=most).split()
             if value is not None:
                 differing.append(f"{figure.axis}={value}")
