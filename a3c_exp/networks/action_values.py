@@ -95,10 +95,11 @@ class AveragedActorCritic(ActorCritic):
         self.encoders = online.encoders
         self.state_size = online.state_size
         encoders = online.actor_encoder, online.critic_encoder
-        parts = (encoders, online.core, online.head, online.value)
-        encoders, core, head, value = copy.deepcopy(parts)  # a shared encoder stays one
+        cores = online.core, online.critic_core
+        # a shared encoder stays one
+        encoders, cores, head, value = copy.deepcopy((encoders, cores, online.head, online.value))
         self.target = EncoderActorCritic(
-            encoders, online.observation_input, core, head, value, online.distribution
+            encoders, online.observation_input, cores, head, value, online.distribution
         )
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
