@@ -4,6 +4,7 @@ average, and its place in the shared vector."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from batches import make_batch
 from gymnasium.spaces import Box, Discrete
 from nets import by_torch, normal, with_runtime
 from refusals import refused
-from runs import BANDIT, CORRIDOR, SMALL_CNN, config
+from runs import BANDIT, CORRIDOR, SMALL_CNN, config, train, train_config
 from stores import SIZE, make_store, ones, push
 from workers import LSTM, by_descent, events_of
 
+import a3c_exp
 from a3c_exp.algorithms import ACER
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.builder import load_experiment
@@ -335,10 +337,22 @@ def test_it_learns_with_and_without_a_memory() -> None:
         assert returns[-500:].mean() > 0.8 > returns[:200].mean()
 
 
-def test_images_and_cells_run(tmp_path: Any) -> None:
+def test_images_and_cells_run() -> None:
     for settings in ({"env": "scripted:Corners-v0", "network": SMALL_CNN}, {"network": LSTM}):
         _, [worker] = by_descent(**acer(**settings), total_steps=48)
         assert sum(event.updates for event in events_of(worker)) > 3
+
+
+@pytest.mark.parametrize("network", ["mlp", "lstm"])
+def test_a_run_is_loaded_and_goes_on(network: str, tmp_path: Path) -> None:
+    settings = acer(**({"network": LSTM} if network == "lstm" else {}))
+    train(tmp_path, CORRIDOR, **settings)
+    policy = a3c_exp.load(tmp_path, ["scripted"])
+    assert policy.act(np.int64(3)) in (0, 1)
+    resumed = train_config(
+        config(CORRIDOR, **settings) | {"total_steps": 240}, tmp_path, resume=True
+    )
+    assert resumed.summary["steps"] == 240
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

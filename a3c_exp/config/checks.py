@@ -51,7 +51,6 @@ def check_combination(experiment: Experiment) -> None:
 
     if experiment.record is not None:
         _check_record(experiment)
-
     _check_memory(experiment)
     if experiment.optimizer.needs_pulled:
         _check_pulled(experiment)
@@ -72,10 +71,10 @@ def check_combination(experiment: Experiment) -> None:
         check_returns(key, returns)
 
     _check_fresh_gradients(experiment)
+    _check_behaviour(experiment, estimators)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
 
-    _check_behaviour(experiment, estimators)
     if isinstance(experiment.algorithm, NStepQ):
         _check_action_values(experiment, experiment.algorithm)
 

@@ -113,7 +113,7 @@ class RolloutMemory:
 
         first = self._end
         positions = (first + np.arange(length)) % self._size
-        for name, column in _columns(rollout, experience).items():
+        for name, column in _kept_columns(rollout, experience).items():
             self._rings[name][positions] = column
         self._observations.write(first, experience.observations)
         for index, (time, env) in enumerate(experience.finals.tolist()):
@@ -136,7 +136,7 @@ class RolloutMemory:
         self._size = self._rows + stacked_frames(space)
         self._rings = {
             name: np.zeros((self._size, *array.shape[1:]), array.dtype)
-            for name, array in _columns(rollout, experience).items()
+            for name, array in _kept_columns(rollout, experience).items()
         }
         self._observations = kind(self._size, self._envs, space)
         self._next_state = experience.next_state
@@ -339,7 +339,7 @@ class RolloutMemory:
             self._finals[end - 1, env] = observation, state
 
 
-def _columns(rollout: Rollout, experience: Experience) -> dict[str, Array]:
+def _kept_columns(rollout: Rollout, experience: Experience) -> dict[str, Array]:
     """Return what the memory keeps for each row."""
     columns = {name: getattr(rollout, name) for name in KEPT_FIELDS}
     columns["rewards"] = experience.rewards

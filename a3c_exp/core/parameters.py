@@ -286,26 +286,33 @@ class SharedParameters:
             spec.optimizer.step(parameters, state, gradient, rate, t)
             return rate
 
-        # The online network alone. The target network is a copy of it, made anew after every
-        # `target_every` steps, or an average.
+        # the online network alone
         online = spec.param_slices["online"]
         if not isinstance(rate, int | float):
             rate = rate[online]
         spec.optimizer.step(parameters[online], state[:, online], gradient[online], rate, t)
+        self._update_target(parameters, active, target)
+        return rate
 
-        if spec.target_decay is not None:
-            average = parameters[spec.param_slices["target"]]
-            average += (1 - spec.target_decay) * (parameters[online] - average)
-            return rate
-        assert spec.target_every is not None
+    def _update_target(self, parameters: Vector, active: int, target: int) -> None:
+        """Move the average after the online network, or copy that after `target_every` steps.
+
+        active, target: the copies that an update is made from and into.
+        """
+        spec = self.spec
+        online = parameters[spec.param_slices["online"]]
+        other = parameters[spec.param_slices["target"]]
+        if spec.target_every is None:
+            assert spec.target_decay is not None
+            other += (1 - spec.target_decay) * (online - other)
+            return
 
         refreshes = self.counters.steps // spec.target_every
         if refreshes > self._flags[REFRESHES + active]:  # each copy has its own number
-            parameters[spec.param_slices["target"]] = parameters[online]
+            other[:] = online
             self._flags[REFRESHES + target] = refreshes
         elif self._two_copies:
             self._flags[REFRESHES + target] = self._flags[REFRESHES + active]
-        return rate
 
     def checksum(self) -> int:
         """Return the CRC-32 of the parameters. The caller holds `update_lock`."""

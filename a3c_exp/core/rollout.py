@@ -236,16 +236,13 @@ class Actor:
         learned_rewards = shaped_rewards(self.settings, rewards, terminated, valid, progress)
         experience = None
         if self.remembers:
-            experience = self._experience(
-                raw, learned_rewards, truncated & ~terminated, choices, steps
-            )
+            cut = truncated & ~terminated
+            experience = self._experience(raw, learned_rewards, cut, choices, steps)
         stats = None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards, stats)
-        behaviour = None
-        if self.keeps_behaviour:
-            behaviour = _stack([choice.parameters for choice in choices])
+        parameters = [choice.parameters for choice in choices] if self.keeps_behaviour else []
         return Rollout(
             observations=observations,
             actions=_stack([choice.actions for choice in choices]),
@@ -261,7 +258,7 @@ class Actor:
             episodes=episodes,
             transitions=int(np.count_nonzero(valid)),
             stats=stats,
-            behaviour=behaviour,
+            behaviour=_stack(parameters) if parameters else None,
             experience=experience,
         )
 

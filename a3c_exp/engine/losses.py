@@ -231,8 +231,8 @@ def _acer(
     taken = batch.actions[..., None]
 
     log_c = np.float32(math.log(algorithm.truncation))
-    correction = 1 - np.exp(np.minimum(log_c - log_p + log_mu, np.float32(LARGEST_LOG)))
-    g = np.maximum(correction, 0) * (action_values - state_values)
+    cut_off = 1 - np.exp(np.minimum(log_c - log_p + log_mu, np.float32(LARGEST_LOG)))
+    g = np.maximum(cut_off, 0) * (action_values - state_values)
     g -= np.float32(value(algorithm.entropy_coefficient, progress)) * (log_p + 1)
     weights = np.minimum(log_c - log_p, -log_mu)
     weight = np.exp(np.minimum(np.take_along_axis(weights, taken, -1), np.float32(LARGEST_LOG)))
@@ -256,9 +256,8 @@ def _acer(
     by_logits[:] = of_transitions(p * (gains[..., None] - z), valid) / count
     scale = np.float32(algorithm.value_coefficient / count)
     np.put_along_axis(by_values, taken, errors[..., None] * scale, -1)
-
     nothing = np.zeros_like(errors)
-    gradient = OutputGradients(log_probs=nothing, entropy=nothing, values=nothing, parameters=grad)
+    gradient = OutputGradients(nothing, nothing, nothing, None, grad)
     distances = (np.exp(log_average) * (log_average - log_p)).sum(-1)
     return gradient, {
         "policy_loss": -total(gains, valid) / count,

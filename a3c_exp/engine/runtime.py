@@ -337,7 +337,7 @@ class AveragedRuntime(ArrayRuntime):
         logits, action_values, after = self._online.act_forward(observations, state)
         if action_values is None:
             action_values = self._online.critic_forward(observations)
-        return logits, _state_values(logits, action_values), after
+        return logits, _mean_action_values(logits, action_values), after
 
     def train_forward(
         self, observations: Array, recurrent_input: RecurrentInput | None
@@ -353,7 +353,7 @@ class AveragedRuntime(ArrayRuntime):
             add_gradient(np.ascontiguousarray(by_logits), np.ascontiguousarray(by_values), None)
 
         parameters = np.concatenate([logits, action_values, average], axis=1)
-        return parameters, _state_values(logits, action_values), None, backward
+        return parameters, _mean_action_values(logits, action_values), None, backward
 
 
 def _squeezed(values: Floats) -> Floats:
@@ -361,7 +361,7 @@ def _squeezed(values: Floats) -> Floats:
     return values[..., 0] if values.shape[-1] == 1 else values
 
 
-def _state_values(logits: Floats, action_values: Floats) -> Floats:
+def _mean_action_values(logits: Floats, action_values: Floats) -> Floats:
     """Return V(s) = sum_a pi(a | s) Q(s, a), float32 [N]."""
     values: Floats = (np.exp(log_softmax(logits)) * action_values).sum(1)
     return values
