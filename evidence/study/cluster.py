@@ -239,14 +239,19 @@ def _draw_panel(axes: Axes, lines: Mapping[str, Line]) -> None:
                 if record.solved_seconds is not None:
                     axes.plot(workers, record.solved_seconds, ".", color=colour, alpha=0.6)
         never = [count for count, records in line.items() if not math.isfinite(_seconds(records))]
-        heights = [1.0 - 0.03 * number] * len(never)
+        heights = [0.97 - 0.04 * number] * len(never)
         axes.plot(never, heights, "x", color=colour, transform=axes.get_xaxis_transform())
         reached = [count for count in line if count not in never]
         medians = [_seconds(line[count]) for count in reached]
         axes.plot(reached, medians, color=colour, linestyle=charts.STYLES[number], label=series)
     if 1 in next(iter(lines.values()), {}):
         first = _seconds(next(iter(lines.values()))[1])
-        most = max(count for line in lines.values() for count in line)
+        most = max(
+            count
+            for line in lines.values()
+            for count, records in line.items()
+            if math.isfinite(_seconds(records))
+        )
         ideal = [first, first / most]
         axes.plot(
             [1, most], ideal, color="black", linestyle=":", linewidth=1.0, label="N times as fast"
