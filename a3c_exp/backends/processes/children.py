@@ -25,6 +25,7 @@ from a3c_exp.backends.messages import (
 )
 from a3c_exp.backends.supervision import PipeSource, WorkerRun, end_all
 from a3c_exp.common import signals
+from a3c_exp.common.malloc import keep_freed_memory
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.envs import close_within
 
@@ -118,6 +119,7 @@ def end_children(sources: Sequence[PipeSource]) -> None:
 def _main(run: WorkerRun, writer: connection.Connection) -> None:
     """Run the worker, in its process."""
     os.setpgid(0, 0)  # what its environments start ends with it: see `Child.kill`
+    keep_freed_memory()
     process = multiprocessing.current_process()
     process.daemon = False  # they may start processes
     orphaned = threading.Event()
