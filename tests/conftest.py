@@ -94,16 +94,19 @@ def in_process() -> Iterator[None]:
     from a3c_exp.cli.startup import LABEL
 
     class Process:
-        def __init__(self, command: list[str], env: dict[str, str]) -> None:
-            with pytest.MonkeyPatch.context() as variables:
-                variables.setenv(LABEL, env[LABEL])
-                self.returncode = program.main(command[command.index("a3c_exp") + 1 :])
+        def __init__(
+            self, arguments: list[str], variables: dict[str, str], *, is_forked: bool
+        ) -> None:
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv(LABEL, variables[LABEL])
+                self.returncode = program.main(arguments)
 
         def poll(self) -> int:
             return self.returncode
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("a3c_exp.cli.processes.Popen", Process)
+        patch.setattr("a3c_exp.cli.processes.start_process", Process)
+        patch.setattr("a3c_exp.cli.forked.prestart", lambda: None)
         yield
 
 

@@ -77,7 +77,7 @@ class Child(PipeSource):
     def exit(self) -> WorkerExit:
         assert self.process is not None
         self.process.join(GRACE_SECONDS)
-        return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
+        return WorkerExit(f"{self.name} {exit_text(self.process.exitcode)}")
 
     def on_exit(self, *, replaced: bool) -> None:
         """Release what it had, and kill what it has started. It may also have closed its pipe, and
@@ -87,7 +87,8 @@ class Child(PipeSource):
             end_children([self])
 
 
-def _exit_text(exitcode: int | None) -> str:
+def exit_text(exitcode: int | None) -> str:
+    """Return how a process has ended, after its name; None: it has not."""
     if exitcode is None:
         return "closed its connection"
     if exitcode == EXIT_CODE_LOST:
