@@ -40,12 +40,19 @@ reported the real one."""
 
 @dataclass(kw_only=True, eq=False)
 class Child(PipeSource):
-    """A worker process. run: is called there.
+    """The process of a worker, or of several that take turns in it. run: is called there.
 
+    others: the workers besides the first one.
     process: None before it has been started, and once it has ended or was left behind.
     """
 
+    others: Sequence[int] = ()
     process: BaseProcess | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.others:
+            self.name = f"worker process {self.worker}-{self.others[-1]}"
+        super().__post_init__()
 
     def begin(self, run: WorkerRun, writer: connection.Connection) -> None:
         self.store.counters.heartbeats[self.worker] = 0  # not what its predecessor did
@@ -83,6 +90,8 @@ class Child(PipeSource):
         """Release what it had, and kill what it has started. It may also have closed its pipe, and
         live. At the end of a run that is done for all together."""
         super().on_exit(replaced=replaced)
+        for worker in self.others:
+            self.store.leave(worker)
         if replaced or not self.store.is_over:
             end_children([self])
 
