@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a3c_exp.errors import ConfigError, RunError, named
+from a3c_exp.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from a3c_exp.core.run_view import Callback
@@ -43,7 +44,7 @@ def _require_packages() -> None:
         activate = os.path.relpath(python.with_name("activate"))
         remedy = f"{os.path.relpath(python)} has them: source {activate}"
     print(f"a3c_exp: {sys.executable} lacks its packages; {remedy}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(ExitCode.REFUSED)
 
 
 _require_packages()
@@ -60,10 +61,10 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     settings of a network's own module have only their types checked here: the module, which refuses
     other values, is built by `train`.
     """
-    from a3c_exp.cli.hydra_compose import compose
+    from a3c_exp.cli.hydra_compose import compose_unchecked
     from a3c_exp.config.builder import build_experiment
 
-    config = compose(_checked(overrides), config_dir)
+    config = compose_unchecked(_checked(overrides), config_dir)
     build_experiment(config)
     return config
 
@@ -73,7 +74,7 @@ def _checked(
 ) -> Sequence[str]:
     """A list of texts as it was given. Raises ConfigError for anything else."""
     is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
-    if not is_list or not all(isinstance(each, str) for each in texts):
+    if not is_list or not all(isinstance(text, str) for text in texts):
         raise ConfigError(key, texts, f"must be a list of texts: {form}")
     return texts
 
@@ -100,9 +101,9 @@ def train(
     """
     from a3c_exp import saved_run
     from a3c_exp.cli.execute import Plan
-    from a3c_exp.cli.hydra_compose import compose
+    from a3c_exp.cli.hydra_compose import compose_unchecked
 
-    given = saved_run.as_callbacks(callbacks)
+    watching = saved_run.as_callbacks(callbacks)
     if isinstance(overrides, Mapping):
         config = dict(overrides)
         if not isinstance(config.get("env"), Mapping):
@@ -120,8 +121,8 @@ def train(
                     "config.yaml, and a3c_exp.open_run(folder).resume() goes on"
                 )
                 raise ConfigError(key, value, problem)
-        config = compose(overrides, config_dir)
-    run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=given))
+        config = compose_unchecked(overrides, config_dir)
+    run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=watching))
     assert run is not None
     return run
 
@@ -139,10 +140,10 @@ def open_run(folder: str | Path, plugins: Sequence[str] = ()) -> SavedRun:
     from a3c_exp.saved_run import SavedRun
 
     with named("run"):
-        place = locate_run(folder)
-        read_config(place)
+        run_folder = locate_run(folder)
+        read_config(run_folder)
     allowed = tuple(_checked(plugins, "plugins", '["my_a3c"]'))
-    return SavedRun(place, read_summary(place) or {}, plugins=allowed)
+    return SavedRun(run_folder, read_summary(run_folder) or {}, plugins=allowed)
 
 
 def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
@@ -155,5 +156,5 @@ def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
     from a3c_exp.run.run_folder import locate_run
 
     with named("run"):
-        place = locate_run(folder)
-    return load_run(place, plugins=plugins).policy
+        run_folder = locate_run(folder)
+    return load_run(run_folder, plugins=plugins).policy

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
 from collections.abc import Sequence
 
 from a3c_exp.common import signals
-from a3c_exp.errors import exit_code, leave
+from a3c_exp.exit_codes import exit_code, leave
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, that of this process without one, and return its exit code: see
-    a3c_exp.errors.exit_code."""
+    a3c_exp.exit_codes.exit_code."""
     code = exit_code(lambda: _command(arguments))
     return leave(code) if arguments is None else code
 
@@ -23,12 +22,15 @@ def _command(arguments: Sequence[str] | None) -> int:
         signals.end_early()
         gc.disable()  # until all is imported: see `import_training`
         arguments = sys.argv[1:]
-    from a3c_exp.cli.help import FLAGS  # here, where a signal has an exit code
+    from a3c_exp.cli.help import FLAGS, print_help  # here, where a signal has an exit code
     from a3c_exp.cli.startup import end_with_parent
 
     end_with_parent()
-    module = "a3c_exp.cli.main" if FLAGS.isdisjoint(arguments) else "a3c_exp.cli.help"
-    return int(importlib.import_module(module).command(arguments))
+    if not FLAGS.isdisjoint(arguments):
+        return print_help(arguments)
+    from a3c_exp.cli.main import run_command
+
+    return run_command(arguments)
 
 
 if __name__ == "__main__":

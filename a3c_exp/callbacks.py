@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import html
 import json
-import logging
 import math
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from a3c_exp.common.arrays import Floats
+from a3c_exp.common.log import log
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.settings import flatten
 from a3c_exp.core.events import RECENT, Event
@@ -25,8 +25,6 @@ from a3c_exp.core.run_view import EvalResult as EvalResult
 from a3c_exp.core.run_view import Media
 from a3c_exp.core.run_view import RunView as RunView
 from a3c_exp.errors import one_line, require_package
-
-log = logging.getLogger("a3c_exp")
 
 STEP_AXIS = "global_step"
 """The x axis of all curves in W&B, whose own step may not go back: that of an evaluation does."""

@@ -3,17 +3,14 @@
 A run ends because it has made all its steps, because a rule of `stop` or a callback has ended it,
 because a signal has interrupted it, or because it failed. `Ending` decides which of these counts
 where several come together. Whether a run goes on, is repeated or is left as it is, and the words
-of its last lines follow from the names below; its exit code from its signal, its error and the
-files that could not be written.
+of its last lines follow from the names below. Its exit code is `exit_codes.run_exit_code`, and what
+a signal does to it is in `common.signals`.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class StopReason(StrEnum):
@@ -78,27 +75,6 @@ on the callbacks and on the number of workers too."""
 MANY_FAILURES = 10
 """Failures of workers after which a run without an ended episode has failed, and one whose episodes
 mostly end in failures says so."""
-
-PREEMPTED = 75
-"""The exit code after SIGUSR2, which batch systems send before they take a machine away:
-EX_TEMPFAIL, try again."""
-
-
-def signal_code(number: int) -> int:
-    """Return the exit code of a program that a signal has ended: 128 + its number, but PREEMPTED
-    after SIGUSR2."""
-    return PREEMPTED if number == signal.SIGUSR2 else 128 + number
-
-
-def run_exit_code(summary: Mapping[str, Any]) -> int:
-    """Return the exit code of a run, by its summary.
-
-    It is `signal_code` of the signal that interrupted the run; otherwise 1 if the run failed or a
-    file could not be written, and 0 if not.
-    """
-    if summary["signal"] is not None:
-        return signal_code(summary["signal"])
-    return int(summary["error"] is not None or bool(summary["unwritten"]))
 
 
 def reason_text(word: str) -> str:

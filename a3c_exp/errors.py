@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import os
-import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from a3c_exp.ending import StopReason, signal_code
+from a3c_exp.ending import StopReason
 
 
 class ConfigError(ValueError):
@@ -120,9 +116,9 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 def require_package(key: str, value: object, extra: str, *packages: str) -> None:
     """Raise ConfigError for a setting whose packages are not installed: those of an extra, or the
     one of its name."""
-    found = {name: importlib.util.find_spec(name) for name in packages or (extra,)}
+    specs = {name: importlib.util.find_spec(name) for name in packages or (extra,)}
     # Without an origin it is a folder of that name, such as W&B itself makes, and no package.
-    missing = ", ".join(name for name, spec in found.items() if spec is None or spec.origin is None)
+    missing = ", ".join(name for name, spec in specs.items() if spec is None or spec.origin is None)
     if missing:
         raise ConfigError(key, value, f"needs {missing}: pip install 'a3c-exp[{extra}]'")
 
@@ -163,72 +159,15 @@ def place_of(error: BaseException) -> str:
 
     # gymnasium wraps errors of constructors
     chain = (error, error.__cause__) if error.__cause__ else (error,)
-    frames = [frame for each in chain for frame in traceback.extract_tb(each.__traceback__)]
-    others = (
+    frames = [frame for link in chain for frame in traceback.extract_tb(link.__traceback__)]
+    not_the_users = (
         str(Path(__file__).parent),
         *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
         "<",
     )
-    own = [each for each in frames if not each.filename.startswith(others)]
-    found = (own or frames)[-1:]
-    return "".join(f" ({each.filename}:{each.lineno})" for each in found)
-
-
-LEAVING_SECONDS = 30.0
-"""How long the end of a program waits for threads that an environment has started."""
-
-
-def leave(code: int) -> int:
-    """Return the code for `sys.exit`, and end this process with it where that takes too long:
-    Python waits for threads and for what was registered with `atexit`, without end."""
-
-    def end() -> None:
-        time.sleep(LEAVING_SECONDS)
-        threads = [each.name for each in threading.enumerate() if not each.daemon]
-        say(f"a3c_exp: ended although code still runs, in threads {', '.join(threads)}")
-        os._exit(code)
-
-    with suppress(RuntimeError):  # no thread is to be had
-        threading.Thread(target=end, daemon=True).start()
-    return code
-
-
-def exit_code(program: Callable[[], int]) -> int:
-    """Run a program and return its exit code, or that of the error which ended it.
-
-    2 for a ConfigError and for a file that the system refuses to open, which are printed in one
-    line; 1 for a RunError, which is printed too; `signal_code` after a signal (Ctrl-C: 130).
-    """
-    try:
-        code = program()
-        with suppress(AttributeError, ValueError):  # a program, or an environment, has closed it
-            sys.stdout.flush()
-        return code
-    except ConfigError as error:
-        # as Hydra has it, for the error's whole traceback
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
-            sys.excepthook(*sys.exc_info())
-        print("a3c_exp:", printable(" ".join(str(error).split("\n"))), file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # as of a program that the signal ends: `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout again at its end
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        name = "" if error.filename is None else f"{shown(str(error.filename))}: "
-        if not name and isinstance(error, FileNotFoundError):  # of os.getcwd alone
-            name = "the current folder: "
-        print(
-            f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}", file=sys.stderr
-        )
-        return 2
-    except RunError as error:
-        say(f"a3c_exp: {error}")
-        return 1
-    except KeyboardInterrupt as interruption:  # its argument: the exit code of an interrupted run
-        interrupted = signal_code(signal.SIGINT)
-        code = interruption.args[0] if interruption.args else interrupted
-        # an environment may have raised it, with any argument
-        return code if isinstance(code, int) else interrupted
+    of_user = [frame for frame in frames if not frame.filename.startswith(not_the_users)]
+    last = (of_user or frames)[-1:]
+    return "".join(f" ({frame.filename}:{frame.lineno})" for frame in last)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> str:
@@ -238,7 +177,7 @@ def did_you_mean(name: str, known: Iterable[str], *, list_all: bool = True) -> s
     no name is near.
     """
     names = sorted(known)
-    same = [each for each in names if each.lower() == name.lower()]
+    same = [candidate for candidate in names if candidate.lower() == name.lower()]
     nearest = same or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     guess = f"did you mean {either(map(repr, nearest))}?" if nearest else ""
     allowed = f"Allowed: {', '.join(names) or 'none'}" if list_all else ""

@@ -28,7 +28,8 @@ from a3c_exp.core import seeding
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.envs import close_within
-from a3c_exp.errors import ConfigError, RunError, leave, named, printable, under
+from a3c_exp.errors import ConfigError, RunError, named, printable, under
+from a3c_exp.exit_codes import ExitCode, leave
 from a3c_exp.report.runs import run_folders
 from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
@@ -255,7 +256,7 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     print("returns:", *(f"{value:.6g}" for value in played.returns))
     for name, value in statistics(played.episodes).items():
         print(f"{name}: {value}")
-    return 0
+    return ExitCode.DONE
 
 
 def play(folder: Path, options: Options) -> Evaluation:
@@ -272,7 +273,7 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
     """Print a table with a row for each run as soon as it has been evaluated, then which could not
     be evaluated.
 
-    Returns 1 if there are such runs.
+    Returns FAILED if there are such runs.
     """
     failures: list[str] = []
     columns: list[str] = []
@@ -296,7 +297,7 @@ def _evaluate_sweep(folder: Path, runs: Sequence[Path], options: Options) -> int
 
     for failure in failures:
         print(printable(f"a3c_exp: {failure}"), file=sys.stderr)
-    return int(bool(failures))
+    return ExitCode.FAILED if failures else ExitCode.DONE
 
 
 if __name__ == "__main__":

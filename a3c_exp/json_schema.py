@@ -23,7 +23,7 @@ from a3c_exp.core import experiment
 
 SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
 STAND_IN = {"type": "string", "pattern": r"^(\$\{.*\}|\?\?\?)$"}
-"""In the place of any value: a reference of OmegaConf's, or its mark of a value that is missing."""
+"""In the place of any setting: a reference of OmegaConf's, or its mark of a missing value."""
 
 
 def schema() -> dict[str, Any]:
@@ -59,7 +59,9 @@ def _group_schema(folder: Path) -> dict[str, Any]:
 
 
 def _properties(settings: dict[str, Setting]) -> dict[str, Any]:
-    return {name: _schema_of(setting.hint) for name, setting in settings.items()}
+    return {
+        name: {"anyOf": [_schema_of(setting.hint), STAND_IN]} for name, setting in settings.items()
+    }
 
 
 def _schema_of(hint: Any) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
     if origin in (Union, types.UnionType):
         return {"anyOf": [_schema_of(member) for member in typing.get_args(hint)]}
     if hint in SCALARS:
-        return {"anyOf": [{"type": SCALARS[hint]}, STAND_IN]}
+        return {"type": SCALARS[hint]}
     if hint is Any or not inspect.isclass(origin or hint):
         return {}
     if issubclass(origin or hint, list | tuple):

@@ -18,7 +18,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from a3c_exp.errors import ConfigError, exit_code, leave, printable
+from a3c_exp.errors import ConfigError, printable
+from a3c_exp.exit_codes import ExitCode, exit_code, leave
 
 if TYPE_CHECKING:  # --help need not wait until torch is imported
     from a3c_exp.core.events import Event
@@ -41,7 +42,7 @@ class Times(NamedTuple):
 def main(arguments: Sequence[str]) -> int:
     if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
         print((__doc__ or "").strip())
-        return 0 if arguments else 2
+        return ExitCode.DONE if arguments else ExitCode.REFUSED
     return exit_code(lambda: _command(arguments))
 
 
@@ -53,7 +54,7 @@ def _command(overrides: Sequence[str]) -> int:
     print(
         printable(shlex.join(["python", "-m", "a3c_exp", *words, "backend=simulated", *settings]))
     )
-    return 0
+    return ExitCode.DONE
 
 
 def measure_times(overrides: Sequence[str], seconds: float) -> Times:
@@ -67,7 +68,8 @@ def measure_times(overrides: Sequence[str], seconds: float) -> Times:
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.core.experiment import store_spec
 
-    config = compose([*overrides, "backend=processes", "workers=1"])
+    # a quorum is of the workers that are simulated
+    config = compose([*overrides, "backend=processes", "workers=1", "quorum=all"])
     _, experiment = load_final(config)
     with one_thread():
         network, space = check(experiment, draw=True)

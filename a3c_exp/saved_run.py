@@ -53,9 +53,9 @@ class SavedRun(Run):
             render.
         Raises ConfigError.
         """
-        given = {"episodes": episodes, "video": video, "plugins": self.plugins, **options}
+        settings = {"episodes": episodes, "video": video, "plugins": self.plugins, **options}
         with globals_kept():
-            return play(self.folder, build(given, Options))
+            return play(self.folder, build(settings, Options))
 
     def export(self, file: str | Path | None = None, **options: Any) -> Path:
         """Write the policy as an ONNX file, by default policy.onnx in the run's folder, and return
@@ -65,9 +65,9 @@ class SavedRun(Run):
         Raises ConfigError, and RunError if the file differs from the policy.
         """
         path = None if file is None else str(file)
-        given = {"file": path, "plugins": self.plugins, **options}
+        settings = {"file": path, "plugins": self.plugins, **options}
         with globals_kept():
-            return export.export_run(self.folder, build(given, export.ExportOptions))
+            return export.export_run(self.folder, build(settings, export.ExportOptions))
 
     def resume(
         self,
@@ -83,7 +83,7 @@ class SavedRun(Run):
         Raises what `a3c_exp.train` does. A run that would end at once stays as it is, and a line
         says so.
         """
-        given = self.callbacks if callbacks is None else as_callbacks(callbacks)
+        watching = self.callbacks if callbacks is None else as_callbacks(callbacks)
         again: dict[str, Any] = {"plugins": list(self.plugins)}
         if self.config is not None:
             again |= beyond_folder(self.config)
@@ -95,7 +95,7 @@ class SavedRun(Run):
         plan = saved_plan("resume", str(self.folder), line)
 
         with of_saved_run():
-            resumed = run_plan(replace(plan, callbacks=given))
+            resumed = run_plan(replace(plan, callbacks=watching))
         if resumed is None:
             say(
                 f"{short(self.folder)}: has finished: a larger total_steps, "
@@ -137,7 +137,7 @@ def run_plan(plan: Plan) -> SavedRun | None:
     summary = ended.summary
     if summary["signal"] is not None:
         # The signal ends the caller too: a loop over seeds does not continue with the next one.
-        raise error_of(summary["signal"], ended.exit_code)
+        raise error_of(summary["signal"])
     if ended.exit_code:
         unwritten = f"cannot be written: {', '.join(summary['unwritten'])}"
         raise RunError(f"{ended.folder}: {summary['error'] or unwritten}")

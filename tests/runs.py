@@ -124,7 +124,7 @@ def train_config(whole: dict[str, Any], folder: Path, resume: bool = False) -> R
 
 def latest(folder: Path) -> dict[str, Any]:
     """The content of a run's latest checkpoint."""
-    return checkpoint.load(folder / "checkpoints" / "latest.ckpt")
+    return checkpoint.load_file(folder / "checkpoints" / "latest.ckpt")
 
 
 def summary(folder: Path) -> dict[str, Any]:

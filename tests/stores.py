@@ -52,7 +52,7 @@ def pull(store: Store, worker: int = 0) -> Snapshot:
 def waits(store: SharedStore, worker: int) -> bool:
     """Whether a worker that has finished its rollout must wait for others before it pulls again."""
     assert store.rounds is not None
-    return store.rounds.turn_in_progress(worker)
+    return store.rounds.cycle_in_progress(worker)
 
 
 class Pushed(NamedTuple):

@@ -36,7 +36,7 @@ def test_a_checkpoint_has_the_same_bytes_each_time_and_its_arrays_can_be_written
         checkpoint.save(
             tmp_path / name, {"store": {"parameters": np.arange(50, dtype=np.float32), "steps": 7}}
         )
-    loaded = checkpoint.load(tmp_path / "one")
+    loaded = checkpoint.load_file(tmp_path / "one")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["one", "two"]
     loaded["store"]["parameters"] += 1
@@ -77,7 +77,7 @@ def test_any_nesting_of_plain_values_and_arrays_comes_back_exactly(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.ckpt"
     checkpoint.save(path, state)
-    assert same(checkpoint.load(path), state)
+    assert same(checkpoint.load_file(path), state)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
     checkpoint.save(path, {"kept": 1})
     with pytest.raises(TypeError, match=rf"{kind} \(at statistics/{place}\)"):
         checkpoint.save(path, {"statistics": {"x": value}})
-    assert checkpoint.load(path) == {"kept": 1}
+    assert checkpoint.load_file(path) == {"kept": 1}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -103,7 +103,7 @@ def test_what_would_not_come_back_as_it_was_is_refused_and_the_old_one_stays(
 
 
 def refusal(path: Path) -> str:
-    return refused(lambda: checkpoint.load(path), "folder", str(path))
+    return refused(lambda: checkpoint.load_file(path), "folder", str(path))
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_checkpoint_cut_off_anywhere_or_with_a_changed_byte_is_noticed(tmp_pat
     for place in range(0, len(whole), 3):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
-            assert same(checkpoint.load(path), small), f"byte {place} changed unseen"
+            assert same(checkpoint.load_file(path), small), f"byte {place} changed unseen"
         except ConfigError:
             noticed += 1
     # the rest are dates and the like, which the archive keeps and nobody reads
@@ -193,13 +193,13 @@ def test_a_process_killed_at_any_line_while_it_saves_leaves_the_old_checkpoint_o
     line = 1
     kept = 0
     while killed_at_line(line, folder, lambda: checkpoint.save(path, new)):
-        state = checkpoint.load(path)
+        state = checkpoint.load_file(path)
         kept += "parameters" not in state
         assert state == {"steps": 1} or same(state, new)
         line += 2
     assert kept > 10
     checkpoint.save(path, {"steps": 3})  # over whatever was left
-    assert checkpoint.load(path) == {"steps": 3}
+    assert checkpoint.load_file(path) == {"steps": 3}
     assert list(tmp_path.iterdir()) == [path]
 
 

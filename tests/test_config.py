@@ -15,6 +15,7 @@ import a3c_exp
 from a3c_exp import compose
 from a3c_exp.config.builder import Made, check, load_experiment, load_final
 from a3c_exp.config.saved import read_config
+from a3c_exp.core.cpu import usable_cores
 from a3c_exp.run.run_folder import config_text
 from a3c_exp.schedules import Linear
 
@@ -164,6 +165,7 @@ def test_a_network_too_large_for_the_memory_is_refused(default: dict[str, Any]) 
             "env: NormalizeReward ",
         ),
         ("update=sync", "seed=1", "optimizer.staleness_power=1", "optimizer.staleness_power: "),
+        ("seed=1", "workers=32", f"workers={32 * usable_cores() + 1}", "workers: "),
         ("optimizer_state=per_worker", "optimizer=adam", "optimizer=sgd", "optimizer_state: "),
         ("reward_threshold=null", "stop.worker_return=5", "stop.window=20", "stop.window: "),
         (

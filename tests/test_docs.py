@@ -33,10 +33,12 @@ from a3c_exp import evaluate
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
+from a3c_exp.common.signals import ENDING
 from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.config.schema import settings_of
 from a3c_exp.ending import FAILED
 from a3c_exp.envs.gym import PACKAGES
+from a3c_exp.exit_codes import ExitCode, signal_code
 from a3c_exp.export import __main__ as export
 from a3c_exp.report import __main__ as report
 from evidence.bench import settings
@@ -507,6 +509,11 @@ def test_the_table_of_stop_reasons_has_every_failure() -> None:
     assert set(FAILED) <= set(
         code(next(row for row in rows("exit_codes", "Codes") if row[0] == "1")[1])
     )
+
+
+def test_the_table_of_exit_codes_has_each_one_once() -> None:
+    table = sorted(int(row[0]) for row in rows("exit_codes", "Codes"))
+    assert table == sorted({*ExitCode, *map(signal_code, ENDING)})
 
 
 def test_the_table_of_atari_names_settings_that_exist() -> None:

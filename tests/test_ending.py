@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
@@ -15,10 +13,7 @@ from a3c_exp.ending import (
     Ending,
     StopReason,
     reason_text,
-    run_exit_code,
 )
-
-WELL: dict[str, Any] = {"signal": None, "error": None, "unwritten": []}
 
 
 def test_each_rule_of_stop_is_a_reason() -> None:
@@ -66,20 +61,6 @@ def test_a_run_that_a_resumption_would_end_at_once_counts_as_interrupted(
     ending = Ending(StopReason(reason))
     ending.be_continued()
     assert ending.stop_reason == word
-
-
-@pytest.mark.parametrize(
-    ("summary", "code"),
-    [
-        ({}, 0),
-        ({"error": "failed"}, 1),
-        ({"unwritten": ["metrics.csv"]}, 1),
-        ({"signal": signal.SIGTERM, "error": "failed"}, 143),
-        ({"signal": signal.SIGUSR2}, 75),
-    ],
-)
-def test_the_exit_code_follows_from_the_summary(summary: dict[str, Any], code: int) -> None:
-    assert run_exit_code(WELL | summary) == code
 
 
 def test_a_reason_is_described_in_words() -> None:

@@ -189,7 +189,7 @@ class TestThePolicyInAnotherProgram:
 
     def test_it_is_the_best_one_or_the_latest_as_asked_for(self, tmp_path: Path) -> None:
         train(tmp_path, TARGET, eval__every=160, total_steps=1600, optimizer__learning_rate=0.5)
-        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["store"]["parameters"]
+        best = checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")["store"]["parameters"]
         plugins = ["scripted"]
         assert not np.array_equal(best, latest(tmp_path)["store"]["parameters"])
         for which, expected in (

@@ -20,7 +20,7 @@ from scripted import Bandit
 
 import a3c_exp
 from a3c_exp.envs import Gym
-from a3c_exp.errors import exit_code
+from a3c_exp.exit_codes import exit_code
 from a3c_exp.run.console import run_log
 
 
@@ -104,12 +104,12 @@ def test_a_closed_standard_output_is_no_failure(monkeypatch: pytest.MonkeyPatch)
 def test_a_program_ends_although_a_thread_or_an_exit_handler_does_not(left: str) -> None:
     program = f"""
 import atexit, sys, threading
-import a3c_exp.errors
+import a3c_exp.exit_codes
 from a3c_exp.__main__ import main
 
 hang = threading.Event().wait
 {left}
-a3c_exp.errors.LEAVING_SECONDS = 0.1
+a3c_exp.exit_codes.LEAVING_SECONDS = 0.1
 sys.argv[1:] = ["--version"]
 sys.exit(main())
 """

@@ -24,7 +24,7 @@ import a3c_exp
 from a3c_exp import callbacks, evaluate
 from a3c_exp.__main__ import main
 from a3c_exp.common.trust import ACTING_OUTSIDE
-from a3c_exp.errors import exit_code
+from a3c_exp.exit_codes import exit_code
 from a3c_exp.export import __main__ as export
 from a3c_exp.report.report import _file_name
 from a3c_exp.run.event_file import header

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from runs import LINUX, QUICK, wait_until
 
-from a3c_exp.common.signals import ENDING, Interruption, interruptions
+from a3c_exp.common.signals import ENDING, BreaksIn, Interruption, interruptions
 from a3c_exp.run.files import RunOutput
 
 
@@ -49,7 +49,7 @@ def test_a_second_ctrl_c_breaks_into_no_write(tmp_path: Path) -> None:
 
     with interruptions(noted):
         RunOutput(tmp_path, noted).write("file", write)
-    assert (tmp_path / "file").exists() and noted.may_break_in
+    assert (tmp_path / "file").exists() and noted.breaks_in is BreaksIn.SECOND_CTRL_C
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -72,11 +72,26 @@ def test_a_third_signal_breaks_into_a_write_that_does_not_return(
     assert (tmp_path / "other").exists()
 
 
-def test_a_second_ctrl_c_breaks_in() -> None:
-    with interruptions(Interruption()):
-        send(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            send(signal.SIGINT)
+@pytest.mark.parametrize(
+    ("breaks_in", "number", "breaking"),
+    [
+        (BreaksIn.NOTHING, signal.SIGINT, {}),
+        (BreaksIn.SECOND_CTRL_C, signal.SIGINT, {2: (130,)}),
+        (BreaksIn.SECOND_CTRL_C, signal.SIGTERM, {}),
+        (BreaksIn.ANY_SIGNAL, signal.SIGTERM, {1: (143,)}),
+    ],
+)
+def test_a_signal_breaks_in_where_it_may_and_once(
+    breaks_in: BreaksIn, number: int, breaking: dict[int, tuple[int, ...]]
+) -> None:
+    broken_in = {}
+    with interruptions(Interruption(breaks_in=breaks_in)):
+        for count in (1, 2, 3):
+            try:
+                send(number)
+            except KeyboardInterrupt as interrupt:
+                broken_in[count] = interrupt.args
+    assert broken_in == breaking
 
 
 def test_sigusr1_asks_for_a_checkpoint_alone_and_preemption_counts_also_after_sigterm() -> None:
@@ -147,7 +162,7 @@ def test_a_signal_that_a_callback_of_a_weak_reference_swallows_comes_again() -> 
     script = (
         "import os, signal, time, weakref\n"
         "from a3c_exp.common import signals\n"
-        "from a3c_exp.errors import exit_code\n"
+        "from a3c_exp.exit_codes import exit_code\n"
         "def interrupted():\n"
         "    kept = {1}\n"
         "    watch = weakref.ref(kept, lambda _: os.kill(os.getpid(), signal.SIGTERM))\n"

@@ -37,6 +37,20 @@ def test_every_file_of_conf_fits(whole: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "total_steps: ${vars.steps}",
+        "update: ${vars.update}",
+        "plugins: ${vars.plugins}",
+        "stop: ${vars.stop}",
+        "network: {_target_: a3c_exp.networks.Mlp, hidden_sizes: '???'}",
+    ],
+)
+def test_a_reference_stands_for_any_setting(text: str, whole: dict[str, Any]) -> None:
+    assert problems(whole, text) == []
+
+
+@pytest.mark.parametrize(
     ("text", "group", "path"),
     [
         ("gama: 0.9", None, "$"),

@@ -110,7 +110,7 @@ def test_a_round_is_applied_at_most_once_whoever_is_killed_while_closing_it() ->
     assert len(left) > 15
 
 
-def test_a_turn_ends_once_whoever_is_killed_while_ending_it() -> None:
+def test_a_cycle_ends_once_whoever_is_killed_while_ending_it() -> None:
     def case() -> tuple[SharedStore, Callable[[], object]]:
         store = make(update="sync", quorum=2)
         store.finish_rollout(0)

@@ -20,6 +20,7 @@ COMPONENTS = ("envs", "networks", "returns", "algorithms", "optimizers", "schedu
 LAYERS = {
     "ending": 0,
     "errors": 0,
+    "exit_codes": 0,
     "common": 1,
     "engine": 3,
     "core": 4,

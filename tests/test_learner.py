@@ -16,7 +16,7 @@ from runs import SCRIPTED, config
 from scripted import vector
 from workers import next_event
 
-from a3c_exp.algorithms import A3C
+from a3c_exp.algorithms import A3C, PPO
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.core.acting import ActingPolicy
@@ -178,6 +178,25 @@ def test_a_network_that_has_diverged_has_a_gradient_that_is_rejected_without_war
         event = learn(experiment_of(name), network, rollout)
     assert (event.counts.get("rejected", 0), event.updates, event.metrics) == (1, 0, {})
     assert not np.isfinite(network.gradient).all()
+
+
+@pytest.mark.parametrize("name", ["A3C", "PPO"])
+def test_a_gradient_has_nothing_of_the_one_before(name: str) -> None:
+    rollout, network = lagging(ENVIRONMENTS["one by one"], ENCODER, 0.0)
+    algorithm = {"A3C": A3C(), "PPO": PPO(minibatch_size=None, epochs=2)}[name]
+    experiment = replace(experiment_of(), algorithm=algorithm)
+    learner, store = make_learner(experiment, network, rollout)
+    store.set_multipliers(learning_rate=0.0)  # PPO's second pull brings the same parameters
+
+    gradients = [
+        network.gradient.copy()
+        for _ in range(2)
+        for output in learner.learn(rollout, START)
+        if isinstance(output, Event)
+    ]
+    assert len(gradients) == {"A3C": 2, "PPO": 4}[name] and gradients[0].any()
+    for gradient in gradients[1:]:
+        np.testing.assert_allclose(gradient, gradients[0], rtol=1e-4, atol=1e-7)
 
 
 class TestCurvesOfTheCriticAndTheParameters:

@@ -6,8 +6,10 @@ import csv
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import threading
+import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,6 +211,28 @@ class TestARunThatWasCut:
         again = replay(folder)
         assert same(saved["parameters"], latest(again)["store"]["parameters"])
         assert "total_steps=1600 in place of 800" in end_of_log(again)
+
+
+def test_a_damaged_order_is_set_aside_when_its_run_is_resumed(
+    copied: Path, refuses: Refuses
+) -> None:
+    path = copied / ORDER_FILE
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(data)
+    assert main([f"resume={copied}", "plugins=[scripted]", "total_steps=640"]) == 0
+    assert path.with_name("order.bin.old").read_bytes() == data
+    (line,) = (line for line in end_of_log(copied).splitlines() if "order.bin.old" in line)
+    assert "damaged" in line and line.count("order.bin ") == 1
+    refuses([f"replay={copied}", "plugins=[scripted]"], "replay", str(copied))
+
+
+def test_a_frame_of_an_unknown_kind_is_refused(copied: Path) -> None:
+    path = copied / ORDER_FILE
+    frame = struct.pack("<III", 3, 0, 0)
+    checksum = zlib.crc32(frame, read_order(copied).checksum)
+    path.write_bytes(path.read_bytes() + frame[:8] + checksum.to_bytes(4, "little"))
+    assert "order.bin is damaged" in refused(lambda: read_order(copied), "folder", str(copied))
 
 
 def test_a_replaced_worker_is_replayed_too(tmp_path: Path) -> None:

@@ -116,11 +116,11 @@ class TestState:
         checkpoint.save(
             tmp_path / "checkpoints" / "latest.ckpt", state | {"best_eval_return": None}
         )
-        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        best = checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")
         checkpoint.save(tmp_path / "checkpoints" / "best.ckpt", best | {"best_eval_return": 1e6})
         assert resume(tmp_path, total_steps=320).summary["best_eval_return"] == 1e6
         assert done.summary["best_eval_return"] < 0
-        kept = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        kept = checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")
         assert same(kept["store"]["parameters"], best["store"]["parameters"])
 
     def test_returns_of_other_evaluations_do_not_count(self, tmp_path: Path) -> None:
@@ -128,9 +128,9 @@ class TestState:
         train(tmp_path, TARGET, **EVERYTHING)
         for name in ("latest", "best"):
             place = tmp_path / "checkpoints" / f"{name}.ckpt"
-            checkpoint.save(place, checkpoint.load(place) | {"best_eval_return": 1e6})
+            checkpoint.save(place, checkpoint.load_file(place) | {"best_eval_return": 1e6})
         assert resume(tmp_path, total_steps=320, eval__max_steps=7).summary["best_eval_return"] < 0
-        assert checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")["best_eval_return"] < 0
+        assert checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")["best_eval_return"] < 0
 
 
 class TestFiles:

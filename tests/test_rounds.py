@@ -131,7 +131,7 @@ class TestAQuorum:
         assert not waits(store, 1)
 
 
-class TestTurnsWithAQuorum:
+class TestCyclesWithAQuorum:
     """The end of rollouts of minibatch algorithms."""
 
     def test_end_once_a_quorum_has_finished(self) -> None:
@@ -141,9 +141,9 @@ class TestTurnsWithAQuorum:
         store.finish_rollout(1)
         assert not waits(store, 0) and not waits(store, 1)
         store.finish_rollout(0)
-        assert waits(store, 0), "the next turn"
+        assert waits(store, 0), "the next cycle"
         store.finish_rollout(2)
-        assert not waits(store, 2), "the slow one counts in the turn in which it has finished"
+        assert not waits(store, 2), "the slow one counts in the cycle in which it has finished"
         assert not waits(store, 0)
 
     @pytest.mark.parametrize("quorum", ["all", 2])

@@ -51,7 +51,7 @@ MISSING = object()
 
 def rewrite(path: Path, place: str, value: Any) -> None:
     """Replace a value in a checkpoint, by its dotted place, or take it away."""
-    state = checkpoint.load(path)
+    state = checkpoint.load_file(path)
     if value is MISSING:
         parent, _, name = place.partition(".")
         del state[parent][name]
@@ -185,7 +185,7 @@ def test_while_a_run_goes_on_there_is_the_checkpoint_before_the_latest(
         if len(saved) > 1:
             assert same(latest(tmp_path), saved[-1])
             before, last = (
-                checkpoint.load(folder / f"step_{number}.ckpt") for number in numbers(tmp_path)
+                checkpoint.load_file(folder / f"step_{number}.ckpt") for number in numbers(tmp_path)
             )
             assert same(before, saved[-2]) and same(last, saved[-1])
         original(path, state)
@@ -246,7 +246,7 @@ def test_those_of_the_last_saves_are_kept(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [96, 128, 160]
     for steps in numbers(tmp_path):
         assert (
-            checkpoint.load(tmp_path / "checkpoints" / f"step_{steps}.ckpt")["store"]["steps"]
+            checkpoint.load_file(tmp_path / "checkpoints" / f"step_{steps}.ckpt")["store"]["steps"]
             == steps
         )
     train(tmp_path / "none", checkpoint__every=32)

@@ -264,6 +264,13 @@ class TestMeasuredTimes:
         assert 0 < backend.step_ms < 100
         assert 0 < backend.pull_ms < backend.gradient_ms < 1000
 
+    def test_are_of_one_worker_although_a_quorum_is_of_many(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(measure, "TRAINING_SECONDS", 0.2)
+        assert measure.main(["env=cartpole", "workers=64", "update=sync", "quorum=58"]) == 0
+        assert " quorum=58 " in capsys.readouterr().out
+
     def test_too_few_steps_to_measure_are_refused(self, refuses: Refuses) -> None:
         words = ["env=cartpole", "total_steps=1", "stop.mean_return=null"]
         refuses(words, "total_steps", 1, main=measure.main)

@@ -24,7 +24,7 @@ from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 import a3c_exp.__main__ as program
 from a3c_exp.cli.existing import find_action
 from a3c_exp.cli.hydra_compose import (
-    Session,
+    HydraSession,
     compose_jobs,
     composed,
     hydra_session,
@@ -466,10 +466,10 @@ def test_a_locked_run_is_looked_at_again_at_the_end(
 def test_launchers_need_an_extra(
     here: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
-    load = Session.load
-    monkeypatch.setattr(Session, "options", lambda *_: ["basic"])
+    load = HydraSession.load
+    monkeypatch.setattr(HydraSession, "options", lambda *_: ["basic"])
     monkeypatch.setattr(
-        Session, "load", lambda self, path: None if "submitit" in path else load(self, path)
+        HydraSession, "load", lambda self, path: None if "submitit" in path else load(self, path)
     )
     line = refuses(
         ["-m", "hydra/launcher=submitit_slurm", "seed=0,1"], "hydra/launcher", "submitit_slurm"

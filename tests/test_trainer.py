@@ -28,6 +28,7 @@ from a3c_exp.config.builder import load_final
 from a3c_exp.core import seeding
 from a3c_exp.core.run_view import EvalResult
 from a3c_exp.core.seeding import Role
+from a3c_exp.envs.sync_batch import SyncEnvBatch
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import checkpoint
 from a3c_exp.run.policy import Policy, evaluate_policy
@@ -267,13 +268,35 @@ class TestEvaluation:
         assert same(states[-1]["parameters"], final["parameters"])
         assert not same(states[-2]["parameters"], final["parameters"])
 
+    def test_its_environments_are_closed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made: set[SyncEnvBatch] = set()
+        closed: set[SyncEnvBatch] = set()
+        first_reset = SyncEnvBatch.reset
+        close = SyncEnvBatch.close
+
+        def reset(batch: SyncEnvBatch) -> np.ndarray[Any, Any]:
+            made.add(batch)
+            return first_reset(batch)
+
+        def note_close(batch: SyncEnvBatch) -> None:
+            closed.add(batch)
+            close(batch)
+
+        monkeypatch.setattr(SyncEnvBatch, "reset", reset)
+        monkeypatch.setattr(SyncEnvBatch, "close", note_close)
+        train(tmp_path, TARGET, eval__every=100, workers=1)
+        assert len(made) > 2  # the worker's, and those of several evaluations
+        assert made <= closed
+
     def test_a_worse_one_does_not_replace_the_best(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         states = self.pretend(monkeypatch, [math.nan, 3.0, 2.0, 3.0])
         done = train(tmp_path, eval__every=40)
         assert len(states) == 4
-        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        best = checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")
         assert done.summary["best_eval_return"] == best["best_eval_return"] == 3
         assert same(best["store"], states[1])
 
@@ -284,7 +307,7 @@ class TestEvaluation:
         time."""
         self.pretend(monkeypatch, itertools.chain([3.0], itertools.repeat(1.0)), seconds=0.2)
         train(tmp_path, backend="threads", eval__every=40, total_steps=6000)
-        best = checkpoint.load(tmp_path / "checkpoints" / "best.ckpt")
+        best = checkpoint.load_file(tmp_path / "checkpoints" / "best.ckpt")
         at = best["store"]["steps"]
         assert best["statistics"]["steps"] == at < 6000
         assert (
@@ -424,7 +447,7 @@ class TestStartingFromAnotherRun:
     def test_takes_its_best_parameters_and_its_statistics(self, tmp_path: Path) -> None:
         settings: dict[str, Any] = {"env__normalize_observations": True}
         train(tmp_path / "first", TARGET, eval__every=50, **settings)
-        best = checkpoint.load(tmp_path / "first" / "checkpoints" / "best.ckpt")["store"]
+        best = checkpoint.load_file(tmp_path / "first" / "checkpoints" / "best.ckpt")["store"]
         still: dict[str, Any] = {
             "optimizer": "a3c_exp.optimizers.SGD",
             "optimizer__learning_rate": 1e-30,

@@ -16,7 +16,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import require
+from a3c_exp.errors import ConfigError, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,8 @@ class Serial(MaxRestarts, Backend):
     A turn is a worker's push, and its next pull and gradient. A worker that fails is built again in
     its place. Nobody sees whether one hangs.
 
-    order: 'random', with the run's seed, or 'round_robin', one after the other.
+    order: of the workers' turns: 'random', with the run's seed, or 'round_robin', one after the
+        other.
     weights: chances of a worker's turn in a random order, relative to one another, each > 0. A
         worker of weight 0.1 is ten times slower than one of weight 1. The list is repeated for
         further workers. None: all have the same chance.
@@ -47,21 +48,27 @@ class Serial(MaxRestarts, Backend):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weights is not None:
-            are_positive = bool(self.weights) and all(0 < w < np.inf for w in self.weights)
-            require(are_positive, "weights", list(self.weights), "numbers > 0, or null")
-            allowed = "null with order=round_robin"
-            require(self.order == "random", "weights", list(self.weights), allowed)
+        if self.weights is None:
+            return
+
+        weights = list(self.weights)
+        are_positive = bool(weights) and all(0 < weight < np.inf for weight in weights)
+        require(are_positive, "weights", weights, "numbers > 0, or null")
+        require(self.order == "random", "weights", weights, "null with order=round_robin")
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for a staleness that this many workers, or rounds, cannot have."""
         if self.staleness is None:
             return
+
+        key = "backend.staleness"
         workers = experiment.worker_count
-        allowed = f"less than workers={workers}, or null"
-        require(self.staleness < workers, "backend.staleness", self.staleness, allowed)
-        allowed = "null with update=sync: no gradient of a round is stale"
-        require(experiment.update == "async", "backend.staleness", self.staleness, allowed)
+        if self.staleness >= workers:
+            problem = f"must be less than workers={workers}, or null"
+            raise ConfigError(key, self.staleness, problem)
+        if experiment.update == "sync":
+            problem = "must be null with update=sync: no gradient of a round is stale"
+            raise ConfigError(key, self.staleness, problem)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
         rng = seeding.generator(

@@ -113,7 +113,7 @@ class Simulated(MaxRestarts, Backend):
 
 
 class _Turn(NamedTuple):
-    """A moment at which a worker goes on.
+    """The beginning of a worker's turn.
 
     time: in seconds. tie: orders the turns of one time.
     needs_lock: the worker is about to push, and needs the lock first.

@@ -1,5 +1,11 @@
 """Workers that take turns in one thread: all of a run, on the deterministic backends, or some of
-them, in one of several processes."""
+them, in one of several processes.
+
+A turn goes from one pause of a worker to its next one, for example through its push, its next pull,
+the rollout and the gradient. Each backend chooses whose turn comes next: `serial` by its setting
+`order`, `simulated` by its clock, and a process of `processes` at random. The order that
+`record=order` writes is another one, of pulls and pushes: see `core.order`.
+"""
 
 from __future__ import annotations
 
@@ -79,9 +85,8 @@ def _replaceable_worker(
     """Run a worker, and after a failure another one in its place."""
     while True:
         try:
-            with closing(
-                run_worker(context, index, store, restarts.next_attempt(index))
-            ) as outputs:
+            attempt = restarts.next_attempt(index)
+            with closing(run_worker(context, index, store, attempt)) as outputs:
                 for output in outputs:
                     if isinstance(output, Event):
                         restarts.on_event(index, output)

@@ -124,9 +124,9 @@ def _check_quotes(overrides: Sequence[str]) -> None:
         opened = sum(map(override.count, "[{")) - sum(map(override.count, "]}"))
         if "=" in override and opened > 0:
             pieces = itertools.takewhile(lambda text: "=" not in text, overrides[index + 1 :])
-            whole = " ".join([override, *pieces])
-            if whole != override:
-                problem = f"was cut by the shell: quote it, '{whole}'"
+            joined = " ".join([override, *pieces])
+            if joined != override:
+                problem = f"was cut by the shell: quote it, '{joined}'"
                 raise ConfigError("command line", override, problem)
 
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from a3c_exp.backends import forkserver
 from a3c_exp.cli.existing import Action, clear, find_action
 from a3c_exp.cli.names import plain_words
+from a3c_exp.common.log import log
 from a3c_exp.common.reading import check_plain, expanded
 from a3c_exp.config.saved import read_config
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, refused
-from a3c_exp.run.files import exclusive_folder, log
+from a3c_exp.run.files import exclusive_folder
 from a3c_exp.run.run_folder import config_text, environment_of
 
 if TYPE_CHECKING:  # importing them takes seconds: they import torch

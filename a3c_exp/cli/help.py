@@ -50,6 +50,7 @@ from pathlib import Path
 from textwrap import fill, shorten
 
 from a3c_exp.cli.startup import conf_folder
+from a3c_exp.exit_codes import ExitCode
 
 EXISTING = ("refuse", "resume", "restart")
 NUMBERS = ("jobs", "search")
@@ -101,7 +102,7 @@ def _first_sentence(path: Path) -> str:
     return shorten(sentence.rstrip("."), 2 * (WIDTH - COLUMN) - 10, placeholder=" ...")
 
 
-def command(arguments: Sequence[str]) -> int:
+def print_help(arguments: Sequence[str]) -> int:
     """Print the options of each group and the settings of conf/config.yaml."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument("--config-dir", "-cd")
@@ -127,4 +128,4 @@ def command(arguments: Sequence[str]) -> int:
     every = OTHERS | {f"{word}=": text for word, text in WORDS.items()}
     words = "\n".join(_explained(f"  {word}", text) for word, text in every.items())
     print((__doc__ or "").format(conf=conf_folder(), groups=groups, settings=settings, words=words))
-    return 0
+    return ExitCode.DONE

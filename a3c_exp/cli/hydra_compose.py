@@ -111,7 +111,7 @@ def hydra_session(
     config_path: str | None = None,
     config_name: str | None = None,
     searchpath: Sequence[str] = (),
-) -> Iterator["Session"]:
+) -> Iterator["HydraSession"]:
     """Hydra on this project's configuration files, or on those in `config_path`.
 
     config_dir: a folder of the user's own options, beside them. config_name: the file that is
@@ -131,7 +131,7 @@ def hydra_session(
             paths.prepend("command-line", path, SearchPathQuery(provider="schema"))
 
         application.config_loader.repository.initialize_sources(paths)
-        session = Session(application, config_name or CONFIG_NAME)
+        session = HydraSession(application, config_name or CONFIG_NAME)
         is_file = config_name is None or session.load(config_name) is not None
         require(is_file, "--config-name", config_name, "a file")
 
@@ -202,9 +202,11 @@ for plugin in (ConfSource, ConfSearchPath):
 _composing = threading.RLock()  # Hydra has one state for a whole process
 
 
-def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dict[str, Any]:
-    """The configuration that the overrides compose, its keys and types not checked yet. Raises
-    ConfigError.
+def compose_unchecked(
+    overrides: Sequence[str] = (), config_dir: str | None = None
+) -> dict[str, Any]:
+    """Return the configuration that the overrides compose, its keys and types not checked yet.
+    Raises ConfigError.
 
     config_dir: see `hydra_session`.
     """
@@ -220,7 +222,7 @@ class Composed(NamedTuple):
     words: list[str]
 
 
-class Session:
+class HydraSession:
     """The configuration files: which groups and options there are, and what Hydra composes."""
 
     def __init__(self, application: Any, config_name: str) -> None:
@@ -361,7 +363,7 @@ class Session:
         return {name for option in options for name in self.names_in_file(group, option)}
 
 
-def composed(session: Session, overrides: Sequence[str]) -> Composed:
+def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
     """What the overrides of one run compose. Raises ConfigError.
 
     A component that is written out replaces the one of the files, where Hydra merges the two.
@@ -404,18 +406,23 @@ def composed(session: Session, overrides: Sequence[str]) -> Composed:
             entries = [callbacks] if isinstance(callbacks, str) else list(callbacks)
             node.callbacks = session.callbacks(entries)
 
+    _check_composed(node)
+    return Composed(node, words)
+
+
+def _check_composed(node: DictConfig) -> None:
+    """Raise ConfigError for a preset that is no package of the whole configuration, and for files
+    of Hydra's in the run's own folder."""
     if isinstance(misplaced := node.get("experiment"), DictConfig):
         problem = f"its file must begin with `# @package _global_`: it sets {', '.join(misplaced)}"
-        raise ConfigError("experiment", choices.experiment, problem)
+        raise ConfigError("experiment", node.hydra.runtime.choices.experiment, problem)
 
     if node.hydra.output_subdir in (".", "./"):  # a run has a config.yaml of its own
         raise ConfigError("hydra.output_subdir", ".", "must be another folder than the run's")
 
-    return Composed(node, words)
-
 
 def _leave_out_foreign(
-    session: Session, node: DictConfig, typed: Sequence[Override], group: str, option: str
+    session: HydraSession, node: DictConfig, typed: Sequence[Override], group: str, option: str
 ) -> None:
     """Leave out what files set for other options of a group than the one that is chosen.
 
@@ -457,7 +464,7 @@ def _check_frames(typed: Sequence[Override]) -> None:
         raise ConfigError("env.id", values["env.id"], problem)
 
 
-def compose_jobs(session: Session, jobs: Iterable[Sequence[str]]) -> Iterator[Composed]:
+def compose_jobs(session: HydraSession, jobs: Iterable[Sequence[str]]) -> Iterator[Composed]:
     """What each job of a sweep composes, with its number. Raises ConfigError."""
     first: DictConfig | None = None
     for number, job in enumerate(jobs):
@@ -483,7 +490,7 @@ def _lacks(node: DictConfig, key: str, value: Any = None) -> bool:
     return not OmegaConf.is_list(parent)
 
 
-def _check_key(session: Session, node: DictConfig, override: Override) -> None:
+def _check_key(session: HydraSession, node: DictConfig, override: Override) -> None:
     """Raise ConfigError for a key that no setting of a run has. Files say which there are, so that
     the error needs no torch."""
     key = override.key_or_group
@@ -517,7 +524,7 @@ def _check_key(session: Session, node: DictConfig, override: Override) -> None:
     raise ConfigError(key, override.value(), unknown(name, owner, settings, group))
 
 
-def _apply(session: Session, node: DictConfig, override: Override, replaced: set[str]) -> str:
+def _apply(session: HydraSession, node: DictConfig, override: Override, replaced: set[str]) -> str:
     """Set, add or delete a value; return the override as Hydra takes it. Raises ConfigError.
 
     replaced: the keys of components that are written out, to which this one is added.
@@ -579,7 +586,7 @@ def set_value(node: DictConfig, key: str, value: Any, replace: bool | None = Non
 def job_config() -> dict[str, Any]:
     """The plain configuration of the job that Hydra runs, wherever a launcher has started it."""
     job: Any = HydraConfig.instance().cfg
-    session = Session(GlobalHydra.instance().hydra, job.hydra.job.config_name or CONFIG_NAME)
+    session = HydraSession(GlobalHydra.instance().hydra, job.hydra.job.config_name or CONFIG_NAME)
     typed = job.hydra.overrides
     node = composed(session, [*typed.hydra, *typed.task]).node
     with open_dict(node):
@@ -695,7 +702,7 @@ def choices_of(override: Override) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
-def sweep_word(session: Session, base: DictConfig, override: Override) -> str:
+def sweep_word(session: HydraSession, base: DictConfig, override: Override) -> str:
     """An override with several values as Hydra's own sweepers take it: `loguniform` is not one of
     its functions."""
     text = str(override.input_line)
@@ -745,7 +752,7 @@ def search_path(overrides: Sequence[str]) -> list[str]:
     return paths
 
 
-def parse(overrides: Sequence[str], session: Session | None = None) -> list[Override]:
+def parse(overrides: Sequence[str], session: HydraSession | None = None) -> list[Override]:
     """Overrides as Hydra's grammar reads them; with a session, choices such as glob(*) too. Raises
     ConfigError."""
     parser = OverridesParser.create(session.loader if session else None)

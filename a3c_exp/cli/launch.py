@@ -14,10 +14,11 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from a3c_exp.cli.arguments import CommandLine
-from a3c_exp.cli.hydra_compose import CONFIG_NAME, DEFAULTS, Session, composed, first_line
+from a3c_exp.cli.hydra_compose import CONFIG_NAME, DEFAULTS, HydraSession, composed, first_line
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import ConfigError
+from a3c_exp.exit_codes import ExitCode
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 PLACES = ("config_path", "config_name", "config_dir")
@@ -48,7 +49,7 @@ def prints(flags: Namespace) -> bool:
     return shows_hydra or bool(flags.package) or any(getattr(flags, name) for name in PRINTING)
 
 
-def print_by_hydra(session: Session, line: CommandLine) -> int:
+def print_by_hydra(session: HydraSession, line: CommandLine) -> int:
     """Have Hydra print what a command asks for; return the exit code. Raises ConfigError."""
     flags = line.flags
     words = line.overrides
@@ -87,4 +88,4 @@ def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], 
         raise ConfigError("command line", " ".join(arguments), first_line(complaint)) from complaint
     finally:
         sys.argv = before
-    return 0
+    return ExitCode.DONE

@@ -21,7 +21,7 @@ from a3c_exp.cli.arguments import RUN_DIR, CommandLine, given, is_of_hydra, read
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
 from a3c_exp.cli.hydra_compose import (
-    Session,
+    HydraSession,
     composed,
     hydra_session,
     isolated,
@@ -39,6 +39,7 @@ from a3c_exp.common.settings import quoted
 from a3c_exp.config.saved import of_saved_run
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import ConfigError, RunError, printable, require, say
+from a3c_exp.exit_codes import ExitCode
 from a3c_exp.run.run_folder import config_text
 
 if TYPE_CHECKING:  # importing it takes seconds: it imports torch
@@ -53,12 +54,12 @@ class FailedRunError(RunError):
     """A run has failed or was interrupted, and has said so: Hydra counts its job as failed."""
 
 
-def command(arguments: Sequence[str]) -> int:
+def run_command(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code. Raises ConfigError, and RunError if a run of a
     launcher failed."""
     if "--version" in arguments:
         print(f"a3c_exp {__version__}")
-        return 0
+        return ExitCode.DONE
 
     line = read_arguments(arguments)
     if line.saved is not None:
@@ -85,7 +86,7 @@ def command(arguments: Sequence[str]) -> int:
             return _run(plan, line, partial(_by_hydra, line, run.words))
 
 
-def _sweep(session: Session, line: CommandLine) -> int:
+def _sweep(session: HydraSession, line: CommandLine) -> int:
     with suppress(ConfigError):  # which the sweep raises, unless a sweeper of Hydra's allows it
         count = len(sweep(parse(line.overrides, session)))
         if count >= MANY_RUNS:
@@ -121,7 +122,7 @@ def _run(plan: Plan, line: CommandLine, run: RunBy = directly) -> int:
 
         build_experiment(plan.config)
         print(printable(config_text(plan.config)), end="")
-        return 0
+        return ExitCode.DONE
 
     prestart(plan)  # the fork server imports torch while this process does
     import_training()
@@ -133,7 +134,7 @@ def _run(plan: Plan, line: CommandLine, run: RunBy = directly) -> int:
     ending = how_ended(expanded(plan.folder))
     hint = ": a larger total_steps, or null for its stop rule, goes on"
     say(f"{plan.folder}: has {ending}{hint if plan.existing == CONTINUE else ' before'}")
-    return int(ending == "failed")
+    return ExitCode.FAILED if ending == "failed" else ExitCode.DONE
 
 
 def _by_hydra(

@@ -24,9 +24,10 @@ from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.forked import ForkedRun, fork
 from a3c_exp.cli.launch import FULL_ERROR
 from a3c_exp.cli.startup import LABEL, PARENT
-from a3c_exp.common.signals import ENDING, Interruption, interruptions
-from a3c_exp.ending import PREEMPTED, StopReason, signal_code
+from a3c_exp.common.signals import ENDING, BreaksIn, Interruption, interruptions
+from a3c_exp.ending import StopReason
 from a3c_exp.errors import ConfigError, say
+from a3c_exp.exit_codes import ExitCode, signal_code
 from a3c_exp.report.ranking import MOST_COMPARED, comparison, rank, ranking_table
 from a3c_exp.report.runs import find_runs, group
 from a3c_exp.run.console import duration, return_text
@@ -96,7 +97,7 @@ class Runs:
     at_once: int
 
     def __post_init__(self) -> None:
-        self._noted = Interruption(may_break_in=False)
+        self._noted = Interruption(breaks_in=BreaksIn.NOTHING)
         self._asked_at: float | None = None
         self._waiting = deque(self.jobs)
         self._running: list[tuple[Job, Process]] = []
@@ -200,15 +201,17 @@ class Runs:
             self._end(job, "ended", text)
         elif was_asked or self._noted.signal is not None:
             self._end(job, "interrupted", text or "interrupted")
-        elif code == 2 and _is_locked(job.folder):
+        elif code == ExitCode.REFUSED and _is_locked(job.folder):
             self._wait_for_lock(job)
-        elif code == 1 and text:
+        elif code == ExitCode.FAILED and text:
             self._end(job, "failed", text)
-        elif code >= 0 and code not in (2, EXIT_CODE_LOST):  # an environment may call os._exit
+        elif code >= 0 and code not in (ExitCode.REFUSED, EXIT_CODE_LOST):
+            # an environment may call os._exit
             self._end(job, "failed", f"its process ended before the run did, with exit code {code}")
         else:
-            problem = "it was refused" if code == 2 else f"its process {exit_text(code)}"
-            job.killed = code != 2
+            was_refused = code == ExitCode.REFUSED
+            problem = "it was refused" if was_refused else f"its process {exit_text(code)}"
+            job.killed = not was_refused
             if job.tries < MOST_TRIES:
                 say(f"{job.label}: {problem}: it runs again at the end")
                 self._waiting.append(job)
@@ -249,9 +252,9 @@ class Runs:
             return signal_code(self._noted.signal)
 
         if counts["failed"]:
-            return 1
+            return ExitCode.FAILED
 
-        return PREEMPTED if counts["interrupted"] else 0
+        return ExitCode.PREEMPTED if counts["interrupted"] else ExitCode.DONE
 
 
 def say_comparison(folders: Sequence[Path]) -> None:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
-from a3c_exp.cli.hydra_compose import compose, parse, set_value, to_container
+from a3c_exp.cli.hydra_compose import compose_unchecked, parse, set_value, to_container
 from a3c_exp.cli.replay import OF_THE_ORDER, check_replayable, check_resumable, replay_config
 from a3c_exp.common.settings import flatten
 from a3c_exp.common.trust import beyond_folder
@@ -130,7 +130,7 @@ def _value(change: Override, config: Mapping[str, Any], config_dir: str | None) 
     if change.package is not None:
         typed = f"{change.key_or_group}={value}"
 
-    return compose([*alone, typed], config_dir)[change.key_or_group]
+    return compose_unchecked([*alone, typed], config_dir)[change.key_or_group]
 
 
 def _resolved(change: Override, settings: Mapping[str, Any] | None = None) -> Any:

@@ -17,10 +17,11 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from a3c_exp.cli.existing import how_ended
-from a3c_exp.cli.hydra_compose import Session, compose_jobs, sweep, to_container
+from a3c_exp.cli.hydra_compose import HydraSession, compose_jobs, sweep, to_container
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, require, require_package, say
+from a3c_exp.exit_codes import ExitCode
 from a3c_exp.report.runs import EVALUATION, read_run
 
 Jobs = Sequence[list[str]]
@@ -41,7 +42,7 @@ class Search:
 
     def __init__(
         self,
-        session: Session,
+        session: HydraSession,
         overrides: Sequence[Override],
         trials: int,
         at_once: int,
@@ -77,7 +78,7 @@ class Search:
         self._scores: dict[Settings, float] = {}
         self._check(session)
 
-    def _check(self, session: Session) -> None:
+    def _check(self, session: HydraSession) -> None:
         """Raise ConfigError if a run cannot have a value that may be chosen: each choice, and of
         each range its ends and a number within, since a setting may take whole numbers only."""
         import optuna
@@ -119,7 +120,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=0, constant_liar=True)
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        worst = 0
+        worst: int = ExitCode.DONE
         for done in range(0, self._trials, self._together):
             trials = [study.ask() for _ in range(min(self._together, self._trials - done))]
             self._chosen |= {trial.number: self._settings(trial) for trial in trials}
@@ -147,7 +148,7 @@ class Search:
                 name = "_".join([f"trial-{first[texts]:03d}", *seed]).replace("=", "-")
                 overrides.append([*self._fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
         if not overrides:
-            return 0
+            return ExitCode.DONE
 
         jobs, code = run(overrides)
         for number, texts in enumerate(new):

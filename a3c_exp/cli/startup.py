@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from a3c_exp.errors import exit_code, named
+from a3c_exp.errors import named
+from a3c_exp.exit_codes import ExitCode, exit_code
 
 
 def conf_folder() -> Path:
@@ -35,7 +36,7 @@ def folder_command(
         if not arguments or not {"-h", "--help"}.isdisjoint(arguments):
             usage = f"usage: python -m a3c_exp.{name} <run folder> [key=value ...]"
             print(f"{usage}\n\n{inspect.getdoc(options)}")
-            return 0 if arguments else 2
+            return ExitCode.DONE if arguments else ExitCode.REFUSED
         from a3c_exp.run.run_folder import locate_run
 
         with named("run"):
@@ -89,6 +90,6 @@ def end_after(wait: Callable[[], object]) -> None:
         wait()
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(SAVING_SECONDS)
-        os._exit(1)
+        os._exit(ExitCode.FAILED)
 
     threading.Thread(target=watch, daemon=True).start()

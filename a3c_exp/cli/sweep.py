@@ -19,7 +19,7 @@ from a3c_exp.cli import hydra_compose
 from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, given, is_of_hydra
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, how_ended, identity, saved_runs
-from a3c_exp.cli.hydra_compose import Composed, Session
+from a3c_exp.cli.hydra_compose import Composed, HydraSession
 from a3c_exp.cli.launch import places, run_hydra
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
@@ -29,6 +29,7 @@ from a3c_exp.common.settings import quoted
 from a3c_exp.config.builder import Made, check, check_start, load_final
 from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
+from a3c_exp.exit_codes import ExitCode
 from a3c_exp.run.outcome import short
 from a3c_exp.run.run_folder import begins_with, check_places
 
@@ -38,7 +39,7 @@ Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 """Runs jobs of these overrides, the first of which has this number."""
 
 
-def run_sweep(session: Session, line: CommandLine) -> int:
+def run_sweep(session: HydraSession, line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or
     written."""
     overrides = hydra_compose.parse([*line.overrides, *_meant(line)], session)
@@ -56,7 +57,7 @@ def run_sweep(session: Session, line: CommandLine) -> int:
             for job in task.jobs:
                 ending = f"has {how_ended(job.folder)}" if job.action == "leave" else ""
                 print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
-            return 0
+            return ExitCode.DONE
 
         check_places(root, "multirun.yaml", ".submitit")
         listed = root / "multirun.yaml"
@@ -91,7 +92,7 @@ def _meant(line: CommandLine) -> list[str]:
     return meant
 
 
-def _for_sweepers(session: Session, node: DictConfig) -> list[str]:
+def _for_sweepers(session: HydraSession, node: DictConfig) -> list[str]:
     """What a sweeper of Hydra's needs to be told: to number the folders, and to maximize."""
     if node.hydra.sweeper._target_ == OWN_SWEEPER:
         return []
@@ -118,7 +119,7 @@ class Sweep:
 
     def __init__(
         self,
-        session: Session,
+        session: HydraSession,
         line: CommandLine,
         node: DictConfig,
         overrides: Sequence[Override],
@@ -128,7 +129,7 @@ class Sweep:
         self.objective = line.objective or "best"
         self.root = root
         self.jobs: list[Job] = []
-        self.code = 0
+        self.code: int = ExitCode.DONE
         self.at_once = 1
         self._session = session
         self._line = line
@@ -284,7 +285,7 @@ class Sweep:
 
         jobs = [planned[words] for words in distinct]
         code = Runs(jobs, places(self._line.flags), self.existing, self.at_once).run()
-        if code > 1:
+        if code not in (ExitCode.DONE, ExitCode.FAILED):
             raise KeyboardInterrupt(code)
 
         self.code = max(self.code, code)

@@ -7,10 +7,23 @@
 | SIGUSR1 | the program's own | saves a checkpoint | of a worker: the run's process is gone |
 
 Signals often come to a whole group of processes (Ctrl-C, timeout, a batch system). A run's main
-process alone acts on them. The first one ends the run in order: workers finish their rollout. The
-second Ctrl-C breaks into whatever the main thread does, except for a write; a third signal breaks
-into a write too. The exit code is `ending.signal_code`. A sweep passes them on: see
-`cli.processes`. SIGALRM breaks off the close of an environment: see `envs.errors`.
+process alone acts on them. A sweep passes them on: see `cli.processes`. SIGALRM breaks off the
+close of an environment: see `envs.errors`.
+
+The first signal ends a run in order: its workers finish their rollout, and it is saved. A signal
+may also break in, by a KeyboardInterrupt, into what the main thread does. `run.session` sets which
+one may, in `Interruption.breaks_in`:
+
+| what the run does | what breaks in |
+|---|---|
+| `on_start` of callbacks, which may wait for a server | any signal |
+| trains, evaluates, waits for its workers | the second Ctrl-C: it waits no longer |
+| ends its workers | nothing; where it closes environments itself, the second Ctrl-C |
+| saves | nothing |
+| `on_end` of callbacks, after all is saved | any signal; if one came before, the second Ctrl-C |
+
+Each of these steps is broken into at most once, and the write of a file by the third signal alone.
+A run that a signal has interrupted ends its program with `exit_codes.signal_code`.
 """
 
 from __future__ import annotations
@@ -22,10 +35,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from types import FrameType
 from typing import Any
 
-from a3c_exp.ending import signal_code
+from a3c_exp.exit_codes import signal_code
 
 ENDING = (
     signal.SIGHUP,
@@ -90,22 +104,28 @@ def end(number: int, frame: object) -> None:
 # A run.
 
 
+class BreaksIn(Enum):
+    """Which signal of ENDING raises KeyboardInterrupt: see the table at the head."""
+
+    NOTHING = "nothing"
+    SECOND_CTRL_C = "the second Ctrl-C"
+    ANY_SIGNAL = "any signal"
+
+
 @dataclass(slots=True)
 class Interruption:
     """What signals have asked a run for.
 
     signal: the first one that interrupted, but PREEMPTION if that has come too; None before.
     count: how many have interrupted.
-    may_break_in: whether a second Ctrl-C raises KeyboardInterrupt.
-    at_once: whether any signal does, the first one too.
-    writing: whether a file is being written, into which a third signal breaks instead.
+    breaks_in: which signal raises KeyboardInterrupt.
+    writing: whether a file is being written, into which the third signal breaks instead.
     save_requested: whether SAVE has asked for a checkpoint that has not been written yet.
     """
 
     signal: int | None = None
     count: int = 0
-    may_break_in: bool = True
-    at_once: bool = False
+    breaks_in: BreaksIn = BreaksIn.SECOND_CTRL_C
     writing: bool = False
     save_requested: bool = False
 
@@ -122,8 +142,10 @@ class Interruption:
             return
 
         is_second_ctrl_c = self.count > 1 and number == signal.SIGINT
-        if self.may_break_in and (is_second_ctrl_c or self.at_once):
-            self.may_break_in = False  # a third one would break off the end of the workers
+        if self.breaks_in is BreaksIn.ANY_SIGNAL or (
+            self.breaks_in is BreaksIn.SECOND_CTRL_C and is_second_ctrl_c
+        ):
+            self.breaks_in = BreaksIn.NOTHING  # a third one would break off the end of the workers
             raise KeyboardInterrupt(signal_code(self.signal))
 
     def request_save(self, number: int, frame: object) -> None:
@@ -159,8 +181,9 @@ def interruptions(interruption: Interruption) -> Iterator[None]:
         requeue(PREEMPTION, None)
 
 
-def error_of(number: int, code: int) -> BaseException:
+def error_of(number: int) -> BaseException:
     """Return what ends the program that has trained a run which a signal has interrupted."""
+    code = signal_code(number)
     return KeyboardInterrupt(code) if number == signal.SIGINT else SystemExit(code)
 
 

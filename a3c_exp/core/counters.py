@@ -110,6 +110,10 @@ class WorkerCounters:
         if worker < len(self.rng_states):
             self.rng_states[worker] = pack_rng(rng)
 
+    def counted(self, worker: int) -> Array:
+        """Return the steps and gradients that have been counted for a worker, int64 [2]."""
+        return np.array([self.steps_by_worker[worker], self.gradients[worker]])
+
     def start_clock(self, seconds_ago: float = 0.0) -> None:
         """Start the clock of the training, unless another worker already has."""
         if not self._clock[STARTED]:

@@ -188,7 +188,7 @@ class Experiment(UpdateSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [type(each).__name__ for each in self.callbacks]
+        names = [type(callback).__name__ for callback in self.callbacks]
         require(len(set(names)) == len(names), "callbacks", names, "callbacks of different classes")
 
     @property
@@ -244,21 +244,39 @@ class Experiment(UpdateSettings):
     @property
     def warnings(self) -> list[str]:
         """Settings that run but are probably not meant, one line each."""
-        found = {"env": self.env.warning(), "backend": self.backend.warning(self)}
+        problems = {"env": self.env.warning(), "backend": self.backend.warning(self)}
         cores = usable_cores()
         is_local = getattr(self.backend, "address", "local") == "local"
         if is_local and self.worker_count > MOST_WORKERS * cores:
-            found["workers"] = (
+            problems["workers"] = (
                 f"{self.worker_count:,} take turns on {cores} cores, and each needs memory of its "
                 "own: envs_per_worker adds environments at less cost"
             )
         for name, returns in (("returns", self.returns), ("critic_returns", self.critic_returns)):
             if returns is not None and self.rollout_length != "episode":
-                found[name] = returns.warning(self.rollout_length)
+                problems[name] = returns.warning(self.rollout_length)
             if returns is not None and not returns.across_episodes and crosses_episodes(returns):
-                found[name] = CROSSING.format(type(returns).__name__)
+                problems[name] = CROSSING.format(type(returns).__name__)
+        problems |= self._update_problems()
+        entropy = getattr(self.algorithm, "entropy_coefficient", 0.0)
+        form = getattr(self.network, "distribution", "")
+        if form in ("squashed_gaussian", "beta") and value(entropy, 1.0) < 0:
+            problems["algorithm.entropy_coefficient"] = (
+                f"below 0 at the end: it drives actions of {form} into bounds"
+            )
+        if (
+            self.stop.window != Stop.window
+            and self.stop.mean_return is None
+            and self.stop.worker_return is None
+        ):
+            problems["stop.window"] = "has no effect without stop.mean_return or stop.worker_return"
+        return [f"{name}: {text}" for name, text in problems.items() if text]
+
+    def _update_problems(self) -> dict[str, str]:
+        """Return the warnings about how a gradient becomes an update, by their settings."""
+        problems: dict[str, str] = {}
         if (most := max(self.schedule(tenths / 10) for tenths in range(11))) < SMALL_FACTOR:
-            found["schedule"] = (
+            problems["schedule"] = (
                 f"the learning rate is multiplied by at most {most:.1g}: progress goes from 0 to 1"
             )
         optimizer = self.optimizer
@@ -269,30 +287,18 @@ class Experiment(UpdateSettings):
             and optimizer.epsilon < 1e-3
         )
         if large and observation_form(self.network.module_class) == IMAGE:
-            found["optimizer"] = RMSPROP_WARNING
+            problems["optimizer"] = RMSPROP_WARNING
         if isinstance(optimizer, TorchOptimizer) and self.update == "async" and not self.lock:
-            found["optimizer"] = TORCH_WARNING
-        entropy = getattr(self.algorithm, "entropy_coefficient", 0.0)
-        form = getattr(self.network, "distribution", "")
-        if form in ("squashed_gaussian", "beta") and value(entropy, 1.0) < 0:
-            found["algorithm.entropy_coefficient"] = (
-                f"below 0 at the end: it drives actions of {form} into bounds"
-            )
+            problems["optimizer"] = TORCH_WARNING
         if self.update == "sync" and optimizer.staleness_power:
-            found["optimizer.staleness_power"] = (
+            problems["optimizer.staleness_power"] = (
                 "has no effect with update=sync: no gradient of a round is stale"
             )
         if self.optimizer_state == "per_worker" and not optimizer.state_rows:
-            found["optimizer_state"] = (
+            problems["optimizer_state"] = (
                 "per_worker has no effect: this optimizer keeps no statistics"
             )
-        if (
-            self.stop.window != Stop.window
-            and self.stop.mean_return is None
-            and self.stop.worker_return is None
-        ):
-            found["stop.window"] = "has no effect without stop.mean_return or stop.worker_return"
-        return [f"{name}: {text}" for name, text in found.items() if text]
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,7 +395,8 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:
     """The spec of this experiment's shared block."""
     env = experiment.env
-    updates = {each.name: getattr(experiment, each.name) for each in fields(UpdateSettings)}
+    names = [setting.name for setting in fields(UpdateSettings)]
+    updates = {name: getattr(experiment, name) for name in names}
     return StoreSpec(
         **updates,
         size=len(network.vector),

@@ -1,5 +1,8 @@
 """The order of a locked run: which worker pulled and which pushed, one after the other.
 
+It is what `record=order` writes and `replay` follows. `backend.order`, in which workers of `serial`
+take turns, is a setting and another thing.
+
 A locked run is the sequence of the sections in which its workers hold the store's lock. Each of
 them is a row. What else an update depends on (parameters, steps, statistics, staleness) follows
 from the rows before it, so no row has it.
@@ -10,9 +13,10 @@ A row is a word of 32 bits, the kind above the worker's index, and for rare kind
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,12 +40,10 @@ class Kind(IntEnum):
     PUSH: a worker's gradient was applied.
     REFUSED, EMPTY: a worker pushed without a gradient, since it was not finite, or of no
         transition. Its steps and statistics count.
-    BEGIN: a worker begins. Then come its incarnation, the state of its generator, and the steps and
-        gradients that were counted for its predecessors.
+    BEGIN: a worker begins: see `Begin`.
     MULTIPLIERS: the next pull is the first one with these: two numbers of 64 bits.
     CHECKSUM: the CRC-32 of the parameters after the last update.
-    SAVED: a checkpoint is written. Then come its version, and the CRC-32 of its parameters and of
-        its optimizer state.
+    SAVED: a checkpoint is written: see `SavedState`.
     """
 
     PULL = 1
@@ -107,6 +109,53 @@ def from_words(words: Sequence[int], dtype: type) -> Array:
     return np.array(words, np.uint32).view(dtype)
 
 
+class Begin(NamedTuple):
+    """What a row of kind BEGIN says of a worker.
+
+    incarnation: see `RunContext`. rng_state: of its generator, uint64 [6].
+    counted: steps and gradients of its predecessors, int64 [2].
+    """
+
+    incarnation: int
+    rng_state: Array
+    counted: Array
+
+    def words(self) -> list[int]:
+        """Return the words after the row's first one."""
+        return [self.incarnation, *to_words(self.rng_state), *to_words(self.counted)]
+
+    @classmethod
+    def of(cls, row: Row) -> Begin:
+        """Return what `words` was called on."""
+        incarnation, *words = row.extra
+        return cls(incarnation, from_words(words[:12], np.uint64), from_words(words[12:], np.int64))
+
+
+class SavedState(NamedTuple):
+    """What a row of kind SAVED says of a checkpoint: its version, and the CRC-32 of its parameters
+    and of its optimizer state."""
+
+    version: int
+    parameters: int
+    optimizer_state: int
+
+    def words(self) -> list[int]:
+        """Return the words after the row's first one."""
+        return [*to_words(np.array([self.version])), self.parameters, self.optimizer_state]
+
+    @classmethod
+    def of(cls, row: Row) -> SavedState:
+        """Return what `words` was called on."""
+        *version, parameters, optimizer_state = row.extra
+        return cls(int(from_words(version, np.int64)[0]), parameters, optimizer_state)
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> SavedState:
+        """Return what is to be said of a store's state: see `SharedParameters.FIELDS`."""
+        parameters = zlib.crc32(state["parameters"])
+        return cls(state["version"], parameters, zlib.crc32(state["optimizer_state"]))
+
+
 class Order:
     """The last rows of a run that goes on: a ring in the shared block.
 
@@ -123,8 +172,6 @@ class Order:
         self._words = self._ring.data
         self._counts = arrays["order_counts"].data
         self._multipliers = arrays["order_multipliers"]
-        workers = (self._size - _RING) // _LONGEST_ROWS
-        self._most = self._size - workers * _LONGEST_ROWS // 2
 
     @staticmethod
     def specs(workers: int) -> ArraySpecs:
@@ -138,7 +185,7 @@ class Order:
     def wait_for_room(self) -> None:
         """Wait, without the lock, until the ring has room for the rows of all workers. The run's
         process may be held up by a disk, for example."""
-        while self._counts[_WRITTEN] - self._counts[_TAKEN] > self._most:
+        while self._counts[_WRITTEN] - self._counts[_TAKEN] > _RING:
             time.sleep(_WAIT_SECONDS)
 
     def add(self, kind: Kind, worker: int, extra: Iterable[int] = ()) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.core.order import Kind, Row, from_words, rows_of
+from a3c_exp.core.order import Kind, Row, SavedState, rows_of
 from a3c_exp.errors import FolderError, one_line
 
 ORDER_FILE = "order.bin"
@@ -62,10 +62,10 @@ class RecordedSession:
         return self.first_version + sum(row.kind is Kind.PUSH for row in self.rows)
 
     @cached_property
-    def saved(self) -> dict[int, tuple[int, ...]]:
-        """The checksums of parameters and optimizer state in checkpoints, by their versions."""
-        rows = (row.extra for row in self.rows if row.kind is Kind.SAVED)
-        return {int(from_words(extra[:2], np.int64)[0]): extra[2:] for extra in rows}
+    def saved(self) -> dict[int, SavedState]:
+        """What is said of checkpoints, by their versions."""
+        states = (SavedState.of(row) for row in self.rows if row.kind is Kind.SAVED)
+        return {state.version: state for state in states}
 
 
 @dataclass
@@ -99,12 +99,12 @@ class RecordedOrder:
     """The order of a run, as far as its file is whole.
 
     sessions: of the run, the first one first.
-    whole: the file's content without a last frame that was being written when the run was killed.
+    content: of the file, without a last frame that was being written when the run was killed.
     checksum: see `Framer`.
     """
 
     sessions: list[RecordedSession]
-    whole: bytes
+    content: bytes
     checksum: int
 
 
@@ -143,8 +143,10 @@ def read_order(folder: Path) -> RecordedOrder:
                 raise ValueError("its checksum differs")
             if kind == _SESSION:
                 sessions.append(RecordedSession(**json.loads(content)))
-            else:
+            elif kind == _ROWS:
                 sessions[-1].words.append(np.frombuffer(content, "<u4"))
+            else:
+                raise ValueError(f"{kind} is no kind of a frame")
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             problem = f"{ORDER_FILE} is damaged or was edited at byte {position:,}"
             raise FolderError(folder, f"{problem}: {error}") from error

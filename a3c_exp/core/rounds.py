@@ -6,10 +6,10 @@ the rollout. It then waits until the others have finished with theirs, so that a
 the same parameters.
 
 A round needs gradients of a quorum, M of N workers, or one from each worker that can bring one
-where these are fewer. Without a quorum M is N. A rollout's end needs as many: a turn is over once M
-living workers, or all, have finished a rollout in it, and these go on. Nobody waits for ever: if
-all wait, those that have not finished have submitted, so the round is complete; if there are none
-of these, the turn is.
+where these are fewer. Without a quorum M is N. The rounds of one rollout are a cycle, which needs
+as many: it is over once M living workers, or all, have finished with a rollout in it, and these go
+on. Nobody waits for ever: if all wait, those that have not finished have submitted, so the round is
+complete; if there are none of these, the cycle is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from a3c_exp.core.counters import ROW_WIDTH
 
 # Columns of a worker's row, which only that worker writes.
 ROUND, WEIGHT, FINISHED = range(3)
-COMPLETED, TURNS = range(2)
+COMPLETED, CYCLES = range(2)
 
 HAS_LEFT = np.iinfo(np.int64).max
 """Finished rollouts of a worker that has left: no other worker waits for it."""
@@ -102,7 +102,7 @@ class SynchronousRounds:
         A gradient of a worker that has died since counts for the quorum: it is in the average.
         """
         ready = self._rows[:, ROUND] > self._flags[COMPLETED]
-        takes_part = self._rows[:, FINISHED] <= self._flags[TURNS]
+        takes_part = self._rows[:, FINISHED] <= self._flags[CYCLES]
         return bool(ready.sum() >= self._quorum or (ready | ~takes_part).all())
 
     def _average(self) -> Floats | None:
@@ -119,28 +119,28 @@ class SynchronousRounds:
     def finish_rollout(self, worker: int) -> None:
         """Take a worker out of rounds until all others, or a quorum, have finished their rollouts
         too."""
-        with self._lock:  # so that the turn does not end meanwhile
+        with self._lock:  # so that the cycle does not end meanwhile
             if self._rows[worker, FINISHED] != HAS_LEFT:
-                self._rows[worker, FINISHED] = self._flags[TURNS] + 1
+                self._rows[worker, FINISHED] = self._flags[CYCLES] + 1
 
-    def turn_in_progress(self, worker: int) -> bool:
-        """Return whether the turn is still open in which this worker has finished its rollout.
+    def cycle_in_progress(self, worker: int) -> bool:
+        """Return whether the cycle is still open in which this worker has finished its rollout.
 
-        Whoever finds a turn complete ends it, so no turn depends on one particular worker.
+        Whoever finds a cycle complete ends it, so no cycle depends on one particular worker.
         """
-        if self._waits_for_turn(worker) and self._is_turn_complete():
+        if self._waits_for_cycle(worker) and self._is_cycle_complete():
             with self._lock:
-                if self._waits_for_turn(worker) and self._is_turn_complete():
-                    self._flags[TURNS] += 1
-        return self._waits_for_turn(worker)
+                if self._waits_for_cycle(worker) and self._is_cycle_complete():
+                    self._flags[CYCLES] += 1
+        return self._waits_for_cycle(worker)
 
-    def _waits_for_turn(self, worker: int) -> bool:
-        return bool(self._flags[TURNS] < self._rows[worker, FINISHED] < HAS_LEFT)
+    def _waits_for_cycle(self, worker: int) -> bool:
+        return bool(self._flags[CYCLES] < self._rows[worker, FINISHED] < HAS_LEFT)
 
-    def _is_turn_complete(self) -> bool:
+    def _is_cycle_complete(self) -> bool:
         finished = self._rows[:, FINISHED]
         living = finished < HAS_LEFT
-        waiting = living & (finished > self._flags[TURNS])
+        waiting = living & (finished > self._flags[CYCLES])
         return int(waiting.sum()) >= min(self._quorum, int(living.sum()))
 
     def leave(self, worker: int) -> None:
@@ -148,7 +148,7 @@ class SynchronousRounds:
         self._rows[worker, FINISHED] = HAS_LEFT
 
     def join(self, worker: int) -> None:
-        """Let a worker that has left, or its replacement, take part in the turn that the others are
-        in."""
+        """Let a worker that has left, or its replacement, take part in the cycle that the others
+        are in."""
         if self._rows[worker, FINISHED] == HAS_LEFT:
-            self._rows[worker, FINISHED] = self._flags[TURNS]
+            self._rows[worker, FINISHED] = self._flags[CYCLES]

@@ -19,7 +19,7 @@ from a3c_exp.core.counters import Multipliers, WorkerCounters, pack_rng, unpack_
 from a3c_exp.core.events import Event
 from a3c_exp.core.heartbeat import Heartbeat
 from a3c_exp.core.normalization import Normalizer, Stats
-from a3c_exp.core.order import CHECKSUM_EVERY, Kind, Order, to_words
+from a3c_exp.core.order import CHECKSUM_EVERY, Begin, Kind, Order
 from a3c_exp.core.parameters import Lock, SharedParameters, StoreSpec
 from a3c_exp.core.rounds import SynchronousRounds
 
@@ -166,10 +166,10 @@ class SharedStore:
         of the training."""
         unpack_rng(rng, self.counters.rng_states[worker])
         if self.order is not None:
-            counted = self.counters.steps_by_worker[worker], self.counters.gradients[worker]
-            state = [*to_words(pack_rng(rng)), *to_words(np.array(counted))]
+            counted = self.counters.counted(worker)
+            begin = Begin(incarnation, pack_rng(rng), counted)
             with self.parameters.update_lock:
-                self.order.add(Kind.BEGIN, worker, [incarnation, *state])
+                self.order.add(Kind.BEGIN, worker, begin.words())
         if self.rounds is not None:
             self.rounds.join(worker)
         self.counters.start_clock()
@@ -264,7 +264,7 @@ class SharedStore:
         if self.rounds is None:
             return DONE
         self.rounds.finish_rollout(worker)
-        return _TurnTicket(self.rounds, worker)
+        return _CycleTicket(self.rounds, worker)
 
     def leave(self, worker: int) -> None:
         self.counters.updating[worker] = 0  # it may have been killed in an update
@@ -391,11 +391,11 @@ class _RoundTicket(Ticket):
 
 
 @dataclass(slots=True, eq=False)
-class _TurnTicket(Ticket):
+class _CycleTicket(Ticket):
     """The ticket of a rollout that has ended before those of other workers."""
 
     rounds: SynchronousRounds
     worker: int
 
     def done(self) -> bool:
-        return not self.rounds.turn_in_progress(self.worker)
+        return not self.rounds.cycle_in_progress(self.worker)

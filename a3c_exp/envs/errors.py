@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import traceback
@@ -10,13 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from a3c_exp.common.log import log
 from a3c_exp.common.signals import handled
 from a3c_exp.ending import StopReason
 from a3c_exp.envs.answers import WrongAnswerError
 from a3c_exp.envs.progress import on_progress, progress_call
 from a3c_exp.errors import LONGEST_TEXT, RunError, one_line, place_of
-
-log = logging.getLogger("a3c_exp")
 
 CLOSE_SECONDS = 1.0
 """The longest wait for one environment that is being closed."""

@@ -16,7 +16,8 @@ from a3c_exp.cli.startup import folder_command
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.reading import expanded, parse_key_values
 from a3c_exp.config.schema import build
-from a3c_exp.errors import ConfigError, leave, named, printable, require_package
+from a3c_exp.errors import ConfigError, named, printable, require_package
+from a3c_exp.exit_codes import ExitCode, leave
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _export(folder: Path, settings: Sequence[str]) -> int:
     export_run(folder, build(parse_key_values(settings), ExportOptions))
-    return 0
+    return ExitCode.DONE
 
 
 def export_run(folder: Path, options: ExportOptions) -> Path:

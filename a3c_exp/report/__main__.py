@@ -25,7 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import either, exit_code, named, printable, require
+from a3c_exp.errors import either, named, printable, require
+from a3c_exp.exit_codes import ExitCode, exit_code
 from a3c_exp.report.charts import FILE_FORMATS
 from a3c_exp.report.report import PAGE, Report, check_is_report
 from a3c_exp.report.runs import Axis, find_curve, find_runs
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
     if not folders or wants_help:
         print((__doc__ or "").strip())
-        return 0 if wants_help else 2
+        return ExitCode.DONE if wants_help else ExitCode.REFUSED
     return exit_code(lambda: _report(folders, options))
 
 
@@ -89,10 +90,10 @@ def _report(folders: Sequence[Path], options: Mapping[str, str]) -> int:
             "pip install 'a3c-exp[report]'"
         )
         print(printable(f"a3c_exp: {target}: {problem}"), file=sys.stderr)
-        return 1
+        return ExitCode.FAILED
 
     print(printable(f"Report: {target / PAGE}"))
-    return int(bool(report.left_out))
+    return ExitCode.FAILED if report.left_out else ExitCode.DONE
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ def _is_name(key: object) -> bool:
     return isinstance(key, str) and key.isprintable() and key not in ("", _ARRAY) and "/" not in key
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The state that `save` wrote. Nothing in the file can run code.
+def load_file(path: Path) -> dict[str, Any]:
+    """Return the state that `save` wrote. Nothing in the file can run code.
 
     Raises FolderError for a file that is missing, damaged, of another kind or of another version.
     """
@@ -157,8 +157,8 @@ _MISSING = object()
 
 def load_state(path: Path) -> dict[str, Any]:
     """Return the state of a run in a checkpoint, as `Checkpoints.content` has it, with its values
-    checked. Raises FolderError: see `load`."""
-    state = load(path)
+    checked. Raises FolderError: see `load_file`."""
+    state = load_file(path)
     for prefix, fields in SECTIONS.items():
         for name, field in fields.items():
             _check_value(path, state, f"{prefix}{name}", field.fits, field.may_be_missing)

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from a3c_exp.common.log import log
 from a3c_exp.errors import printable, say
-from a3c_exp.run.files import log
 
 ONLY_FILE = {"only_file": True}
 """`extra` of a log line for train.log alone."""
@@ -23,16 +23,6 @@ STREAM_SECONDS = 0.05
 PIECE = 1024
 """How long a line waits for a stream to take something, and characters that one that does so takes:
 a pipe takes 4096 bytes then."""
-
-
-class _Log(logging.Logger):
-    """The package's log. `logging.config`, as an environment's own program may use it, disables the
-    logs that it does not name, and with them train.log."""
-
-    disabled = property(lambda self: False, lambda self, value: None)
-
-
-log.__class__ = _Log
 
 
 class LiveLineHandler(logging.StreamHandler[TextIO]):
@@ -204,11 +194,9 @@ def _console() -> TextIO:
 
 def duration(seconds: float) -> str:
     """Seconds as text, rounded up: 0:07, 12:34, 1:02:03."""
-    whole = math.ceil(seconds)
-    hours = whole // 3600
-    minutes = whole // 60 % 60
-    rest = whole % 60
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    minutes, seconds = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def return_text(value: float) -> str:

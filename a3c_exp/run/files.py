@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +15,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from a3c_exp.common.log import log
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.signals import Interruption
 from a3c_exp.errors import FolderError
-
-log = logging.getLogger("a3c_exp")
 
 
 class FolderLockedError(FolderError):

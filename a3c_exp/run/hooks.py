@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec
 
+from a3c_exp.common.log import log
 from a3c_exp.core.run_view import Callback, RunView
 from a3c_exp.errors import FAILURES, one_line, place_of
 from a3c_exp.run import checkpoint
-from a3c_exp.run.files import log
 
 Arguments = ParamSpec("Arguments")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from a3c_exp.common.log import log
 from a3c_exp.core.events import Event
 from a3c_exp.ending import MANY_FAILURES, StopReason
 from a3c_exp.errors import RunError
 from a3c_exp.run import open_run
-from a3c_exp.run.files import log
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.recorders import Recorders
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from a3c_exp.common.arrays import Array
+from a3c_exp.common.log import log
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Experiment, build_network
@@ -28,7 +29,6 @@ from a3c_exp.errors import FAILURES, RunError, one_line, place_of, refused, requ
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 from a3c_exp.networks.recurrent import reset_state
-from a3c_exp.run.files import log
 
 # Environments of an evaluation, stepped together: a batch of 16 costs little more than one.
 BATCH = 16
@@ -305,7 +305,7 @@ class _Tally:
         self.quota[: episodes % count] += 1
         self.lengths = np.zeros(count, np.int64)
         self._returns = np.zeros(count)
-        self._rest = np.zeros(count, np.bool_)  # of an episode that was cut
+        self._resting = np.zeros(count, np.bool_)  # of an episode that was cut
         self._max_steps = max_steps
         self._info_numbers = InfoNumbers(info_keys)
         self._numbers: list[dict[str, float]] = []
@@ -318,20 +318,23 @@ class _Tally:
     def reset_is_due(self) -> bool:
         """Whether all environments that have episodes to play are at the rest of one that was
         cut."""
-        return bool(self.quota.any() and self._rest[self.quota > 0].all())
+        return bool(self.quota.any() and self._resting[self.quota > 0].all())
 
     def begin(self) -> None:
         """All environments have been reset."""
-        self._returns[:] = self.lengths[:] = self._rest[:] = 0
+        self._returns[:] = self.lengths[:] = self._resting[:] = 0
 
     def add(self, step: Step) -> None:
         """Count a step of each environment. Raises RunError for a return that is not finite."""
-        returns, lengths, quota, rest = self._returns, self.lengths, self.quota, self._rest
+        returns = self._returns
+        lengths = self.lengths
+        quota = self.quota
+        resting = self._resting
         returns += step.reward
         lengths += step.valid
         cut = (lengths >= self._max_steps) & ~step.episode_over
         for index in np.flatnonzero(step.episode_over | cut):
-            if quota[index] and not rest[index]:
+            if quota[index] and not resting[index]:
                 if not math.isfinite(returns[index]):
                     raise RunError(
                         f"environment {index} of an evaluation has the return {returns[index]}"
@@ -342,7 +345,7 @@ class _Tally:
                     self._info_numbers.of((step.final_info or {}).get(int(index), {}))
                 )
             returns[index] = lengths[index] = 0
-            rest[index] = cut[index]
+            resting[index] = cut[index]
 
     def played(self) -> PlayedEpisodes:
         returns, lengths, cut = np.array(self._ended, np.float64).reshape(-1, 3).T

@@ -29,8 +29,9 @@ def commit() -> str | None:
     if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
         noted = package / "COMMIT"
         return noted.read_text().strip() if noted.exists() else None
-    places = [str(place) for place in (package, package.parent / "conf") if place.is_dir()]
-    differing = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *places)
+    folders = [package, package.parent / "conf"]
+    sources = [str(folder) for folder in folders if folder.is_dir()]
+    differing = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *sources)
     head = _git(package, "rev-parse", "--verify", "HEAD")
     return head and head + ("-dirty" if differing else "")
 
@@ -56,11 +57,14 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def versions() -> dict[str, str | None]:
     """Versions of Python and of the libraries that a result depends on; None for one that is not
     installed."""
-    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(LIBRARIES)}
+    numbers: dict[str, str | None] = {
+        "python": platform.python_version(),
+        **dict.fromkeys(LIBRARIES),
+    }
     for name in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            numbers[name] = metadata.version(name)
+    return numbers
 
 
 def machine() -> dict[str, str | int | None]:
@@ -79,10 +83,9 @@ def machine() -> dict[str, str | int | None]:
 def _processor() -> str | None:
     """The processor's name; None if the system does not report it."""
     with suppress(OSError):
-        if found := re.search(
-            r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE
-        ):
-            return found[1].strip()
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+        if model := re.search(r"^model name\s*:\s*(.+)", cpuinfo, re.MULTILINE):
+            return model[1].strip()
     return platform.processor() or None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,20 +11,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from a3c_exp.common.log import log
 from a3c_exp.common.ranges import Checked, Count
 from a3c_exp.common.settings import TARGET, comparable
 from a3c_exp.core import seeding
 from a3c_exp.core.counters import RNG_WORDS, Multipliers
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
-from a3c_exp.core.order import PUSHES, Kind, Row, from_words
+from a3c_exp.core.order import PUSHES, Begin, Kind, Row, SavedState, from_words
 from a3c_exp.core.order_file import RecordedSession, read_order
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker
 from a3c_exp.ending import StopReason
 from a3c_exp.errors import RunError
 from a3c_exp.run import provenance
-from a3c_exp.run.files import log
 
 WATCHING = (
     "callbacks",
@@ -223,7 +222,7 @@ class _Follower:
                 learning_rate, entropy = from_words(row.extra, np.float64).tolist()
                 self._store.counters.multipliers = Multipliers(learning_rate, entropy)
             elif row.kind is Kind.CHECKSUM:
-                self._compare([self._store.parameters.checksum()], row.extra)
+                self._compare("parameters", self._store.parameters.checksum(), row.extra[0])
             elif row.kind is Kind.PULL:
                 self._pull(row)
             elif row.kind in PUSHES:
@@ -254,15 +253,15 @@ class _Follower:
         earlier = self._players.pop(worker, None)
         if earlier is not None:
             earlier.close()
+        begin = Begin.of(row)
         counters = self._store.counters
         if self._replay.exact:
-            counted = from_words(row.extra[13:], np.int64).tolist()
-            if counted != [counters.steps_by_worker[worker], counters.gradients[worker]]:
+            if not np.array_equal(begin.counted, counters.counted(worker)):
                 self._reason = f"worker {worker} was killed in the middle of a push"
                 return False
-            counters.rng_states[worker] = from_words(row.extra[1:13], np.uint64)
+            counters.rng_states[worker] = begin.rng_state
 
-        context = replace(self._context, resumed=row.extra[0])
+        context = replace(self._context, resumed=begin.incarnation)
         is_checked = self._replay.exact and shares_generators
         self._players[worker] = _Player(context, worker, self._store, is_checked)
         return True
@@ -291,30 +290,30 @@ class _Follower:
             self._differ(row, f"makes {output.updates} updates")
         return output
 
-    def _differ(self, row: Row, found: str) -> None:
+    def _differ(self, row: Row, action: str) -> None:
         """Pass over what the order has and the worker has not. Raises RunError if the replay has to
         be equal."""
         self._passed_over += 1
         if self._replay.exact:
             raise RunError(
                 f"the replay differs from the recorded run after {self._done()}: worker "
-                f"{row.worker} {found} where the recorded one has {row.kind.name}"
+                f"{row.worker} {action} where the recorded one has {row.kind.name}"
             )
 
     def _compare_saved(self, session: RecordedSession) -> None:
         """Compare the state with that of a checkpoint of the same version, if there is one."""
-        checksums = session.saved.get(self._store.version)
-        if checksums is not None:
-            state = self._store.parameters.state()
-            contents = (state["parameters"], state["optimizer_state"])
-            self._compare([zlib.crc32(content) for content in contents], checksums)
+        recorded = session.saved.get(self._store.version)
+        if recorded is not None:
+            here = SavedState.of_state(self._store.parameters.state())
+            self._compare("parameters", here.parameters, recorded.parameters)
+            self._compare("optimizer_state", here.optimizer_state, recorded.optimizer_state)
 
-    def _compare(self, here: Sequence[int], recorded: Sequence[int]) -> None:
-        if self._replay.exact and tuple(here) != tuple(recorded):
-            problem = "parameters" if here[0] != recorded[0] else "the optimizer's state"
+    def _compare(self, name: str, here: int, recorded: int) -> None:
+        """Compare checksums. Raises RunError if they differ and the replay has to be equal."""
+        if self._replay.exact and here != recorded:
             raise RunError(
-                f"the replay differs from the recorded run after {self._done()}: {problem} have "
-                "another checksum"
+                f"the replay differs from the recorded run after {self._done()}: the checksum of "
+                f"{name} is another one"
             )
 
     def _done(self) -> str:

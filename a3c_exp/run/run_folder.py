@@ -57,8 +57,8 @@ def locate_run(name: str | Path) -> Path:
 
     runs = [
         config
-        for place in ("*", "*/*")  # of its own, or in a sweep's folder
-        for config in Path(RUNS_FOLDER).glob(f"{place}/{CONFIG_FILE}")
+        for pattern in ("*", "*/*")  # of its own, or in a sweep's folder
+        for config in Path(RUNS_FOLDER).glob(f"{pattern}/{CONFIG_FILE}")
     ]
     if not runs:
         raise FolderError(name, f"there is no run in {RUNS_FOLDER}/")

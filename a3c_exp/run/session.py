@@ -10,20 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from a3c_exp.common.log import log
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.settings import comparable
-from a3c_exp.common.signals import Interruption, interruptions
+from a3c_exp.common.signals import BreaksIn, Interruption, interruptions
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Built, Experiment, RunContext, store_spec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.ending import StopReason, run_exit_code
+from a3c_exp.ending import StopReason
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, one_line
+from a3c_exp.exit_codes import run_exit_code
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import files, outcome, provenance, run_folder
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_latest, load_state
 from a3c_exp.run.console import ONLY_FILE, LiveLineHandler, run_log
-from a3c_exp.run.files import RunOutput, log
+from a3c_exp.run.files import RunOutput
 from a3c_exp.run.hooks import Hooks
 from a3c_exp.run.loop import consume
 from a3c_exp.run.milestones import Milestones
@@ -284,7 +286,7 @@ class Session:
                 except BaseException as error:
                     # Workers that cannot be ended do not keep the state from being saved.
                     self._fail(error)
-                run.interruption.may_break_in = run.interruption.at_once = False
+                run.interruption.breaks_in = BreaksIn.NOTHING
             return self._finish()
 
     def _context(self) -> RunContext:
@@ -302,9 +304,9 @@ class Session:
     def _train(self, events: Events) -> None:
         """Take all events, and make the last evaluation."""
         run = self._run
-        run.interruption.at_once = True  # a tracker may wait for its server
+        run.interruption.breaks_in = BreaksIn.ANY_SIGNAL  # a tracker may wait for its server
         run.hooks.on_start()
-        run.interruption.at_once = False
+        run.interruption.breaks_in = BreaksIn.SECOND_CTRL_C
         consume(run, self._recorders, events)
 
         if not run.ending.is_interrupted:
@@ -318,10 +320,11 @@ class Session:
 
     def _end_workers(self, events: Events) -> None:
         interruption = self._run.interruption
-        # On serial, environments are closed here, and one may hang in it.
-        interruption.may_break_in = self._run.experiment.backend.deterministic
+        # A deterministic backend closes environments here, and one may hang in it.
+        closes_environments = self._run.experiment.backend.deterministic
+        interruption.breaks_in = BreaksIn.SECOND_CTRL_C if closes_environments else BreaksIn.NOTHING
         events.close()
-        interruption.may_break_in = True
+        interruption.breaks_in = BreaksIn.SECOND_CTRL_C
 
     def _fail(self, error: BaseException) -> None:
         """Note an error as the reason for the end; but not after a signal, which workers may have
@@ -360,8 +363,9 @@ class Session:
         self._say_how_it_ended(summary)
 
         run.hooks.errors.keep = None  # all is saved
-        run.interruption.may_break_in = True
-        run.interruption.at_once = run.interruption.signal is None
+        run.interruption.breaks_in = (
+            BreaksIn.ANY_SIGNAL if run.interruption.signal is None else BreaksIn.SECOND_CTRL_C
+        )
         try:
             run.hooks.on_end(summary)
         except Exception as error:

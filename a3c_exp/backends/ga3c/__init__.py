@@ -3,7 +3,6 @@ batches."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from a3c_exp.backends.supervision import (
     end_all,
 )
 from a3c_exp.backends.threads import ThreadSource
+from a3c_exp.common.log import log
 from a3c_exp.common.ranges import Count, whole
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext, build_network
@@ -34,8 +34,6 @@ from a3c_exp.core.store import SharedStore
 from a3c_exp.envs import EnvBatch
 from a3c_exp.errors import ConfigError
 from a3c_exp.networks.distributions import Distribution
-
-log = logging.getLogger("a3c_exp")
 
 ThreadCount = Annotated[int, whole(1, 1024)]
 """Number of threads of a kind."""

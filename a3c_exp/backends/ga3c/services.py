@@ -135,28 +135,8 @@ class Services:
         """
         heartbeat = self.store.heartbeat(row)
         heartbeat.begin(SERVING)
-        experiment = self.context.experiment
-        store = self.store
         buffers = self.buffers
-        rng = seeding.generator(
-            experiment.seed, seeding.Role.MINIBATCHES, row, resumed=self.context.resumed
-        )
-
-        network = build_thread_network(experiment, store, self.env)
-        name = f"trainer {row - experiment.worker_count}"
-        measures = self.context.measures
-        learner = Learner(
-            experiment,
-            network,
-            row,
-            store,
-            rng,
-            name,
-            heartbeat,
-            stopwatch(measures),
-            samples_gradients="gradients" in measures,
-        )
-
+        learner = self._build_learner(row, heartbeat)
         while slots := self._gather_rollouts(heartbeat):
             heartbeat.beat()
             rollout = concat_rollouts([agent.rollout(slot) for agent, slot in slots])
@@ -185,6 +165,24 @@ class Services:
 
             for agent, slot in slots:
                 agent.notify(slot)  # it is free
+
+    def _build_learner(self, row: int, heartbeat: Heartbeat) -> Learner:
+        experiment = self.context.experiment
+        measures = self.context.measures
+        rng = seeding.generator(
+            experiment.seed, seeding.Role.MINIBATCHES, row, resumed=self.context.resumed
+        )
+        return Learner(
+            experiment,
+            build_thread_network(experiment, self.store, self.env),
+            row,
+            self.store,
+            rng,
+            f"trainer {row - experiment.worker_count}",
+            heartbeat,
+            stopwatch(measures),
+            samples_gradients="gradients" in measures,
+        )
 
     def _gather_rollouts(self, heartbeat: Heartbeat) -> list[tuple[AgentBuffers, int]]:
         """Take the slots of the next batch, smaller than `training_batch` only if all agents wait

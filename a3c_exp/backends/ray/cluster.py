@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -189,16 +189,19 @@ def connected(address: str, cpus: int, messages: int) -> Iterator[None]:
         thread = ThreadPoolExecutor(1)
         stack.callback(thread.shutdown, wait=False)
         stack.callback(lambda: wait([thread.submit(ray.shutdown)], SHUTDOWN_SECONDS))
-        joining = thread.submit(ray.init, **arguments)
-        while not joining.done():
-            wait([joining], HANDLER_SECONDS)
-            take_back()
-
-        try:
-            joining.result()
-        except Exception as error:  # of many kinds, some without a base class of Ray's
-            raise RunError(
-                f"backend.address = {address!r}: there is no Ray cluster: {error}"
-            ) from error
-
+        _wait_until_joined(thread.submit(ray.init, **arguments), address)
         yield
+
+
+def _wait_until_joined(joining: Future[Any], address: str) -> None:
+    """Wait for a call of `ray.init`, and keep this program's handlers of signals meanwhile. Raises
+    RunError if it fails."""
+    while not joining.done():
+        wait([joining], HANDLER_SECONDS)
+        take_back()
+
+    try:
+        joining.result()
+    except Exception as error:  # of many kinds, some without a base class of Ray's
+        problem = f"there is no Ray cluster: {error}"
+        raise RunError(f"backend.address = {address!r}: {problem}") from error

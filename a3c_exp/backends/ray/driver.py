@@ -3,7 +3,6 @@ die."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -23,6 +22,7 @@ from a3c_exp.backends.ray.server import (
 )
 from a3c_exp.backends.ray.worker import WorkerActor
 from a3c_exp.backends.supervision import Received, Source, Supervisor
+from a3c_exp.common.log import log
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.heartbeat import StallWatch
@@ -30,8 +30,6 @@ from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.ending import StopReason
 from a3c_exp.errors import RunError
-
-log = logging.getLogger("a3c_exp")
 
 FETCH_SECONDS = 10.0
 """Longest wait for the servers' state, before the last one that was fetched is used instead. The

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from a3c_exp.common.log import log
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.run_view import RunView
 from a3c_exp.envs.info import EPISODE_COLUMNS
-from a3c_exp.run.files import Appender, log, set_aside
+from a3c_exp.run.files import Appender, set_aside
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.recorders.recorder import RunRecorder
 from a3c_exp.run.run_folder import EPISODES_FILE

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from a3c_exp.common.log import log
 from a3c_exp.core import seeding
 from a3c_exp.core.heartbeat import Heartbeat, StallWatch
 from a3c_exp.core.run_view import EvalResult, RunView
 from a3c_exp.envs import close_within, on_progress
 from a3c_exp.errors import RunError, one_line
-from a3c_exp.run.files import log
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.policy import BATCH, Policy, Recorder, evaluate_policy
 from a3c_exp.run.recorders.checkpoints import Checkpoints

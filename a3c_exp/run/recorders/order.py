@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from a3c_exp.core.order import Kind, Order, row_words, to_words
+from a3c_exp.core.order import Kind, Order, SavedState, row_words
 from a3c_exp.core.order_file import FIRST_LINE, ORDER_FILE, Framer, read_order
 from a3c_exp.core.run_view import RunView
 from a3c_exp.errors import FolderError
@@ -63,10 +62,9 @@ class OrderFile(RunRecorder):
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write all rows, and one for a checkpoint of this state, which is written next."""
-        store = state["store"]
-        contents = [zlib.crc32(store[name]) for name in ("parameters", "optimizer_state")]
+        saved = SavedState.of_state(state["store"])
         self._take()
-        words = row_words(Kind.SAVED, 0, [*to_words(np.array([store["version"]])), *contents])
+        words = row_words(Kind.SAVED, 0, saved.words())
         self._file.add(self._framer.rows(np.array(words, np.uint32)))
         self._flush()
 
@@ -90,7 +88,7 @@ def _earlier(folder: Path) -> tuple[bytes, int]:
     if path.exists():
         try:
             recorded = read_order(folder)
-            return recorded.whole, recorded.checksum
+            return recorded.content, recorded.checksum
         except FolderError as error:
-            set_aside(path, error.problem)
+            set_aside(path, error.problem.removeprefix(f"{ORDER_FILE} "))
     return FIRST_LINE, 0

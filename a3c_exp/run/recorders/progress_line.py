@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
+from a3c_exp.common.log import log
 from a3c_exp.core.run_view import RunView
 from a3c_exp.run.console import LiveLineHandler, duration, return_text
-from a3c_exp.run.files import amount, log
+from a3c_exp.run.files import amount
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.recorders.recorder import RunRecorder
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from a3c_exp.common.log import log
 from a3c_exp.core.events import Episodes, Event
 from a3c_exp.core.run_view import RunView
 from a3c_exp.ending import MANY_FAILURES
 from a3c_exp.run import outcome
-from a3c_exp.run.files import log
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.recorders.recorder import RunRecorder
 

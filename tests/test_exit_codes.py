@@ -1,0 +1,57 @@
+"""Exit codes: of runs, and of what ends a command."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from a3c_exp.ending import StopReason
+from a3c_exp.errors import ConfigError, RunError
+from a3c_exp.exit_codes import exit_code, run_exit_code
+
+WELL: dict[str, Any] = {"signal": None, "error": None, "unwritten": []}
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        ({}, 0),
+        ({"error": "failed"}, 1),
+        ({"unwritten": ["metrics.csv"]}, 1),
+        ({"signal": signal.SIGTERM, "error": "failed"}, 143),
+        ({"signal": signal.SIGUSR2}, 75),
+    ],
+)
+def test_the_exit_code_of_a_run_follows_from_its_summary(
+    summary: dict[str, Any], code: int
+) -> None:
+    assert run_exit_code(WELL | summary) == code
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def program() -> int:
+        raise error
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("seed", -1, "must be >= 0"), 2),
+        (PermissionError(13, "Permission denied", "outputs"), 2),
+        (RunError("a worker failed", StopReason.STALLED), 1),
+        (KeyboardInterrupt(75), 75),
+        (KeyboardInterrupt(), 130),
+        (KeyboardInterrupt("of an environment"), 130),
+    ],
+)
+def test_an_exception_that_ends_a_command_has_an_exit_code(
+    error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(raising(error)) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (0 if isinstance(error, KeyboardInterrupt) else 1)
