@@ -16,7 +16,7 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-from runs import LINUX, QUICK, kill_all, processes, wait_until
+from runs import LINUX, QUICK, kill_all, latest, processes, same, summary, wait_until
 
 import a3c_exp.__main__ as program
 
@@ -127,6 +127,15 @@ def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps
     assert sweeps.reasons() == {long: "interrupted", short: "total_steps"}
     assert sweeps.summaries()[long]["resumed"] >= 1
     assert sweeps.summaries()[short] == finished[short]
+
+
+def test_a_forked_run_is_that_of_a_command_of_its_own(sweeps: Sweeps, here: Path) -> None:
+    sweeps.finish(*QUICK, "seed=3")
+    assert program.main([*QUICK, "seed=3", "hydra.run.dir=alone"]) == 0
+    forked = here / "sweep" / "seed-3"
+    assert same(latest(forked)["store"], latest(here / "alone")["store"])
+    assert "-m a3c_exp backend=serial" in summary(forked)["command"]
+    assert "seed=3" in summary(forked)["overrides"]
 
 
 def test_runs_and_workers_are_forked_from_one_server_and_outlive_it(sweeps: Sweeps) -> None:
