@@ -70,6 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("a3c_exp.cli.execute.prestart", lambda backend: None)
+    monkeypatch.setattr("a3c_exp.cli.forked.start_server", lambda: None)
     return tmp_path
 
 
@@ -106,7 +107,7 @@ def in_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("a3c_exp.cli.processes.start_process", Process)
-        patch.setattr("a3c_exp.cli.forked.prestart", lambda: None)
+        patch.setattr("a3c_exp.cli.forked.start_server", lambda: None)
         yield
 
 

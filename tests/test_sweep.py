@@ -330,7 +330,6 @@ def test_a_run_with_surroundings_of_its_own_has_a_new_process(
         return SimpleNamespace(poll=lambda: 0)
 
     monkeypatch.setattr("a3c_exp.cli.processes.start_process", start)
-    monkeypatch.setattr("a3c_exp.cli.forked.prestart", lambda: None)
     program.main([*QUICK, "-m", "seed=0", *words])
     assert forked == [is_forked]
 

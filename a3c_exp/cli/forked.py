@@ -42,7 +42,7 @@ class ForkedRun:
         self.process.kill()
 
 
-def prestart() -> None:
+def start_server() -> None:
     """Start the fork server. It imports what runs need while this process goes on."""
     with suppress(ConfigError):  # then `fork` says why there is none
         forkserver.ensure_running([*TRAINING, __name__, "a3c_exp.cli.main"])
@@ -53,10 +53,10 @@ def fork(arguments: Sequence[str], variables: Mapping[str, str]) -> ForkedRun:
 
     Raises ConfigError or OSError if there is no fork server, and none can be started.
     """
-    return ForkedRun(forkserver.start(_main, "run", list(arguments), dict(variables)))
+    return ForkedRun(forkserver.start(_run_command, "run", list(arguments), dict(variables)))
 
 
-def _main(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+def _run_command(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
     """Run a command in this process, which has just been forked, and end it."""
     process = multiprocessing.current_process()
     process.daemon = False  # it may start processes

@@ -92,7 +92,7 @@ def _sweep(session: HydraSession, line: CommandLine) -> int:
         if count >= MANY_RUNS:
             say(f"{count} runs are composed and checked first")
     if line.flags.cfg is None and given(line.overrides, "hydra/launcher") in (None, "processes"):
-        forked.prestart()
+        forked.start_server()
     import_training()  # every run of it is checked here
     from a3c_exp.cli.sweep import run_sweep
 

@@ -312,8 +312,8 @@ def _common_texts(node: DictConfig) -> set[str]:
 def _may_be_forked(node: DictConfig) -> bool:
     """Return whether a job's process may be forked from one that has imported everything. One with
     environment variables, a current folder or plugins of its own may not."""
-    own = ("hydra.job.env_set", "hydra.job.chdir", "plugins")
-    return not any(hydra_compose.setting(node, key) for key in own)
+    keys = ("hydra.job.env_set", "hydra.job.chdir", "plugins")
+    return not any(hydra_compose.setting(node, key) for key in keys)
 
 
 def _say_workers(workers: Sequence[tuple[object, int]], at_once: int) -> None:

@@ -9,12 +9,13 @@ from contextlib import suppress
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
-_LARGEST = 32 * 2**20
-"""Bytes of the largest array whose memory is kept: no glibc allows a larger M_MMAP_THRESHOLD."""
+_LARGEST_KEPT = 32 * 2**20
+"""Bytes of the largest array whose memory is kept. Some versions of glibc refuse a larger
+M_MMAP_THRESHOLD."""
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory of the arrays that it frees, up to twice `_LARGEST` at once.
+    """Let this process keep the memory of arrays that it frees, at most twice `_LARGEST_KEPT`.
 
     glibc gives memory of large arrays back to the system as soon as they are freed. A rollout and
     its gradient need as much again a moment later, and the system clears each page of it first.
@@ -25,5 +26,5 @@ def keep_freed_memory() -> None:
     """
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST)
-        mallopt(_M_TRIM_THRESHOLD, 2 * _LARGEST)
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+        mallopt(_M_TRIM_THRESHOLD, 2 * _LARGEST_KEPT)
