@@ -149,8 +149,15 @@ def test_runs_and_workers_are_forked_from_one_server_and_outlive_it(sweeps: Swee
     assert len(os.listdir(f"/proc/{server}/task")) == 1, "a fork has no other threads"
 
     os.kill(server, signal.SIGKILL)
-    logs = [sweeps.folder / "sweep" / name / "train.log" for name in ("seed-0", "seed-1")]
+    runs = [sweeps.folder / "sweep" / name for name in ("seed-0", "seed-1")]
+    logs = [run / "train.log" for run in runs]
     wait_until(lambda: all(log.read_text().count(" INFO folder: ") == 2 for log in logs))
+
+    def times_of_saves() -> list[int]:
+        return [(run / "checkpoints" / "latest.ckpt").stat().st_mtime_ns for run in runs]
+
+    last = max(times_of_saves())
+    wait_until(lambda: min(times_of_saves()) > last)
     started.terminate()
     sweeps.end(started, 143)
     assert sweeps.reasons() == {"seed-0": "interrupted", "seed-1": "interrupted"}
