@@ -63,7 +63,7 @@ docs: $(VENV)/docs ## this manual as a site in build/site; fails at a warning
 learn: $(VENV)/bench ## train every environment over its seeds; writes RESULTS.md. One: make learn ENV=lunar. Takes hours
 	$(BIN)/python -m evidence.study $(if $(ENV),--env $(ENV)) $(ARGS)
 
-presets: $(VENV)/bench ## train every preset to its own end; writes RESULTS.md. One: make presets ARGS="--only preset_pong". Takes a day
+presets: $(VENV)/bench ## train every preset to its own end; writes RESULTS.md. One: make presets ARGS="--only preset_ppo_pong_solved". Takes a day
 	$(BIN)/python -m evidence.study --presets $(ARGS)
 
 fuzz: $(VENV)/dev ## wrong and damaged input at random: make fuzz ARGS="--seed 1 --overrides 1000 --runs 20 --files 50". Takes half an hour

@@ -79,6 +79,22 @@ def _checked(
     return texts
 
 
+def _check_word(override: str) -> None:
+    """Raise ConfigError for a word of the command line, with what a program writes."""
+    from a3c_exp.cli.help import WORDS
+
+    key, _, value = override.lstrip("+~").partition("=")
+    instead = {
+        "from": "train takes the content of a run's config.yaml",
+        "resume": f"a3c_exp.open_run({value!r}).resume() goes on",
+        "hydra": "train takes a `folder`",
+    }
+    word = re.split("[./]", key)[0]
+    if word in instead or key in WORDS:
+        command = f"python -m a3c_exp {key}=... does it"
+        raise ConfigError(key, value, f"is for the command line: {instead.get(word, command)}")
+
+
 def train(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     folder: str | Path | None = None,
@@ -102,11 +118,12 @@ def train(
     from a3c_exp import saved_run
     from a3c_exp.cli.execute import Plan
     from a3c_exp.cli.hydra_compose import compose_unchecked
+    from a3c_exp.config.saved import is_whole
 
     watching = saved_run.as_callbacks(callbacks)
     if isinstance(overrides, Mapping):
         config = dict(overrides)
-        if not isinstance(config.get("env"), Mapping):
+        if not is_whole(config):
             problem = (
                 "must be complete, as compose returns it; single settings are a list: "
                 '["env=lunar", "seed=1"]'
@@ -114,13 +131,7 @@ def train(
             raise ConfigError("configuration", config, problem)
     else:
         for override in _checked(overrides):
-            key, _, value = override.lstrip("+~").partition("=")
-            if key in ("from", "resume", "replay") or re.split("[./]", key)[0] == "hydra":
-                problem = (
-                    "is for the command line: train takes a `folder` and the content of a "
-                    "config.yaml, and a3c_exp.open_run(folder).resume() goes on"
-                )
-                raise ConfigError(key, value, problem)
+            _check_word(override)
         config = compose_unchecked(overrides, config_dir)
     run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=watching))
     assert run is not None

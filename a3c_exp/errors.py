@@ -139,6 +139,20 @@ FAILURES = (Exception, SystemExit)
 sys.exit."""
 
 
+def leaves_debugger(error: BaseException) -> bool:
+    """Return whether a user has left Python's debugger by `quit`: it raises BdbQuit, and SystemExit
+    from Python 3.14 on."""
+    pdb = sys.modules.get("pdb")
+    if pdb is None:
+        return False
+    if isinstance(error, pdb.bdb.BdbQuit):
+        return True
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, SystemExit) and frames[-1].filename == pdb.__file__
+
+
 @contextmanager
 def refused(key: str, value: object, what: str) -> Iterator[None]:
     """Within, code of a user's own runs: what it raises is a ConfigError, "key = value: what:

@@ -226,10 +226,16 @@ class Discounted(Returns):
     the last row.
     Over whole episodes (rollout_length: episode) the critic enters at time limits alone; over
     shorter rollouts this is the n-step return of the whole rollout.
+
+    baseline: whether the advantage is G_t - V(s_t). False: it is G_t, that of REINFORCE without a
+        baseline (Williams 1992).
     """
 
+    baseline: bool = True
+
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
-        return NStep()(trajectory, gamma)
+        advantages, targets = NStep()(trajectory, gamma)
+        return advantages if self.baseline else targets.copy(), targets
 
 
 @dataclass(frozen=True, kw_only=True)

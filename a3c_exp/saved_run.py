@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import Plan, alone, execute
@@ -23,9 +23,21 @@ from a3c_exp.errors import ConfigError, RunError, say
 from a3c_exp.evaluate import Evaluation, Options, play
 from a3c_exp.export import __main__ as export
 from a3c_exp.run.console import duration, return_text
-from a3c_exp.run.outcome import outcome, short
+from a3c_exp.run.outcome import clock_note, outcome, short
 from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Run
+
+_POLICY = "a3c_exp.load(run.folder)"
+HABITS = {
+    "learn": 'run.resume(["total_steps=2e6"]) trains on, to that many steps in all',
+    "predict": f"{_POLICY}.act(observation) returns the action",
+    "act": f"{_POLICY}.act(observation) returns the action",
+    "policy": f"it is {_POLICY}",
+    "model": f"it is {_POLICY}.network, a module of torch",
+    "save": "run.folder has its checkpoints; run.export() writes an ONNX file",
+    "load": "a3c_exp.open_run(folder) opens a run",
+}
+"""What is written here for what other libraries have on a trained model."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,6 +115,13 @@ class SavedRun(Run):
             )
         return resumed or replace(self, summary=read_summary(self.folder) or {})
 
+    if not TYPE_CHECKING:  # which finds such names by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, with the call that is meant by a name of another library's."""
+            meant = f": {HABITS[name]}" if name in HABITS else ""
+            raise AttributeError(f"a run has no {name!r}{meant}", name=name, obj=self)
+
     def __repr__(self) -> str:
         ending = outcome(self.summary) if self.summary else "has not ended"
         return f"<run {short(self.folder)}: {ending}>"
@@ -116,7 +135,7 @@ class SavedRun(Run):
             "run": short(self.folder),
             "ended by": summary.get("stop_reason", "-"),
             "steps": f"{summary.get('steps', 0):,}",
-            "training": duration(summary.get("training_seconds", 0.0)),
+            "training": duration(summary.get("training_seconds", 0.0)) + clock_note(summary),
             "mean return of 100 episodes": "-" if mean is None else return_text(mean),
             "best evaluation": "-" if best is None else return_text(best),
         }

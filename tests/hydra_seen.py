@@ -3,6 +3,8 @@ runs and jobs."""
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,14 @@ class Seen(Callback):
 
     def on_start(self, run: RunView) -> None:
         hydra_app.note(run.folder, dict(run.config))
+
+
+@dataclass
+class CtrlC(Callback):
+    """Interrupts the run when it starts."""
+
+    def on_start(self, run: RunView) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 class Told(HydraCallback):

@@ -47,8 +47,10 @@ SPACES: dict[str, gym.Space[Any]] = {
     "no layers": MultiDiscrete([3, 4]),
     "bits": MultiBinary(3),
 }
-SPACES |= {"cnns": Discrete(3), "lstm of a box": SPACES["box"]}
+SPACES |= {"cnns": Discrete(3), "lstm of a box": SPACES["box"], "no biases": SPACES["box"]}
 CELLS: dict[str, Any] = {"hidden_size": 4, "policy_gain": 1.0}
+APART: dict[str, Any] = {"hidden_sizes": (5,), "critic_hidden_sizes": (6,)}
+OF_CRITIC: dict[str, Any] = {"hidden_size": 0, "critic_hidden_size": 3}
 NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "mlp": lambda **more: make_network(Mlp, VECTORS, **MLP | more),
     "shared": lambda **more: make_network(Mlp, VECTORS, shared=True, **MLP | more),
@@ -62,6 +64,18 @@ NETWORKS: dict[str, Callable[..., ActorCritic]] = {
     "lstm": lambda **more: make_lstm(Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, **CELLS | more),
     "lstm of a box": lambda **more: make_lstm(
         Residual, VECTORS, SPACES["box"], state_dependent_std=True, **CELLS | more
+    ),
+    "no biases": lambda **more: make_network(
+        Mlp, VECTORS, SPACES["no biases"], head_bias=False, **MLP | more
+    ),
+    "lstm without biases": lambda **more: make_lstm(
+        Mlp, VECTORS, encoder={"hidden_sizes": (5,)}, head_bias=False, **CELLS | more
+    ),
+    "lstms": lambda **more: make_lstm(
+        Mlp, VECTORS, encoder=APART, shared=False, critic_hidden_size=3, **CELLS | more
+    ),
+    "lstm of the critic": lambda **more: make_lstm(
+        Mlp, VECTORS, encoder=APART, shared=False, **CELLS | OF_CRITIC | more
     ),
     "lstm of images": lambda **more: make_lstm(Cnn, IMAGES, encoder=PADDED, **CELLS | more),
 }
@@ -176,6 +190,7 @@ def order(network: ActorCritic) -> list[str]:
 
 LINEAR = ("weight", "bias")
 CORE = ("core.inputs", "core.recurrent", "core.bias")
+CRITIC_CORE = tuple(f"critic_{name}" for name in CORE)
 
 
 def names(*modules: str) -> list[str]:
@@ -199,6 +214,31 @@ class TestTheOrderOfParameters:
                 "lstm",
                 [*names("actor_encoder.0"), *CORE, *names("head.linear", "value")],
                 {"encoder": 4 * 5 + 5 + 16 * (5 + 4 + 1), "actor": 4 * 2 + 2, "critic": 4 + 1},
+            ),
+            (
+                "lstms",
+                [
+                    *names("actor_encoder.0"),
+                    *CORE,
+                    *names("head.linear", "critic_encoder.0"),
+                    *CRITIC_CORE,
+                    *names("value"),
+                ],
+                {
+                    "actor": 4 * 5 + 5 + 16 * (5 + 4 + 1) + 4 * 2 + 2,
+                    "critic": 4 * 6 + 6 + 12 * (6 + 3 + 1) + 3 + 1,
+                },
+            ),
+            (
+                "no biases",
+                [
+                    *names("actor_encoder.0"),
+                    "head.linear.weight",
+                    "head.spread",
+                    *names("critic_encoder.0"),
+                    "value.weight",
+                ],
+                {"actor": 4 * 5 + 5 + 5 * 2 + 2, "critic": 4 * 5 + 5 + 5},
             ),
         ],
     )
@@ -303,7 +343,7 @@ class TestKernels:
         network = NETWORKS[name]()
         observations = draw_observations(name, 4, 3)
         _, values, _ = network.policy_forward(observations[0], network.initial_state(3))
-        assert (values is None) == (name in ("mlp", "box", "no layers", "bits"))
+        assert (values is None) == (name in ("mlp", "box", "no layers", "bits", "no biases"))
         if values is None:
             each = [network.act_forward(row)[1] for row in observations]
             np.testing.assert_allclose(network.values(observations), each, atol=1e-6)

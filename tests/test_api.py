@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hydra import initialize_config_dir, version
@@ -27,6 +28,7 @@ from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run.metrics import read_points
+from a3c_exp.saved_run import SavedRun
 
 
 def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
@@ -47,6 +49,29 @@ def test_a_trained_policy_acts_and_names_of_the_package_stay_the_same(tmp_path: 
     run = a3c_exp.train(a3c_exp.compose(QUICK), tmp_path / "run")
     assert a3c_exp.load(run.folder).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("learn", "run.resume("), ("predict", ".act(observation)"), ("save", "run.export()")],
+)
+def test_a_habit_from_another_library_is_answered_with_the_call(
+    name: str, call: str, tmp_path: Path
+) -> None:
+    run: Any = SavedRun(tmp_path, {})
+    with pytest.raises(AttributeError) as caught:
+        getattr(run, name)
+    assert call in str(caught.value) and "\n" not in str(caught.value)
+    assert not hasattr(run, "anything_else")
+
+
+@pytest.mark.parametrize("env", ["cartpole", "cartpole_memory"])
+def test_what_reset_and_step_return_is_no_observation(env: str, tmp_path: Path) -> None:
+    policy = a3c_exp.load(a3c_exp.train([*QUICK, f"env={env}"], tmp_path / "run").folder)
+    world = gymnasium.make("CartPole-v1")
+    for answer in (world.reset(), world.step(0)):
+        with pytest.raises(ValueError, match="its first item"):
+            policy.act(answer)
 
 
 def test_training_takes_overrides_or_a_whole_configuration(
@@ -72,6 +97,8 @@ def test_training_takes_overrides_or_a_whole_configuration(
         (["gamma=2"], "gamma"),
         ([*QUICK, "resume=outputs/run"], "resume"),
         ([*QUICK, "from=outputs/run"], "from"),
+        ([*QUICK, "replay=outputs/run"], "replay"),
+        ([*QUICK, "jobs=2"], "jobs"),
         ([*QUICK, "hydra.run.dir=elsewhere"], "hydra.run.dir"),
         ([*QUICK, "hydra={_target_:os.system}"], "hydra"),
         ({"gamma": 0.9}, "configuration"),
@@ -85,6 +112,11 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     if key == "overrides":
         refused(lambda: a3c_exp.compose(overrides), key)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_word_of_commands_is_answered_with_what_does_the_same(tmp_path: Path) -> None:
+    assert "open_run('run')" in refused(lambda: a3c_exp.train(["resume=run"]), "resume", "run")
+    assert "a3c_exp replay=" in refused(lambda: a3c_exp.train(["replay=run"]), "replay", "run")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_final
-from a3c_exp.config.elsewhere import ELSEWHERE
+from a3c_exp.config.elsewhere import ELSEWHERE, RENAMED
 from a3c_exp.errors import FolderError
 from a3c_exp.run.run_folder import config_text
 
@@ -68,7 +68,7 @@ BAD = [
     ("env=lunar network=cnn_small", "network", "Cnn"),
     ("network@network.encoder=cnn", "network@network.encoder", "cnn"),
     ("network=lstm network.encoder=mlp", "network.encoder", "mlp"),
-    ("plugins=null experiment=pong algorithm=a3c", "plugins", None),
+    ("plugins=null experiment=ppo_pong_solved algorithm=a3c", "plugins", None),
     ("gamma=${nothing}", "gamma", "${nothing}"),
     (f"seed={'9' * 5000}", "seed", ...),
     (f"env.kwargs.x={'{a:' * 150}1{'}' * 150}", "env.kwargs.x", ...),
@@ -101,6 +101,18 @@ def test_bad_input_is_one_line_and_writes_nothing(
 ) -> None:
     refuses(command.split(), key, value)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["cartpole_threads", "pong"])
+def test_an_old_name_of_a_preset_is_answered_with_the_new_one(name: str, refuses: Refuses) -> None:
+    line = refuses([f"experiment={name}"], "experiment", name)
+    assert f"experiment={RENAMED[name]}" in line
+
+
+def test_presets_that_have_been_renamed_are_there_and_their_old_names_are_free() -> None:
+    presets = {path.stem for path in (conf_folder() / "experiment").glob("*.yaml")}
+    assert presets >= set(RENAMED.values())
+    assert not presets & RENAMED.keys()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +168,11 @@ def test_a_path_inside_a_run_is_answered_with_its_folder(
         ("env", "PongNoFrameskip-v4", "env=pong"),
         ("env", "Pong-v0", "env=pong"),
         ("env", "ALE/SpaceInvaders-v5", "env=atari env.game=space_invaders"),
-        ("env", "CartPole-v0", "env=gym env.id=CartPole-v0"),
+        ("env", "CartPole-v0", "env=gym env.id=CartPole-v0; env=cartpole is CartPole-v1"),
+        ("env", "LunarLander-v3", "env=lunar"),
+        ("env", "lunar_lander", "env=lunar"),
+        ("backend", "multiprocessing", "backend=processes"),
+        ("optimizer", "adamw", "optimizer=adam optimizer.weight_decay=0.01"),
     ],
 )
 def test_words_of_other_programs_are_answered_by_the_option(
@@ -208,6 +224,8 @@ def test_the_full_names_in_hints_are_those_of_settings() -> None:
         "n_agents",
         "MINI_BATCH",
         "env.name",
+        "norm_obs",
+        "frame_stack",
     ],
 )
 def test_a_word_of_another_library_is_answered_with_ours(
@@ -222,14 +240,34 @@ def test_a_word_of_another_library_is_answered_with_ours(
         (["--env", "lunar", "--seed", "1"], "command line", "env=lunar seed=1"),
         (["--learning-rate=1e-3"], "command line", "optimizer.learning_rate=1e-3"),
         (["--n-epochs", "5", "--name=x"], "command line", "n_epochs=5 name=x"),
-        (["--config", "my.yaml"], "command line", "from=my.yaml"),
+        (["\u2014multirun", "seed=0,1"], "command line", "type --multirun"),
+        (["\u2013m", "seed=0,1"], "command line", "type -m"),
+        (["env", "=", "lunar"], "command line", "env=lunar"),
+        (["seed=1", "env=", "lunar"], "command line", "env=lunar"),
+        (["env", "=lunar"], "command line", "env=lunar"),
+        (["optimizer.learning_rate=1e\u20133"], "command line", "optimizer.learning_rate=1e-3"),
         (["env=lunar", "\u2018plugins=[a]\u2019"], "command line", "typographic"),
         (["env.id=\u201cA-v0\u201d"], "command line", "typographic"),
         (["network.hidden_sizes=[64,", "64]"], "command line", "'network.hidden_sizes=[64, 64]'"),
         (["total_steps=1M"], "total_steps", "write 1000000"),
         (["total_steps=0.5m"], "total_steps", "write 500000"),
         (["stop.max_seconds=5m"], "stop.max_seconds", "write 300"),
+        (["stop.max_seconds=00:05:00"], "stop.max_seconds", "write 300"),
+        (["total_steps='1 000 000'"], "total_steps", "write 1000000"),
         (["seed=0-4"], "seed", "-m seed=0,1,2,3,4"),
+        (["-m", "seed=[0,1]"], "seed", "-m seed=0,1"),
+        (["seed:1"], "command line", "must be seed=1"),
+        (["seed==1"], "command line", "must be seed=1"),
+        (["env = lunar"], "command line", "must be env=lunar"),
+        (["network.hidden_sizes=64,64"], "network.hidden_sizes", "[64,64]"),
+        (["network.hidden_sizes=64"], "network.hidden_sizes", "network.hidden_sizes=[64,64]"),
+        (["-m", "seed=0,1,"], "seed", "comma"),
+        (["env=lunar seed=1"], "env", "quotes"),
+        (["+env=lunar"], "+env", "env=lunar"),
+        (["returns.n=5"], "returns.n", "returns=n_step or returns=n_step_zero"),
+        (["eval=false"], "eval", "eval.every=null"),
+        (["callbacks=early_stopping"], "callbacks", "callbacks=[no_improvement]"),
+        (["--multi-run", "seed=0,1"], "command line", "'--multirun'"),
         (["env=gym"], "env.id", "env.id=Acrobot-v1"),
         (["env=gym", "env.id=ALE/Breakout-v5"], "env.id", "env=breakout prepares"),
         (["env=gym", "env.id=QbertNoFrameskip-v4"], "env.id", "env=atari env.game=qbert"),
@@ -240,6 +278,25 @@ def test_what_is_probably_meant_is_written_out(
 ) -> None:
     assert advice in refuses(words, key)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["--config FILE", "--config=FILE", "-c FILE", "FILE", "from=FILE"])
+def test_a_file_of_settings_is_answered_with_the_command_that_takes_it(
+    form: str, here: Path, finished: Path, refuses: Refuses
+) -> None:
+    def answer(file: str) -> str:
+        key = "from" if form == "from=FILE" else "command line"
+        return refuses(form.replace("FILE", file).split(), key)
+
+    assert "no such" in answer("my.yaml")
+    (here / "my.yaml").write_text("gamma: 0.9")
+    assert "--config-dir conf experiment=my " in answer("my.yaml")
+    (here / "mine" / "experiment").mkdir(parents=True)
+    (here / "mine" / "experiment" / "wide.yaml").write_text("# @package _global_\ngamma: 0.9")
+    assert "--config-dir mine experiment=wide " in answer("mine/experiment/wide.yaml")
+    assert ": env=lunar " in answer(str(conf_folder() / "env" / "lunar.yaml"))
+    if form != "from=FILE":
+        assert f"from={finished}/config.yaml " in answer(f"{finished}/config.yaml")
 
 
 def test_many_workers_on_few_cores_are_a_warning() -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from runs import config, summary, train, train_config
 
 from a3c_exp.run.collapse import ReturnPeak
+from a3c_exp.run.outcome import collapse
 
 CURVES = sorted((Path(__file__).parents[1] / "evidence" / "results" / "curves").glob("*.csv"))
 # The spread of a recorded mean's returns is not recorded. That of Pong's scores is about 1.
@@ -109,13 +110,15 @@ def test_a_run_that_collapses_says_so_while_it_trains_and_at_its_end(tmp_path: P
     assert "eval.every" in log  # there is no other policy
 
 
-def test_the_policy_of_the_best_evaluation_is_named(tmp_path: Path) -> None:
-    evaluations = {"every": 200, "episodes": 1}
+def test_the_best_evaluation_is_named_only_if_it_is_better_than_what_is_left(
+    tmp_path: Path,
+) -> None:
+    evaluations = {"every": 200, "episodes": 1}  # of the first phase, which pays nothing
     train(tmp_path, "Phases-v0", total_steps=2000, plugins=[__name__], eval=evaluations)
-    [*_, last] = [
-        line for line in (tmp_path / "train.log").read_text().splitlines() if "collapsed" in line
-    ]
-    assert "best.ckpt" in last
+    assert (tmp_path / "checkpoints" / "best.ckpt").exists()
+    lines = (tmp_path / "train.log").read_text().splitlines()
+    assert not any("best.ckpt" in line for line in lines if "collapsed" in line)
+    assert "best.ckpt" in collapse(tmp_path, mean=0.0, peak=10.0, evaluation=6.0)
 
 
 def test_a_resumed_run_knows_what_it_had_reached(tmp_path: Path) -> None:

@@ -31,11 +31,11 @@ def test_a_schedule_takes_the_place_of_the_one_that_a_preset_has_set(given: str)
     [
         ("experiment=threads_n_step_zero returns=gae", "returns.n", "optimizer.betas"),
         (
-            "experiment=pong algorithm=a3c",
+            "experiment=ppo_pong_solved algorithm=a3c",
             "algorithm.epochs",
             "algorithm.entropy_coefficient.start",
         ),
-        ("experiment=pong env=lunar network=mlp", "env.height", "algorithm.epochs"),
+        ("experiment=ppo_pong_solved env=lunar network=mlp", "env.height", "algorithm.epochs"),
         (
             "experiment=lstm_cartpole network@network.encoder=mlp",
             "network.no_such_setting",
@@ -103,7 +103,7 @@ def test_a_setting_that_no_component_knows_is_refused(
         "experiment=threads_n_step_zero returns=gae returns.n=3": "returns.n",
         "--config-dir dir env=mine": "env.sale",
         "--config-dir dir experiment=mine algorithm=ppo": "algorithm.epoch",
-        "experiment=pong algorithm=a3c algorithm={epochs:9}": "algorithm.epochs",
+        "experiment=ppo_pong_solved algorithm=a3c algorithm={epochs:9}": "algorithm.epochs",
     }.items():
         assert program.main(command.split()) == 2
         assert capfd.readouterr().err.startswith(f"a3c_exp: {key} = "), command

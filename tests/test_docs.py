@@ -52,7 +52,7 @@ README, DESIGN, INDEX = (DOCUMENTS[f"{name}.md"] for name in ("README", "design"
 
 # With these a command of the documents runs for a moment.
 SMALL = ["total_steps=64", "workers=2", "envs_per_worker=2", "rollout_length=8", "eval.every=null"]
-ATARI = {"env=atari", "env=pong", "experiment=pong"}
+ATARI = {"env=atari", "env=pong", "experiment=ppo_pong_solved", "experiment=impala_pong"}
 # Images take milliseconds each, and a game's emulator most of a second to start.
 IMAGES = ATARI | {"network=cnn", "network=pixels"}
 SMALL_IMAGES = [

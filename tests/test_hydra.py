@@ -33,6 +33,7 @@ from a3c_exp.cli.hydra_compose import (
     sweep,
     to_container,
 )
+from a3c_exp.cli.launch import HYDRAS_LINE
 from a3c_exp.cli.startup import conf_folder
 
 SEEN = [*QUICK, "plugins=[hydra_seen]", "callbacks=[{_target_: hydra_seen.Seen}]"]
@@ -252,16 +253,26 @@ def test_callbacks_of_hydra_are_called_as_for_any_program(
         assert Path(name).read_text().splitlines() == expected
 
 
-def test_a_run_that_fails_is_a_job_that_failed(here: Path, capfd: Any) -> None:
+FAILING = ["plugins=[faulty]", "algorithm={_target_:faulty.FailingA3C,trigger:trigger}"]
+INTERRUPTED = ["plugins=[hydra_seen]", "callbacks=[{_target_: hydra_seen.CtrlC}]"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "tracebacks"),
+    [(FAILING, 1, 1), (INTERRUPTED, 130, 0)],
+    ids=["fails", "is interrupted"],
+)
+def test_a_run_that_does_not_finish_is_a_job_that_failed(
+    words: list[str], code: int, tracebacks: int, here: Path, capfd: Any
+) -> None:
     (here / "trigger").touch()
-    failing = [
-        *("backend=threads", *QUICK[1:], "plugins=[faulty]", "hydra.run.dir=run"),
-        "algorithm={_target_:faulty.FailingA3C,trigger:trigger}",
-        f"+hydra.callbacks={{t: {{_target_: hydra_seen.Told, file: {here}/told}}}}",
-    ]
-    assert program.main(failing) == 1
+    told = f"+hydra.callbacks={{t: {{_target_: hydra_seen.Told, file: {here}/told}}}}"
+    quick = ["backend=threads", *QUICK[1:], "hydra.run.dir=run"]
+    assert program.main([*quick, *words, told]) == code
     assert Path("told").read_text().splitlines() == ["job starts", "job FAILED"]
-    assert capfd.readouterr().err.count("Traceback") == 1, "the worker's own"
+    err = capfd.readouterr().err
+    assert err.count("Traceback") == tracebacks, "the worker's own"
+    assert HYDRAS_LINE not in err
 
 
 def test_an_environment_may_compose_by_itself(here: Path) -> None:

@@ -50,6 +50,12 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": (CORRIDOR, mlp()),
     "shared mlp": (CORRIDOR, mlp(shared=True, activation="elu")),
     "lstm": (CORRIDOR, {"network": LSTM}),
+    "lstms": (CORRIDOR, {"network": LSTM | {"shared": False, "critic_hidden_size": 4}}),
+    "lstm of the critic": (
+        CORRIDOR,
+        {"network": LSTM | {"shared": False, "hidden_size": 0, "critic_hidden_size": 8}},
+    ),
+    "no biases": (CORRIDOR, {"network": LSTM | {"head_bias": False}}),
     "cnn": (CORNERS, {"network": SMALL_CNN | {"precision": "float32"}}),
     "an encoder by torch": (
         CORRIDOR,

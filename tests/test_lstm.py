@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from nets import make_lstm, normal
+from refusals import refused
 from runs import SCRIPTED
 from torch import Tensor
 
@@ -28,6 +29,7 @@ T = 9
 B = 5
 F = 3
 C = 6
+CRITIC_ALONE: dict[str, Any] = {"hidden_size": 0, "critic_hidden_size": 6}
 START = Snapshot(version=0, steps=0, normalizer=None)
 
 
@@ -93,9 +95,11 @@ class TestTheCells:
             torch.testing.assert_close(gate @ gate.T, torch.eye(C), atol=1e-5, rtol=0)
 
 
-def make_actor(count: int, vectorized: bool, **kwargs: Any) -> tuple[ActorCritic, Actor]:
-    """A network, and an actor with it in scripted environments."""
-    network = build()
+def make_actor(
+    count: int, vectorized: bool, settings: dict[str, Any], **kwargs: Any
+) -> tuple[ActorCritic, Actor]:
+    """A network, and an actor with it in scripted environments. settings: of the network."""
+    network = build(**settings)
     game = Gym(id=SCRIPTED, kwargs=kwargs, vectorized=vectorized)
     env = game.make(count, list(range(count)))
     policy = ActingPolicy(network, np.random.default_rng(0))
@@ -106,13 +110,16 @@ class TestTheNextValueOfARow:
     """Scripted episodes, identified by their observations, and valued again one by one from their
     first step on."""
 
+    @pytest.mark.parametrize(
+        "settings", [{}, {"shared": False}, {"shared": False} | CRITIC_ALONE], ids=str
+    )
     @pytest.mark.parametrize("ends", [("terminated",), ("truncated", "both")], ids=str)
     @pytest.mark.parametrize(("count", "vectorized"), [(1, False), (3, False), (2, True)])
     def test_is_that_of_the_state_that_the_episode_has_reached(
-        self, count: int, vectorized: bool, ends: Any
+        self, count: int, vectorized: bool, ends: Any, settings: dict[str, Any]
     ) -> None:
         """A vector environment restarts late: the row after an end is no transition."""
-        network, actor = make_actor(count, vectorized, lengths=(3, 5, 4), ends=ends)
+        network, actor = make_actor(count, vectorized, settings, lengths=(3, 5, 4), ends=ends)
         rollouts = [actor.collect(START) for _ in range(5)]
         assert vectorized != all(rollout.valid.all() for rollout in rollouts)
         for rollout in rollouts:
@@ -155,6 +162,16 @@ class TestTheComponent:
             "encoder.policy_gain=5.0",
             "encoder.initial_std=0.5",
         ]
+
+    def test_the_critic_may_have_cells_of_its_own(self) -> None:
+        encoder = {"hidden_sizes": (5,), "critic_hidden_sizes": (7,)}
+        network = build(encoder=encoder, shared=False, **CRITIC_ALONE)
+        assert network.core is None and network.critic_core is not None
+        assert (network.critic_core.inputs.shape, network.state_size) == ((7, 24), 12)
+        assert (network.head.linear.in_features, network.value.in_features) == (5, 6)
+        refused(lambda: build(critic_hidden_size=6), "critic_hidden_size", 6)
+        assert not network.warnings
+        assert any("encoder.critic_*" in warning for warning in build(encoder=encoder).warnings)
 
     def test_the_cells_may_have_another_scheme_than_the_last_layers(self) -> None:
         """Torch's own has the bound 1 / sqrt(cells) for both matrices."""

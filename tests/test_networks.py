@@ -256,6 +256,24 @@ def test_a_setting_without_an_effect_is_warned_of(
     assert idle is None or idle in warnings[0]
 
 
+@pytest.mark.parametrize("action_values", [False, True])
+def test_last_layers_may_have_no_biases(action_values: bool) -> None:
+    described = network_of(Mlp, {"hidden_sizes": (5,), "head_bias": False})
+    network: Any = described.build(
+        OBSERVATIONS, Discrete(2), np.random.default_rng(0), action_values=action_values
+    )
+    last = [network.online[1]] if action_values else [network.head.linear, network.value]
+    assert all(layer.bias is None for layer in last)
+    assert network.encoders[0][0].bias is not None
+
+
+@pytest.mark.parametrize("settings", [{"state_dependent_std": True}, {"distribution": "beta"}])
+def test_a_first_deviation_that_is_an_output_needs_biases(settings: dict[str, Any]) -> None:
+    refused(
+        lambda: build(Box(-1, 1, (2,)), head_bias=False, **settings), "network.head_bias", False
+    )
+
+
 def test_the_log_has_warnings_of_the_network(tmp_path: Path) -> None:
     run = train(tmp_path / "run", network__init_std=0.3)
     assert "init_std" in (run.folder / "train.log").read_text()

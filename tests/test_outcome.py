@@ -82,6 +82,7 @@ class Users(Callback):
             {"solved_at_steps": 9000, "solved_at_seconds": 77.0},
             "solved after 9,000 steps, 1:17; finished after 107,000 steps, 4.0 s; mean return of",
         ),
+        ({"training_seconds": 0.012}, "finished after 107,000 steps, 0.012 s; "),
         (
             {"mean_return_100": None, "training_seconds": 3723},
             "finished after 107,000 steps, 1:02:03",

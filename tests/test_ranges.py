@@ -54,7 +54,12 @@ WRONG: dict[Any, dict[str, list[Any]]] = {
     Cnn: {"layers": [(), ((16, 0, 4),)], "features_dim": [0]},
     Impala: {"sections": [()], "blocks": [-1]},
     EncoderNetwork: {"init_std": [0.0], "policy_gain": [-1.0], "initial_std": [0.0]},
-    Lstm: {"hidden_size": [0], "forget_bias": [11.0], "policy_gain": [0.0]},
+    Lstm: {
+        "hidden_size": [-1],
+        "critic_hidden_size": [-1],
+        "forget_bias": [11.0],
+        "policy_gain": [0.0],
+    },
     Stop: {"worker_episodes": [0], "window": [0, 10**9]},
 }
 CASES = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
+import pdb
 import shutil
 import signal
 import struct
 import subprocess
+import sys
 import threading
 import zlib
 from collections import defaultdict
@@ -42,6 +44,7 @@ from a3c_exp.config.builder import load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.order import Kind, Order, row_words, rows_of
 from a3c_exp.core.order_file import ORDER_FILE, read_order
+from a3c_exp.errors import leaves_debugger
 from a3c_exp.run import provenance
 from a3c_exp.run.session import Run
 
@@ -414,6 +417,48 @@ def test_a_debugger_begins_before_the_rollout_of_a_push(
     assert main([*words, "backend.break_at=7"]) == 0
     assert len(stops) == 1
     assert "updates, equal" in end_of_log(again)
+
+
+@pytest.mark.parametrize("typed", ["q", "import scripted\nb scripted.Bandit.step\nc\nq"])
+def test_to_quit_the_debugger_interrupts_the_replay(
+    typed: str, a_recorded_run: Path, tmp_path: Path
+) -> None:
+    """In the replay, and inside an environment, which is not blamed for it."""
+    again = tmp_path / "again"
+    words = [f"replay={a_recorded_run}", f"hydra.run.dir={again}", "plugins=[scripted]"]
+    done = subprocess.run(
+        [sys.executable, "-m", "a3c_exp", *words, "backend.break_at=7"],
+        input=f"{typed}\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "(Pdb)" in done.stdout
+    assert done.returncode == 130, done.stderr
+    assert summary(again)["stop_reason"] == "interrupted"
+    assert "Traceback" not in done.stderr and "resume=" not in done.stderr
+
+
+def test_the_debugger_of_python_3_14_is_left_by_an_exit_of_its_own() -> None:
+    code = compile("raise SystemExit(1)", pdb.__file__, "exec")
+    with pytest.raises(SystemExit) as caught:
+        exec(code)
+    assert leaves_debugger(caught.value)
+    with pytest.raises(SystemExit) as caught:
+        sys.exit(1)
+    assert not leaves_debugger(caught.value)
+
+
+def test_the_latest_run_to_replay_is_the_last_recorded_one(
+    a_recorded_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refuses(["replay=latest"], "replay", "latest")
+    shutil.copytree(a_recorded_run, "outputs/run")
+    for _ in range(2):  # the second time a replay is the last run
+        assert main(["replay=latest", "plugins=[scripted]"]) == 0
+    assert len(list(Path("outputs").iterdir())) == 3
 
 
 class TestTheRing:

@@ -527,6 +527,17 @@ def test_a_run_that_was_interrupted_counts_as_one_that_was_killed(
     assert "| CartPole-v1 | 2, 1 unfinished |" in output and "Unfinished, and counted: b." in output
 
 
+def test_runs_whose_seconds_are_simulated_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path / "a", 0)
+    assert report.main([str(tmp_path)]) == 0
+    assert "simulated" not in capsys.readouterr().out
+    run(tmp_path / "b", 1, clock="simulated")
+    assert report.main([str(tmp_path)]) == 0
+    assert "simulated: 1." in capsys.readouterr().out
+
+
 def test_runs_that_failed_are_named_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

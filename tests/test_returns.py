@@ -102,6 +102,7 @@ ESTIMATORS: list[Returns] = [
     NStepZero(n=3),
     GAE(lambda_=0.9),
     Discounted(),
+    Discounted(baseline=False),
     VTrace(lambda_=0.9, rho_clip=2.0),
 ]
 
@@ -133,6 +134,25 @@ ESTIMATORS: list[Returns] = [
 )
 def test_targets_by_hand(returns: Returns, ends: dict[str, Any], expected: list[float]) -> None:
     assert column(returns(one_environment(REWARDS, VALUES, LAST, **ends), 0.5)[1]) == expected
+
+
+def test_reinforce_has_no_baseline() -> None:
+    x = one_environment(REWARDS, VALUES, LAST, terminated=3)
+    advantages, targets = Discounted(baseline=False)(x, 0.5)
+    assert column(advantages) == column(targets) == [3.25, 4.5, 5.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [(NStepZero(n=2), [10, 17, 24, 11, 4]), (NStep(n=2), [10, 17, 24, 51, 24])],
+)
+def test_targets_of_the_worked_example_of_the_threaded_notebooks(
+    returns: Returns, expected: list[float]
+) -> None:
+    """Two rewards and V(s_{t+2}), with gamma = 2: 0 + 2 * 1 + 4 * 2 = 10. The last two rows have
+    fewer terms: 3 + 2 * 4 = 11, and with V(s_5) = 10 also 11 + 4 * 10 = 51."""
+    numbers = range(5)
+    assert column(returns(one_environment(numbers, numbers, last=10), gamma=2)[1]) == expected
 
 
 # -- against the definitions

@@ -71,6 +71,7 @@ class Picture:
     parts: dict[str, Shape] = field(default_factory=dict)
     wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
     shape: Shape | None = None
+    weights: tuple[float, ...] | None = None
     frame: Frame = field(default_factory=Frame)
     anything: Any = None
 
@@ -127,7 +128,8 @@ def test_a_whole_float_counts_as_a_whole_number() -> None:
         ("sizes", 64, "a list in brackets, each item a whole number"),
         ("pair", [1], "a list of 2: a whole number, text"),
         ("frame", 5, "a mapping with the keys width"),
-        ("shape", 5, "a mapping that names a Shape by _target_ or null"),
+        ("shape", 5, "null or a mapping that names a Shape by _target_"),
+        ("weights", 5, "null or a list in brackets, each item a number"),
         ("scales", 1, "'scale'"),  # no such setting
     ],
 )

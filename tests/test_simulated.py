@@ -20,6 +20,7 @@ from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.run.metrics import SECONDS
+from a3c_exp.run.outcome import outcome
 
 SIMULATED = "a3c_exp.backends.simulated.Simulated"
 GAE = {"_target_": "a3c_exp.returns.GAE"}
@@ -210,6 +211,8 @@ class TestRuns:
         assert done["training_seconds"] == 50
         assert done["steps_per_second"] == 3.2
         assert done["wall_seconds"] < 50
+        assert done["clock"] == "simulated"
+        assert ", 50.0 s (simulated)" in outcome(done)
         last = list(csv.DictReader((tmp_path / "metrics.csv").open()))[-1]
         assert float(last[SECONDS]) == 50
 

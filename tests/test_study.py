@@ -312,6 +312,19 @@ def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:
     assert len(set(names)) == len(names), "each has a folder"
 
 
+def test_a_section_counts_planned_seeds_and_speaks_of_the_panels_that_have_runs(
+    tmp_path: Path,
+) -> None:
+    figure = figures.FIGURES["scaling"]
+    cartpole, *_, pong = figure.panels
+    point, *_ = figures.points(figure, cartpole, tmp_path, "chip-2-cores")
+    two_of_ten = replace(point, records=[record(100, seed) for seed in range(2)])
+    text = figures._section(figure, [(cartpole, [two_of_ten])], "picture.svg")
+    assert "| CartPole | workers=1 | 2 of 10 | 2 of 2 |" in text
+    assert pong.note not in text
+    assert pong.note in figures._section(figure, [(pong, [two_of_ten])], "picture.svg")
+
+
 def test_simulated_clusters_are_compared_with_the_paper_and_with_measured_runs(
     tmp_path: Path,
 ) -> None:

@@ -102,7 +102,7 @@ def test_runs_are_named_by_what_differs(jobs: list[list[str]], names: str) -> No
 
 def test_jobs_that_share_files_are_those_that_hydra_composes() -> None:
     words = [
-        "experiment=pong",
+        "experiment=ppo_pong_solved",
         "algorithm=a3c,ppo",
         "stop={window:5},{max_episodes:3}",
         "reward_threshold=3,null",

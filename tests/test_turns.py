@@ -103,6 +103,7 @@ class TestAPrescribedStaleness:
         ),
         ({"backend__weights": [1, 0]}, "backend.weights", [1, 0]),
         ({"backend__weights": []}, "backend.weights", []),
+        ({"backend__weights": [1, 2, 3], "workers": 2}, "backend.weights", [1, 2, 3]),
         ({"backend__weights": [1, 2], **ROUND_ROBIN}, "backend.weights", [1, 2]),
         ({"backend__order": "fifo"}, "backend.order", "fifo"),
         (

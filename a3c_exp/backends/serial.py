@@ -53,16 +53,21 @@ class Serial(MaxRestarts, Backend):
 
         weights = list(self.weights)
         are_positive = bool(weights) and all(0 < weight < np.inf for weight in weights)
-        require(are_positive, "weights", weights, "numbers > 0, or null")
+        require(are_positive, "weights", weights, "null, or numbers > 0")
         require(self.order == "random", "weights", weights, "null with order=round_robin")
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ConfigError for a staleness that this many workers, or rounds, cannot have."""
+        """Raise ConfigError for weights of more workers than there are, and for a staleness that
+        this many workers, or rounds, cannot have."""
+        workers = experiment.worker_count
+        if self.weights is not None:
+            allowed = f"at most one number for each of workers={workers}"
+            fits = len(self.weights) <= workers
+            require(fits, "backend.weights", list(self.weights), allowed)
         if self.staleness is None:
             return
 
         key = "backend.staleness"
-        workers = experiment.worker_count
         if self.staleness >= workers:
             problem = f"must be less than workers={workers}, or null"
             raise ConfigError(key, self.staleness, problem)

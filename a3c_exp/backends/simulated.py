@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class Simulated(MaxRestarts, Backend):
     cores: Count | None = None
 
     deterministic: ClassVar[bool] = True
+    clock: ClassVar[Literal["real", "simulated"]] = "simulated"
 
     def store(self, spec: StoreSpec) -> SimulatedStore:
         return SimulatedStore(spec)

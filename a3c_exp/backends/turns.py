@@ -24,7 +24,7 @@ from a3c_exp.core import seeding
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import FAILURES
+from a3c_exp.errors import FAILURES, leaves_debugger
 
 
 @contextmanager
@@ -93,6 +93,8 @@ def _replaceable_worker(
                     yield output
             return
         except FAILURES as error:
+            if leaves_debugger(error):
+                raise
             verdict = restarts.on_failure(index, index, failed(f"worker {index}", error))
         yield verdict.event
         if not verdict.is_replaced:

@@ -11,16 +11,22 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser  # the flags are those of any program of Hydra's
 
 from a3c_exp.cli.help import EXISTING, NUMBERS, WORDS
+from a3c_exp.cli.startup import conf_folder
+from a3c_exp.common.reading import UnreadableError, parse_yaml, read_text
 from a3c_exp.config.elsewhere import as_settings
-from a3c_exp.errors import ConfigError, require
+from a3c_exp.config.saved import is_whole
+from a3c_exp.errors import ConfigError, did_you_mean, require
 
 OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra.launcher", "hydra/sweeper", "hydra/launcher")
 """How the settings of Hydra begin that only sweeps read."""
+DASHES = "\u2010-\u2015\u2212"
+"""What word processors make of a dash, as a class of regular expressions has it."""
 RUN_DIR = "hydra.run.dir"
 SWEEP_DIR = "hydra.sweep.dir"
 
@@ -49,7 +55,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
     """What the arguments of a command say; of a word that is repeated, the last one counts. Raises
     ConfigError."""
     flags = _read_flags(arguments)
-    _check_quotes(flags.overrides)
+    _check_lists(flags.overrides)
     words: dict[str, Any] = dict.fromkeys(WORDS)
     overrides = []
     for argument in flags.overrides:
@@ -104,9 +110,16 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
         raise ConfigError("command line", " ".join(arguments), message)
 
     parser = get_args_parser()
-    if settings := as_settings(arguments, parser._option_string_actions):
+    flags_of_hydra = parser._option_string_actions
+    _check_typing(arguments)
+    if settings := as_settings(arguments, flags_of_hydra):
         refuse(f"settings have no dashes here: {settings}")
-    parser.error = refuse  # type: ignore[method-assign]
+
+    def refuse_flag(message: str) -> NoReturn:
+        flag = message.rpartition(": ")[2].split(" ")[0]
+        refuse(f"{message}; {did_you_mean(flag, flags_of_hydra, list_all=False)}".strip("; "))
+
+    parser.error = refuse_flag  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(arguments)  # -m may stand anywhere
     if flags.experimental_rerun is not None:
         refuse("--experimental-rerun would unpickle a file; resume= and from= run again")
@@ -114,13 +127,73 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
     return flags
 
 
-def _check_quotes(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for quotes that a word processor has made, and for a list that the shell
-    has cut at its spaces."""
-    for index, override in enumerate(overrides):
-        if re.search(r"(^|[=\[,{:])[\u2018-\u201f\u00ab\u00bb]", override):
-            raise ConfigError("command line", override, "has typographic quotes: type ' or \"")
+def _check_typing(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for what a word processor has made, for blanks around an equals sign, and
+    for a file in the place of settings."""
+    befores = ["", *arguments]
+    afters = [*arguments[1:], ""]
+    for before, argument, after in zip(befores, arguments, afters, strict=False):
+        _check_marks(argument)
+        _check_blanks(before, argument, after)
+        file = re.fullmatch(r"(?:(-.*)=)?([^=]+\.ya?ml)", argument)
+        if file is not None and (file[1] or before) not in ("--config-name", "-cn"):
+            raise ConfigError("command line", argument, of_file(Path(file[2])))
 
+
+def _check_marks(argument: str) -> None:
+    """Raise ConfigError for typographic quotes, and for dashes of a flag or of numbers."""
+    if re.search(r"(^|[=\[,{:])[\u2018-\u201f\u00ab\u00bb]", argument):
+        raise ConfigError("command line", argument, "has typographic quotes: type ' or \"")
+
+    number = f"[][0-9.,eE{DASHES}]*"
+    if re.fullmatch(f"[{DASHES}].+|.*={number}[{DASHES}]{number}", argument):
+        plain = re.sub(f"[{DASHES}]", "-", argument)
+        name = plain.lstrip("-")
+        if name != plain:
+            plain = f"{'-' if len(name) == 1 else '--'}{name}"
+        raise ConfigError("command line", argument, f"has a typographic dash: type {plain}")
+
+
+def _check_blanks(before: str, argument: str, after: str) -> None:
+    """Raise ConfigError for a setting whose equals sign has blanks around it. before, after: the
+    arguments around this one."""
+    pieces = [argument]
+    if argument.startswith("=") and before and "=" not in before:
+        pieces.insert(0, before)
+    if argument.endswith("=") and re.match(r"[\w.\[]", after) and "=" not in after:
+        pieces.append(after)
+    if len(pieces) > 1:
+        problem = f"has blanks around =: write {''.join(pieces)}"
+        raise ConfigError("command line", " ".join(pieces), problem)
+
+
+def of_file(path: Path) -> str:
+    """Return what runs a file of settings, or what is wrong with it."""
+    if not path.is_file():
+        return "there is no such file"
+    try:
+        config = parse_yaml(read_text(path))
+    except UnreadableError as error:
+        return str(error)
+    if is_whole(config):
+        return f"from={path} runs a whole configuration"
+
+    folder = path.parent.parent
+    group = path.parent.name
+    choice = f"{group}={path.stem}"
+    if folder.resolve() == conf_folder():
+        return f"{choice} chooses it"
+    if group and (conf_folder() / group).is_dir():
+        return f"--config-dir {folder} {choice} chooses it"
+    return (
+        f"--config-dir conf experiment={path.stem} runs it, once it is conf/experiment/{path.name} "
+        "and begins with `# @package _global_`"
+    )
+
+
+def _check_lists(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a list that the shell has cut at its spaces."""
+    for index, override in enumerate(overrides):
         opened = sum(map(override.count, "[{")) - sum(map(override.count, "]}"))
         if "=" in override and opened > 0:
             pieces = itertools.takewhile(lambda text: "=" not in text, overrides[index + 1 :])

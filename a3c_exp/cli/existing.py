@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import comparable
-from a3c_exp.config.saved import as_typed, read_config
+from a3c_exp.config.saved import as_typed, is_whole, read_config
 from a3c_exp.ending import BY_TOTALS, FAILED, StopReason
 from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.run.run_folder import (
@@ -177,7 +177,7 @@ def _check_own(folder: Path) -> None:
         config = read_config(folder)
     except FolderError as error:
         raise FolderError(folder, f"{error.problem}; nothing is deleted beside it") from error
-    if not all(isinstance(config.get(name), Mapping) for name in ("env", "network", "backend")):
+    if not is_whole(config):
         raise FolderError(
             folder, f"its {CONFIG_FILE} is not that of a run; nothing is deleted beside it"
         )

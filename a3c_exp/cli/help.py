@@ -27,6 +27,9 @@ Choices (group=option; the files are in
 {conf}):
 {groups}
 
+A preset, experiment=NAME, has the settings of the source in its file.
+NAME_solved has our own settings, which solve the task.
+
 Settings inside a choice are set with a dot:
   returns.n=5 optimizer.learning_rate=1e-3 network.hidden_sizes=[32]
 

@@ -50,16 +50,25 @@ from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml, read_text
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
-from a3c_exp.config.elsewhere import atari_choice, unknown
+from a3c_exp.config.elsewhere import RENAMED, atari_choice, unknown
 from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
 CONFIG_NAME = "config"
 _EXTRA = "it needs the extra sweep: pip install 'a3c-exp[sweep]'"
 INSTEAD = {
     "a2c": "it is algorithm=a3c update=sync",
+    "adamw": "it is optimizer=adam optimizer.weight_decay=0.01",
+    "cluster": "it is backend=ray",
+    "cuda": "it is backend=ga3c backend.device=cuda",
+    "dqn": "it is algorithm=one_step_q, which has no replay buffer",
+    "early_stopping": "it is callbacks=[no_improvement]",
+    "gpu": "it is backend=ga3c backend.device=cuda",
     "joblib": _EXTRA,
+    "multiprocessing": "it is backend=processes",
+    "sac": "it needs a replay buffer, which is not here; algorithm=ppo does without",
     "submitit_local": _EXTRA,
     "submitit_slurm": _EXTRA,
+    "td_lambda": "it is returns=gae",
 }
 """What is meant by options that are not there."""
 RETURNS = {
@@ -76,6 +85,7 @@ MOST_JOBS = 10_000
 """Runs of a sweep."""
 OF_THE_PARSER = re.compile("(no viable|mismatched|extraneous|token recognition|missing) ")
 """How the messages of Hydra's parser begin, which name its tokens."""
+KEY_VALUE = "must be key=value, without blanks; --help lists the keys"
 OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
 """The value of an environment variable, which is a text for OmegaConf unless its key has a type."""
 DEFAULTS: dict[str, Any] = (
@@ -280,6 +290,8 @@ class HydraSession:
             names = (choice.key_or_group, f"{choice.key_or_group}/{choice.value()}")
             if any(re.search(rf"\b{re.escape(name)}\b", problem) for name in names):
                 key = choice.get_key_element()
+                if key.startswith("+"):
+                    problem = f"+ is for new keys: {choice.key_or_group}={choice.value()}"
                 return ConfigError(key, choice.value(), f"cannot be composed: {problem}")
 
         typed = " ".join(str(choice.input_line) for choice in choices)
@@ -307,30 +319,40 @@ class HydraSession:
         """What is probably meant by an option that does not exist."""
         if value in INSTEAD:
             return INSTEAD[value]
+        if group == "experiment" and value in RENAMED:
+            return f"it is experiment={RENAMED[value]} now"
         if group in ("returns", "critic_returns"):
             for option, names in RETURNS.items():
                 if value in names:
                     return f"it is {group}={option}"
 
-        if group != "env" or not re.search(r"[:/]|-v\d+$", value):
-            return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
+        if group == "env" and (advice := self._env_advice(value, options)):
+            return advice
 
-        files = {option: self.load(f"env/{option}").config for option in options}
-        same = [
-            f"env={option}"
-            for option, file in files.items()
-            if OmegaConf.select(file, "env.id") == value
-        ]
-        game = atari_choice(value)
-        return f"it is {game or either(same or [f'env=gym env.id={value}'])}"
+        return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
+
+    def _env_advice(self, value: str, options: Sequence[str]) -> str:
+        """What is meant by the registered name of an environment, or by most of it; "" if it is
+        none."""
+        files = {f"env={option}": self.load(f"env/{option}").config for option in options}
+        ids = {choice: OmegaConf.select(file, "env.id") for choice, file in files.items()}
+        names = {choice: str(name) for choice, name in ids.items() if name is not None}
+        same = [choice for choice, name in names.items() if name == value]
+        alike = [choice for choice, name in names.items() if _plain(name) == _plain(value)]
+        if re.search(r"[:/]|-v\d+$", value):
+            game = atari_choice(value)
+            other = f"; {alike[0]} is {names[alike[0]]}" if alike and not (same or game) else ""
+            return f"it is {game or either(same or [f'env=gym env.id={value}'])}{other}"
+
+        return f"it is {either(alike)}" if alike and value.lower() not in options else ""
 
     def callbacks(self, entries: Sequence[Any]) -> list[Any]:
         """Callbacks, with the files of those that are given by name. Raises ConfigError."""
         options = self.options("callback")
         for name in entries:
             if isinstance(name, str) and name not in options:
-                problem = f"is no callback: {did_you_mean(name, options)}"
-                raise ConfigError("callbacks", name, problem)
+                meant = INSTEAD.get(name) or did_you_mean(name, options)
+                raise ConfigError("callbacks", name, f"is no callback: {meant}")
 
         return [
             self.load(f"callback/{entry}").config if isinstance(entry, str) else entry
@@ -372,8 +394,9 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
     typed = parse(overrides)
     for override in typed:
         if override.is_sweep_override():
-            problem = "several values need -m (or quotes, if they are one text)"
-            raise ConfigError(override.key_or_group, override.get_value_string(), problem)
+            text = override.get_value_string()
+            problem = f"several values need -m; a list is [{text}], and a number has no comma"
+            raise ConfigError(override.key_or_group, text, problem)
 
         if override.key_or_group == "plugins":  # they may register options and resolvers
             import_plugins(_texts(override.value()))
@@ -426,8 +449,8 @@ def _leave_out_foreign(
 ) -> None:
     """Leave out what files set for other options of a group than the one that is chosen.
 
-    `experiment=pong algorithm=a3c` keeps the entropy's weight, without PPO's epochs. A setting that
-    is typed stays, and so does a mistyped one, which no option has: both are refused.
+    `experiment=ppo_pong_solved algorithm=a3c` keeps the entropy's weight, without PPO's epochs. A
+    setting that is typed stays, and so does a mistyped one, which no option has: both are refused.
     """
     component = node.get(group)
     if not (isinstance(component, DictConfig) and TARGET in component):
@@ -520,6 +543,11 @@ def _check_key(session: HydraSession, node: DictConfig, override: Override) -> N
         return
 
     owner = target.rpartition(".")[2] or group.title()
+    options = session.options(group)
+    having = [f"{group}={o}" for o in options if name in session.names_in_file(group, o)]
+    if having:
+        raise ConfigError(key, override.value(), f"is a setting of {either(having)}, not {owner}")
+
     settings = [str(setting) for setting in component if setting != TARGET]
     raise ConfigError(key, override.value(), unknown(name, owner, settings, group))
 
@@ -773,11 +801,19 @@ def _parse_one(parser: OverridesParser, text: str) -> Override:
         problem = "has a number that is too long, or is nested too deeply"
         raise ConfigError(key, value, problem) from complaint
     except HydraException as complaint:
+        meant = re.fullmatch(r"\s*([\w.@/]+)\s*(?:==|:|=)\s*([^\s=]+)", text)
+        if meant is not None and f"{meant[1]}={meant[2]}" != text:
+            problem = f"must be {meant[1]}={meant[2]}"
+            raise ConfigError("command line", text, problem) from complaint
         if not (key and equals):
-            raise ConfigError("command line", text, "must be key=value") from complaint
+            raise ConfigError("command line", text, KEY_VALUE) from complaint
 
         problem = first_line(complaint)
-        if OF_THE_PARSER.match(problem):
+        if re.search(r"\s[\w.]+=", value):
+            problem = "quotes are around each setting, not around several"
+        elif value.endswith(","):
+            problem = "it ends with a comma"
+        elif OF_THE_PARSER.match(problem):
             problem = (
                 "a bracket, a comma or a quote is missing, or the text needs quotes: "
                 f"\"{key}='{value}'\""
@@ -785,9 +821,14 @@ def _parse_one(parser: OverridesParser, text: str) -> Override:
         raise ConfigError(key, value, f"cannot be read: {problem}") from complaint
 
     if not override.key_or_group:
-        raise ConfigError("command line", text, "must be key=value")
+        raise ConfigError("command line", text, KEY_VALUE)
 
     return override
+
+
+def _plain(name: str) -> str:
+    """The name of an environment without its version, in small letters and digits."""
+    return re.sub(r"-v\d+$|[^a-z0-9]", "", name.lower())
 
 
 def first_line(error: BaseException) -> str:

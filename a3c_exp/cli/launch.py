@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -25,6 +26,10 @@ PLACES = ("config_path", "config_name", "config_dir")
 """Flags of Hydra that say where configuration files are."""
 PRINTING = ("info", "hydra_help", "shell_completion", "resolve")
 """Flags of Hydra that print and run nothing."""
+
+
+HYDRAS_LINE = "Error executing job with overrides"
+"""How the line begins that Hydra writes on stderr about a job that has failed."""
 
 
 def places(flags: Namespace) -> list[str]:
@@ -89,3 +94,28 @@ def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], 
     finally:
         sys.argv = before
     return ExitCode.DONE
+
+
+class _WithoutHydrasLine:
+    """A stream that drops HYDRAS_LINE. stream: None where the program has no stderr."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, and return its length."""
+        if self._stream is None or text.startswith(HYDRAS_LINE):
+            return len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def without_hydras_line() -> AbstractContextManager[object]:
+    """Within: Hydra does not say that a job has failed. The run has said more.
+
+    Hydra calls its callbacks only if the job has failed by an Exception, and writes the line when
+    it raises that again. No setting of Hydra's switches it off.
+    """
+    return redirect_stderr(cast(TextIO, _WithoutHydrasLine(sys.stderr)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from a3c_exp.cli.hydra_compose import (
     sweep,
     to_container,
 )
-from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra
+from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra, without_hydras_line
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
 from a3c_exp.common.reading import expanded
@@ -144,13 +144,16 @@ def _by_hydra(
     runs: list[Run] = []
 
     def task(node: object) -> None:
-        with isolated():  # an environment may compose by itself
-            runs.append(train())
+        try:
+            with isolated():  # an environment may compose by itself
+                runs.append(train())
+        finally:
+            stderr.enter_context(without_hydras_line())
         if runs[0].exit_code:
             raise FailedRunError(str(folder))
 
     settings = [word for word in words if not word.lstrip("+").startswith(f"{RUN_DIR}=")]
-    with suppress(FailedRunError):
+    with ExitStack() as stderr, suppress(FailedRunError):
         run_hydra(line.flags, [*settings, f"{RUN_DIR}={quoted(str(folder))}"], task)
 
     if not runs:

@@ -13,24 +13,27 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra
+from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, of_file
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose_unchecked, parse, set_value, to_container
 from a3c_exp.cli.replay import OF_THE_ORDER, check_replayable, check_resumable, replay_config
+from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import flatten
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import (
     LOG_EVERY,
     NORMALIZATION,
     as_typed,
+    is_whole,
     read_config,
     with_value,
     without_typed,
 )
 from a3c_exp.config.schema import MISSING
-from a3c_exp.errors import ConfigError, named, require
-from a3c_exp.run.run_folder import locate_run
+from a3c_exp.core.order_file import ORDER_FILE
+from a3c_exp.errors import ConfigError, FolderError, named, require
+from a3c_exp.run.run_folder import CONFIG_FILE, locate_run
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
@@ -43,13 +46,8 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     """
     changes = parse(line.overrides)
     with named(word):
-        folder = str(locate_run(folder))
-        if word == "replay":
-            keys = [_place(change) for change in changes]
-            earlier = replay_config(folder, [key for key in keys if key != RUN_DIR])
-        else:
-            earlier = read_config(folder, or_file=word == "from")
-            check_resumable(folder, earlier)
+        folder = str(locate_run(folder, ORDER_FILE if word == "replay" else CONFIG_FILE))
+        earlier = _saved_config(word, folder, changes)
 
     beyond = beyond_folder(earlier)
     unchanged = dict(beyond)
@@ -82,6 +80,20 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     run_dirs = [_run_dir(change, config) for change in changes if _place(change) == RUN_DIR]
     run_dir = run_dirs[-1] if run_dirs else None
     return Plan(config=config, folder=run_dir, key=RUN_DIR, overrides=line.overrides)
+
+
+def _saved_config(word: str, folder: str, changes: Sequence[Override]) -> dict[str, Any]:
+    """The configuration that is changed. Raises FolderError."""
+    if word == "replay":
+        keys = [_place(change) for change in changes]
+        return replay_config(folder, [key for key in keys if key != RUN_DIR])
+
+    config = read_config(folder, or_file=word == "from")
+    if not is_whole(config) and (file := expanded(folder)).is_file():
+        raise FolderError(folder, of_file(file))
+
+    check_resumable(folder, config)
+    return config
 
 
 def _changed(

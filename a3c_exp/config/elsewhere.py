@@ -34,6 +34,10 @@ _HERE = {
     "stop.max_seconds": "run_time max_seconds",
     "env.max_episode_steps": "max_episode_step max_episode_length max_episode_steps ep_len",
     "env.reward_scale": "reward_factor reward_scale",
+    "env.reward_clip": "clip_reward clip_rewards",
+    "env.normalize_observations": "norm_obs normalize_obs",
+    "env.normalize_rewards": "norm_reward normalize_reward stats_clip",
+    "env.frame_stack with env=atari env.game=pong": "frame_stack n_stack",
     "network.critic_hidden_sizes": "critic_hidden",
     "network.hidden_size with network=lstm": "cell_size cell_units lstm_hidden_size",
     "optimizer.param_groups.critic.learning_rate=1e-3": "critic_alpha c_lr critic_lr",
@@ -41,10 +45,14 @@ _HERE = {
     "backend.training_batch with backend=ga3c": "min_batch",
     "epsilon": "eps eps_start eps_stop eps_end",
     "rollout_length": (
-        "n_steps num_steps t_max rollout_fragment_length mini_batch update_rate train_every_step"
+        "n_steps num_steps t_max rollout_fragment_length mini_batch batch update_rate "
+        "train_every_step"
     ),
     "envs_per_worker": "n_envs num_envs num_envs_per_worker num_envs_per_env_runner",
-    "workers": ("num_workers n_workers num_processes num_env_runners threads n_agents num_agents"),
+    "workers": (
+        "num_workers n_workers num_processes num_env_runners threads n_agents num_agents cpu_count"
+    ),
+    "backend.trainers with backend=ga3c": "optimizers",
     "total_steps": "total_timesteps n_timesteps timesteps max_steps num_env_steps T_max",
     "eval.every": "eval_freq eval_interval evaluation_interval",
     "eval.episodes": "n_eval_episodes eval_episodes num_eval_episodes",
@@ -55,13 +63,15 @@ _HERE = {
     "network=mlp, network=cnn or network=lstm": "policy model",
     "algorithm=a3c or algorithm=ppo": "algo agent",
     "hydra.run.dir=<folder>": (
-        "name exp_name run_name output_dir out_dir log_dir logdir save_path tensorboard_log"
+        "name exp_name run_name output output_dir out_dir log_dir logdir save_dir save_path "
+        "tensorboard_log"
     ),
     "python -m a3c_exp.evaluate latest render=human": "render render_mode",
     "python -m a3c_exp.evaluate latest video=true": "video capture_video record_video",
     "2>/dev/null after the command; train.log has every line": (
         "verbose quiet progress_bar log_level"
     ),
+    "always on: tensorboard --logdir outputs": "tensorboard use_tensorboard",
     "callbacks=[wandb] or callbacks=[mlflow], beside TensorBoard's files": (
         "logger wandb mlflow track tracking"
     ),
@@ -70,8 +80,35 @@ ELSEWHERE = {name: here for here, names in _HERE.items() for name in names.split
 """What names in other libraries, such as stable-baselines3, and in public notebooks are here, for a
 hint. Names in capitals are among them in small letters."""
 
-EXAMPLES = {"env.id": "env.id=Acrobot-v1", "env.game": "env.game=pong"}
-"""What a setting that has to be given may look like."""
+RENAMED = {
+    "cartpole_threads": "threads_n_step_max_solved",
+    "cartpole_threads_zero": "threads_n_step_zero_solved",
+    "cartpole_parameter_server": "parameter_server_cartpole_solved",
+    "lunar_continuous_shared_adam": "shared_adam_lunar_continuous_solved",
+    "fast_cartpole": "cartpole_solved",
+    "fast_lunar": "lunar_solved",
+    "pong": "ppo_pong_solved",
+    "ppo_lunar": "ppo_lunar_solved",
+    "n_step_q_cartpole": "n_step_q_cartpole_solved",
+    "n_step_q_lunar": "n_step_q_lunar_solved",
+    "n_step_q_pong": "n_step_q_pong_solved",
+    "one_step_q_cartpole": "one_step_q_cartpole_solved",
+    "sarsa_cartpole": "sarsa_cartpole_solved",
+}
+"""Presets by the names that they had before."""
+
+EXAMPLES = {
+    "callbacks": "callbacks=[no_improvement]",
+    "checkpoint": "checkpoint.every=null",
+    "env.game": "env.game=pong",
+    "env.id": "env.id=Acrobot-v1",
+    "eval": "eval.every=null",
+    "log": "log.every=1000",
+    "network.hidden_sizes": "network.hidden_sizes=[64,64]",
+    "plugins": "plugins=[my_a3c]",
+    "stop": "stop.max_episodes=500",
+}
+"""What settings may look like."""
 
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -99,6 +136,11 @@ def number_meant(key: str, text: str) -> str:
         return (
             f": write -m {key}={values}" if first <= last < first + 10 else ": write it with commas"
         )
+    if re.fullmatch(r"[0-9]+([ '_][0-9]{3})+", text):
+        return f": write {re.sub('[^0-9]', '', text)}"
+    if clock := re.fullmatch(r"(?:([0-9]+):)?([0-9]+):([0-9]+)", text):
+        hours, minutes, seconds = map(int, clock.groups("0"))
+        return f": write {3600 * hours + 60 * minutes + seconds}"
     units = _SECONDS if key.endswith("seconds") else _UNITS
     quantity = re.fullmatch(r"([0-9]+\.?[0-9]*) ?([a-z]+)", text.lower())
     if quantity is None or quantity[2] not in units:
@@ -130,12 +172,10 @@ def as_settings(arguments: Iterable[str], flags: Collection[str]) -> str:
     for argument in arguments:
         flag = re.fullmatch(r"(--?[a-zA-Z_][\w.-]*)(?:=(.*))?", argument)
         if flag is not None:
-            is_known = any(known.startswith(flag[1]) for known in flags)
+            is_known = len(flag[1]) == 2 or any(known.startswith(flag[1]) for known in flags)
             key = "" if is_known else flag[1].lstrip("-").replace("-", "_")
-            if flag[1] == "--config":
-                key = "from"
         value = argument if flag is None else flag[2]
-        if key and value is not None:
+        if key and value is not None and "=" not in value:
             here = ELSEWHERE.get(key, "")
             settings.append(f"{here if re.fullmatch('[a-z_.]+', here) else key}={value}")
             key = ""

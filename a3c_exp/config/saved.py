@@ -49,9 +49,10 @@ def read_config(
         # refuses interpolations that are none
         OmegaConf.create(config if isinstance(config, dict) else {})
     except OSError:
-        raise FolderError(
-            folder, f"must be the folder of a run: it has no readable {CONFIG_FILE}{hint}"
-        ) from None
+        problem = f"must be the folder of a run: it has no readable {CONFIG_FILE}"
+        if not (hint or folder.exists()):
+            problem = f"there is no such folder{' or file' if or_file else ''}"
+        raise FolderError(folder, f"{problem}{hint}") from None
     except (UnreadableError, OmegaConfBaseException) as error:
         raise FolderError(
             folder, f"its {CONFIG_FILE} is damaged: {' '.join(str(error).split())}{hint}"
@@ -68,6 +69,12 @@ def read_config(
 
     # The schema refuses a text, not each letter of it.
     return config | {"plugins": plugins if isinstance(plugins, str) else list(plugins)}
+
+
+def is_whole(config: object) -> bool:
+    """Return whether plain data is a configuration of a run, and not only settings of one."""
+    names = ("env", "network", "backend")
+    return isinstance(config, Mapping) and all(isinstance(config.get(n), Mapping) for n in names)
 
 
 @contextmanager

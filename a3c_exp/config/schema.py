@@ -67,8 +67,17 @@ def _a(hint: type) -> str:
 
 
 def _refuse(value: object, hint: Any, path: str) -> NoReturn:
-    meant = number_meant(path, value) if isinstance(value, str) else ""
-    raise ConfigError(path or "configuration", value, f"must be {describe(hint)}{meant}")
+    meant = ""
+    if isinstance(value, str):
+        meant = number_meant(path, value)
+    elif isinstance(value, list) and len(value) > 1 and _is_scalar(hint):
+        meant = f": write -m {path}={','.join(map(str, value))} for a run with each"
+    problem = f"must be {describe(hint)}{meant}{_example(path)}"
+    raise ConfigError(path or "configuration", value, problem)
+
+
+def _example(path: str) -> str:
+    return f", for example {EXAMPLES[path]}" if path in EXAMPLES else ""
 
 
 _NAMES: dict[Any, str] = {
@@ -92,7 +101,9 @@ def _alternatives(hint: Any) -> list[str]:
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return [text for argument in arguments for text in _alternatives(argument)]
+        # Behind "each item a number", "or null" would be one of the items.
+        in_order = sorted(arguments, key=lambda argument: not _is_scalar(argument))
+        return [text for argument in in_order for text in _alternatives(argument)]
 
     if origin is Literal:
         return [repr(argument) for argument in arguments]
@@ -295,8 +306,7 @@ def _component(node: object, hint: Any, path: str, plugins: tuple[str, ...]) -> 
     for name, setting in settings.items():
         if items.get(name) == MISSING or (setting.required and name not in items):
             setting_key = _key(path, name)
-            example = f", for example {EXAMPLES[setting_key]}" if setting_key in EXAMPLES else ""
-            problem = f"must be given: {describe(setting.hint)}{example}"
+            problem = f"must be given: {describe(setting.hint)}{_example(setting_key)}"
             raise ConfigError(setting_key, None, problem)
 
     values = {

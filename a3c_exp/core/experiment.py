@@ -327,12 +327,16 @@ class Backend(ABC):
         all that a run depends on.
     pushes_pulled: its store gets the parameters that a gradient is based on, for an optimizer that
         needs them.
+    resumable: a run that was cut may go on.
+    clock: whose seconds `training_seconds` are.
     """
 
     deterministic: ClassVar[bool] = False
     joins_rollouts: ClassVar[bool] = False
     has_order: ClassVar[bool] = False
     pushes_pulled: ClassVar[bool] = True
+    resumable: ClassVar[bool] = True
+    clock: ClassVar[Literal["real", "simulated"]] = "real"
 
     def check(self, experiment: Experiment) -> None:
         """Raise ConfigError for an experiment that this backend cannot run, or not on this

@@ -170,16 +170,26 @@ class PartRuntime(ArrayRuntime):
         if not network.shared:
             self._critic = encoder_part(network.critic_encoder, network.observation_input)
         self._core = None if network.core is None else LstmKernel(network.core)
+        self._critic_core = None
+        if network.critic_core is not None:
+            self._critic_core = LstmKernel(network.critic_core)
+        self._actor_state_size = network.actor_state_size
         self._head = head_kernel(network.head)
         self._value = LinearKernel(network.value)
 
+        is_apart = not network.shared and not network.recurrent
         of_vectors = network.observation_input.axes == 1
-        if not network.shared and of_vectors and isinstance(self._critic, SequenceKernel):
+        if is_apart and of_vectors and isinstance(self._critic, SequenceKernel):
             self.critic = self._critic_forward
 
     def act_forward(
         self, observations: Array, state: Array | None
     ) -> tuple[Array, Array | None, Array | None]:
+        if self._critic_core is not None:
+            assert state is not None
+            critic_state = state[:, self._actor_state_size :]
+            state = state[:, : self._actor_state_size]
+
         features = self._actor.act_forward(observations)
         if self._core is not None:
             assert state is not None
@@ -191,6 +201,13 @@ class PartRuntime(ArrayRuntime):
         if self._shared:
             return parameters, self._value.act_forward(features)[:, 0], state
 
+        if self._critic_core is not None:
+            hidden, critic_state = self._critic_core.act_forward(
+                self._critic.act_forward(observations), critic_state
+            )
+            values = self._value.act_forward(hidden)[:, 0]
+            return parameters, values, np.concatenate([state, critic_state], axis=1)
+
         later = self.critic is not None and len(observations) <= MOST_VALUED_LATER
         return parameters, None if later else self._critic_forward(observations), state
 
@@ -200,19 +217,16 @@ class PartRuntime(ArrayRuntime):
     def train_forward(
         self, observations: Array, recurrent_input: RecurrentInput | None
     ) -> TrainOutputs:
-        length, count = observations.shape[:2]
-        flat = observations.reshape(-1, *observations.shape[2:])
-        features, encoder_backward = self._actor.train_forward(flat)
-        by_time = features.reshape(length, count, -1)
-        if self._core is not None:
-            assert recurrent_input is not None
-            by_time, core_backward = self._core.train_forward(by_time, recurrent_input)
-            features = by_time.reshape(len(flat), -1)
-
+        actor_input, critic_input = self._inputs_of_cells(recurrent_input)
+        features, actor_backward = _train_features(
+            self._actor, self._core, observations, actor_input
+        )
         critic_features = features
         critic_backward = None
         if not self._shared:
-            critic_features, critic_backward = self._critic.train_forward(flat)
+            critic_features, critic_backward = _train_features(
+                self._critic, self._critic_core, observations, critic_input
+            )
 
         def backward(
             grad_parameters: Floats, grad_values: Floats, grad_by_time: Floats | None
@@ -226,23 +240,56 @@ class PartRuntime(ArrayRuntime):
 
             if grad_by_time is not None:
                 grad_features += grad_by_time.reshape(grad_features.shape)
-            if self._core is not None:
-                grad_by_core = core_backward(grad_features.reshape(by_time.shape))
-                grad_features = grad_by_core.reshape(len(flat), -1)
-
-            encoder_backward(grad_features)
+            actor_backward(grad_features)
 
         values = self._value.act_forward(critic_features)[:, 0]
         parameters = self._head.act_forward(features)
         if self._action_mask is not None:
+            flat = observations.reshape(-1, *observations.shape[2:])
             parameters = self._masked(parameters, flat)
 
+        by_time = features.reshape(*observations.shape[:2], -1)
         return parameters, values, by_time, backward
+
+    def _inputs_of_cells(
+        self, recurrent_input: RecurrentInput | None
+    ) -> tuple[RecurrentInput | None, RecurrentInput | None]:
+        """Return what the actor's and the critic's cells begin with."""
+        if self._critic_core is None or recurrent_input is None:
+            return recurrent_input, None
+        state, boundaries = recurrent_input
+        of_actor = RecurrentInput(state[:, : self._actor_state_size], boundaries)
+        of_critic = RecurrentInput(state[:, self._actor_state_size :], boundaries)
+        return of_actor, of_critic
 
     def _masked(self, parameters: Floats, observations: Array) -> Floats:
         """See `ActorCritic.masked`."""
         forbidden = observations[:, self._action_mask] < 0.5
         return np.where(forbidden, FORBIDDEN, parameters)
+
+
+def _train_features(
+    encoder: EncoderPart,
+    core: LstmKernel | None,
+    observations: Array,
+    recurrent_input: RecurrentInput | None,
+) -> tuple[Floats, Callable[[Floats], None]]:
+    """Return the features [T B, F] of observations [T, B, ...] by an encoder and the cells after
+    it, and the function that adds the gradient, given a loss's derivatives by the features."""
+    flat = observations.reshape(-1, *observations.shape[2:])
+    features, encoder_backward = encoder.train_forward(flat)
+    if core is None:
+        return features, encoder_backward
+
+    assert recurrent_input is not None
+    by_time = features.reshape(*observations.shape[:2], -1)
+    hidden, core_backward = core.train_forward(by_time, recurrent_input)
+
+    def backward(grad_hidden: Floats) -> None:
+        grad_features = core_backward(grad_hidden.reshape(hidden.shape))
+        encoder_backward(grad_features.reshape(len(flat), -1))
+
+    return hidden.reshape(len(flat), -1), backward
 
 
 class QRuntime(ArrayRuntime):

@@ -14,7 +14,7 @@ from a3c_exp.common.signals import handled
 from a3c_exp.ending import StopReason
 from a3c_exp.envs.answers import WrongAnswerError
 from a3c_exp.envs.progress import on_progress, progress_call
-from a3c_exp.errors import LONGEST_TEXT, RunError, one_line, place_of
+from a3c_exp.errors import LONGEST_TEXT, RunError, leaves_debugger, one_line, place_of
 
 CLOSE_SECONDS = 1.0
 """The longest wait for one environment that is being closed."""
@@ -39,12 +39,14 @@ class CloseTimeoutError(TimeoutError):
 def env_error(
     error: BaseException, name: str, *, index: int | None = None, step: int | None = None
 ) -> EnvError:
-    """Make the error of an environment.
+    """Make the error of an environment. Raises KeyboardInterrupt if a debugger was left in it.
 
     error: raised by it, or a WrongAnswerError. name: of the environments ('LunarLander-v3').
     index: of the environment in its batch; None: the error may know it. step: of its episode, in a
         native vector of all; None in a reset.
     """
+    if leaves_debugger(error):
+        raise KeyboardInterrupt from error
     if index is None and isinstance(error, WrongAnswerError):
         index = error.index
 

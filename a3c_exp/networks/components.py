@@ -33,6 +33,9 @@ from a3c_exp.networks.recurrent import LstmCore
 ActionSpace = gym.Space[Any]
 Rng = np.random.Generator | None
 
+Cores = tuple[LstmCore | None, LstmCore | None]
+"""Cells after the actor's and the critic's encoder; None where there are none."""
+
 BuildLoss = Callable[[int], nn.Module | None]
 """Makes the loss's own module for features [T, B, F], given F; None if the loss has none."""
 
@@ -149,6 +152,7 @@ class ComposedNetwork(Network):
         the default, 0.1, an affine layer of 100 inputs keeps the size of its inputs.
     policy_gain: of the policy's last layer. It starts near zero, so that the first policy is close
         to uniform. Only orthogonal weights and normalized columns have a gain.
+    head_bias: False leaves out the biases of the last layers, the policy's and the value's.
     distribution: of continuous actions: see `networks.distributions`. Squashed Gaussians and Betas
         need bounds.
     state_dependent_std: for continuous actions, whether the network or a free parameter gives the
@@ -161,6 +165,7 @@ class ComposedNetwork(Network):
     init: Initialization | None = None
     init_std: Positive = 0.1
     policy_gain: Positive = 0.01
+    head_bias: bool = True
     distribution: Continuous = "gaussian"
     state_dependent_std: bool = False
     initial_std: Annotated[float, within(0.01, 7)] = 1.0
@@ -185,9 +190,9 @@ class ComposedNetwork(Network):
         Raises ConfigError if they cannot take such observations.
         """
 
-    def make_core(self, features: int) -> LstmCore | None:
-        """Make the cells after the encoder; None if there are none."""
-        return None
+    def make_cores(self, actor: Encoder, critic: Encoder) -> Cores:
+        """Make the cells after the encoders."""
+        return None, None
 
     def make(
         self, observations: Box, actions: ActionSpace, rng: Rng, build_loss: BuildLoss | None
@@ -200,30 +205,36 @@ class ComposedNetwork(Network):
             clip_actions=self.clip_actions,
         )
         actor, critic, observation_input = self.make_encoders(observations)
-        features = actor.width
-        critic_features = critic.width
-        core = self.make_core(features)
-        if core is not None:
-            features = core.hidden_size
-            critic_features = core.hidden_size
+        core, critic_core = self.make_cores(actor, critic)
+        features = actor.width if core is None else core.hidden_size
+        critic_features = critic.width if critic_core is None else critic_core.hidden_size
 
         loss_module = None if build_loss is None else build_loss(features)
-        head = PolicyHead(features, distribution, self.state_dependent_std, self.initial_std)
-        value = nn.Linear(critic_features, 1)
+        head = PolicyHead(
+            features, distribution, self.state_dependent_std, self.initial_std, self.head_bias
+        )
+        value = nn.Linear(critic_features, 1, self.head_bias)
 
         encoders = actor.module, critic.module
         initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))
         warnings = self._idle_settings(distribution)
         warnings += self.encoders.draw_encoders(encoders, initializer.generator)
-        if core is not None:
-            initializer = replace(initializer, generator=torch_generator(rng))
-            core.initialize(initializer)
+        for cells in dict.fromkeys((core, critic_core)):
+            if cells is not None:
+                initializer = replace(initializer, generator=torch_generator(rng))
+                cells.initialize(initializer)
 
         head.initialize(initializer, self.policy_gain)
         initializer.draw(value)
 
         network = EncoderActorCritic(
-            encoders, observation_input, core, head, value, distribution, loss_module
+            encoders,
+            observation_input,
+            (core, critic_core),
+            head,
+            value,
+            distribution,
+            loss_module,
         )
         network.warnings = tuple(warnings)
         return network
@@ -332,7 +343,7 @@ class EncoderNetwork(ComposedNetwork):
         assert isinstance(actions, Discrete)
         distribution = Greedy(actions)
         encoder, observation_input = _construct_encoder(self.encoder, observations)
-        last = nn.Linear(encoder.width, int(actions.n))
+        last = nn.Linear(encoder.width, int(actions.n), self.head_bias)
 
         generator = torch_generator(rng)
         warnings = self._idle_settings(distribution)
@@ -350,9 +361,13 @@ class Lstm(ComposedNetwork):
     """An encoder, LSTM cells after it, and the heads of actor and critic on those (Mnih et al.
     2016).
 
-    encoder: any network without a recurrent state. The cells get the features of its encoder, the
-        actor's if there are two. Its heads are left out, and so are the settings about them.
-    hidden_size: number of cells; a state has two numbers for each.
+    encoder: any network without a recurrent state, of which only the encoder is used: the actor's
+        if actor and critic share it, or else both. Its heads are left out, and so are the settings
+        about them.
+    shared: one encoder with its cells for actor and critic; False: each has its own, as the paper's
+        network for continuous actions.
+    hidden_size: number of cells; a state has two numbers for each. 0: there are none.
+    critic_hidden_size: number of the critic's cells, if it has its own; None: as the actor's.
     init, init_std: of the heads and the cells.
     core_init: of the cells, with gain 1; None: as `init`. See `LstmCore.initialize`.
     forget_bias: initial bias of the forget gates. With 1 a new network remembers for a few steps,
@@ -362,7 +377,9 @@ class Lstm(ComposedNetwork):
     encoder: Network = field(
         default_factory=lambda: EncoderNetwork(encoder=ModuleSpec(Mlp), init="orthogonal")
     )
-    hidden_size: Annotated[int, whole(1, MAX_WIDTH)] = 64
+    shared: bool = True
+    hidden_size: Annotated[int, whole(0, MAX_WIDTH)] = 64
+    critic_hidden_size: Annotated[int, whole(0, MAX_WIDTH)] | None = None
     core_init: Initialization | None = None
     forget_bias: Annotated[float, within(-10, 10)] = 1.0
 
@@ -371,11 +388,15 @@ class Lstm(ComposedNetwork):
         if not isinstance(self.encoder, EncoderNetwork):
             problem = "must be a network without a recurrent state of its own, made of an encoder"
             raise ConfigError("encoder", type(self.encoder).__name__, problem)
+        if self.shared and self.critic_hidden_size is not None:
+            problem = "must be null where shared=true"
+            raise ConfigError("critic_hidden_size", self.critic_hidden_size, problem)
 
     @property
     def encoders(self) -> EncoderNetwork:
         assert isinstance(self.encoder, EncoderNetwork)
-        return replace(self.encoder, shared=True, critic_encoder=None)
+        critic_encoder = None if self.shared else self.encoder.critic_encoder
+        return replace(self.encoder, shared=self.shared, critic_encoder=critic_encoder)
 
     def make_encoders(self, observations: Box) -> tuple[Encoder, Encoder, ObservationInput]:
         try:
@@ -393,15 +414,22 @@ class Lstm(ComposedNetwork):
                 warning = f"encoder.{name}={value} has no effect: {name} is that of the heads"
                 warnings.append(warning)
 
-        if getattr(self.encoder, "critic_encoder", None) is not None:
-            warnings.append(
-                "encoder.critic_* has no effect: the cells take the features of the actor's"
-            )
+        if self.shared and getattr(self.encoder, "critic_encoder", None) is not None:
+            warnings.append("encoder.critic_* has no effect with shared=true")
 
         return warnings + super()._idle_settings(distribution)
 
-    def make_core(self, features: int) -> LstmCore:
-        return LstmCore(features, self.hidden_size, self.core_init, self.forget_bias)
+    def make_cores(self, actor: Encoder, critic: Encoder) -> Cores:
+        core = self._make_core(actor, self.hidden_size)
+        if self.shared:
+            return core, core
+        own_size = self.critic_hidden_size
+        return core, self._make_core(critic, self.hidden_size if own_size is None else own_size)
+
+    def _make_core(self, encoder: Encoder, cells: int) -> LstmCore | None:
+        if not cells:
+            return None
+        return LstmCore(encoder.width, cells, self.core_init, self.forget_bias)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,16 @@ from a3c_exp.networks.recurrent import LstmCore
 
 
 class EncoderActorCritic(ActorCritic):
-    """Encoders for actor and critic, or a shared one with optional LSTM cells after it; a head, and
-    a value layer.
+    """Encoders for actor and critic, or a shared one, with optional LSTM cells after each; a head,
+    and a value layer.
+
+    A state has the numbers of the actor's cells, and after them those of cells that the critic has
+    for itself.
 
     encoders: the actor's and the critic's, which may be one module: float32 [N, F] of observations.
     observation_input: the form in which the encoders take observations.
-    core: cells, only after a shared encoder; None: there are none.
+    cores: cells after each encoder, None where there are none. After a shared encoder both are one
+        module.
     head: makes distribution parameters [N, P] of the actor's features.
     value: makes a value [N, 1] of the critic's.
     distribution: of the actions.
@@ -34,7 +38,7 @@ class EncoderActorCritic(ActorCritic):
         self,
         encoders: tuple[nn.Module, nn.Module],
         observation_input: ObservationInput,
-        core: LstmCore | None,
+        cores: tuple[LstmCore | None, LstmCore | None],
         head: PolicyHead,
         value: nn.Linear,
         distribution: Distribution,
@@ -44,18 +48,23 @@ class EncoderActorCritic(ActorCritic):
         self.shared = encoders[0] is encoders[1]
         self.encoders = encoders
         self.actor_encoder, self.critic_encoder = encoders
-        self.core = core
+        self.core, self.critic_core = (cores[0], None) if self.shared else cores
         self.head = head
         self.value = value
-        self.state_size = 0 if core is None else 2 * core.hidden_size
+        self.actor_state_size = 0 if self.core is None else 2 * self.core.hidden_size
+        critic_cells = 0 if self.critic_core is None else self.critic_core.hidden_size
+        self.state_size = self.actor_state_size + 2 * critic_cells
         for encoder in encoders:
             observation_input.share_pixels(encoder)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        core, critic_core = (
+            [] if cells is None else list(cells.parameters())
+            for cells in (self.core, self.critic_core)
+        )
         actor = self.head.ordered_parameters()
         critic = list(self.value.parameters())
         if self.shared:
-            core = [] if self.core is None else list(self.core.parameters())
             return {
                 "encoder": [*self.actor_encoder.parameters(), *core],
                 "actor": actor,
@@ -63,8 +72,8 @@ class EncoderActorCritic(ActorCritic):
             }
 
         return {
-            "actor": [*self.actor_encoder.parameters(), *actor],
-            "critic": [*self.critic_encoder.parameters(), *critic],
+            "actor": [*self.actor_encoder.parameters(), *core, *actor],
+            "critic": [*self.critic_encoder.parameters(), *critic_core, *critic],
         }
 
     def forward(
@@ -72,11 +81,16 @@ class EncoderActorCritic(ActorCritic):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         inputs = self.observation_input.prepare(observations)
         features = self.actor_encoder(inputs)
+        if self.recurrent and state is None:
+            state = features.new_zeros(len(features), self.state_size)
+        state, critic_state = self._parts(state)
         if self.core is not None:
-            state = features.new_zeros(len(features), self.state_size) if state is None else state
             features, state = self.core(features, state)
 
         critic_features = features if self.shared else self.critic_encoder(inputs)
+        if self.critic_core is not None:
+            critic_features, critic_state = self.critic_core(critic_features, critic_state)
+            state = torch.cat([state, critic_state], dim=1)
 
         parameters = self.masked(self.head(features), observations)
         values = self.value(critic_features)[:, 0]
@@ -88,16 +102,26 @@ class EncoderActorCritic(ActorCritic):
         length, count = observations.shape[:2]
         flat = observations.flatten(0, 1)
         inputs = self.observation_input.prepare(flat)
+        state, critic_state = self._parts(state)
         features = self.actor_encoder(inputs)
         if self.core is not None:
             by_time = features.reshape(length, count, -1)
             (features,) = _unrolled(self.core, by_time, state, boundaries)
 
         critic_features = features if self.shared else self.critic_encoder(inputs)
+        if self.critic_core is not None:
+            by_time = critic_features.reshape(length, count, -1)
+            (critic_features,) = _unrolled(self.critic_core, by_time, critic_state, boundaries)
 
         parameters = self.masked(self.head(features), flat)
         values = self.value(critic_features)[:, 0]
         return parameters, values, features.reshape(length, count, -1)
+
+    def _parts(self, state: Tensor | None) -> tuple[Any, Any]:
+        """Return what a state [N, S] has for the actor, and for a critic with cells of its own."""
+        if self.critic_core is None or state is None:
+            return state, None
+        return state[:, : self.actor_state_size], state[:, self.actor_state_size :]
 
 
 class WholeActorCritic(ActorCritic):

@@ -162,6 +162,9 @@ class Report:
         unfinished = ", ".join(run.folder.name for run in self.runs if not run.ended)
         if unfinished:
             lines.append(f"Unfinished, and counted: {unfinished}.")
+        simulated = sum(summary.get("clock") == "simulated" for summary in summaries)
+        if simulated:
+            lines.append(f"Runs whose seconds are simulated: {simulated}.")
         lines.append(f"Commit {', '.join(sorted(commits))}; {origin}.")
 
         return lines

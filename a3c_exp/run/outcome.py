@@ -77,11 +77,12 @@ def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
     the one nor for the other: they may have lowered the mean since.
     """
     reason = summary["stop_reason"]
-    after = _after(summary.get("steps"), summary.get("training_seconds"))
+    clock = clock_note(summary)
+    after = _after(summary.get("steps"), summary.get("training_seconds")) + clock
     sentences = []
     if summary.get("solved_at_steps") is not None:
         mark = "" if threshold is None else f" ({threshold:g})"
-        solved = _after(summary["solved_at_steps"], summary["solved_at_seconds"])
+        solved = _after(summary["solved_at_steps"], summary["solved_at_seconds"]) + clock
         sentences.append(f"solved{mark} after {solved}")
 
     goal_return = summary.get("goal_return")
@@ -97,13 +98,21 @@ def outcome(summary: Mapping[str, Any], threshold: float | None = None) -> str:
 
 def _after(steps: int | None, seconds: float | None) -> str:
     seconds = seconds or 0.0
-    return f"{steps or 0:,} steps, {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
+    text = duration(seconds)
+    if seconds < 60:
+        text = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2g} s"
+    return f"{steps or 0:,} steps, {text}"
+
+
+def clock_note(summary: Mapping[str, Any]) -> str:
+    """Return what is said behind the seconds of a run whose clock is simulated; "" for others."""
+    return " (simulated)" if summary.get("clock") == "simulated" else ""
 
 
 def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     """How a run has ended, its speed, and what else there is to say of it. threshold: the return of
     a solved run."""
-    facts = [f"{amount(summary['steps_per_second'] or 0.0)}/s"]
+    facts = [f"{amount(summary['steps_per_second'] or 0.0)}/s{clock_note(summary)}"]
     best = summary["best_eval_return"]
     if best is not None:
         facts.append(f"best greedy evaluation {return_text(best)}")
@@ -117,17 +126,20 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     ]
 
 
-def collapse(folder: Path, mean: float, peak: float) -> str:
+def collapse(folder: Path, mean: float, peak: float, evaluation: float | None) -> str:
     """Return a sentence about training returns that have fallen far below their peak.
 
     folder: of the run. mean: over the last 100 episodes. peak: the highest of these means.
+    evaluation: the mean return of the best one; None if there was none.
     """
     best = folder / CHECKPOINTS / BEST
-    remedy = (
-        f"{short(best)} has the policy of the best evaluation"
-        if best.exists()
-        else "no evaluation has kept a better policy (eval.every)"
-    )
+    if evaluation is not None and evaluation <= mean:
+        remedy = f"the best evaluation, {return_text(evaluation)}, is no better"
+    elif evaluation is not None and best.exists():
+        policy = f"the policy of the best evaluation, {return_text(evaluation)}"
+        remedy = f"{short(best)} has {policy}"
+    else:
+        remedy = "no better policy has been kept (eval.every, checkpoint.keep)"
     return (
         f"training returns have collapsed: {return_text(mean)} in the mean of the last 100 "
         f"episodes, {return_text(peak)} before; {remedy}"

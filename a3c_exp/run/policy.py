@@ -175,6 +175,9 @@ class Policy:
         try:
             encoded = self._env.encode([observation])
         except ValueError as refusal:
+            if _is_answer(observation):
+                problem = "is what reset or step has returned: pass its first item alone"
+                raise ValueError(f"observation: {problem}") from None
             axes = 1 if isinstance(observation, Mapping) else np.ndim(observation)
             if axes == 0:
                 raise
@@ -195,6 +198,13 @@ class Policy:
         A policy trained with `env.terminal_on_life_loss=true` was also reset after each lost life.
         """
         self._state = None
+
+
+def _is_answer(observation: EnvObservation) -> bool:
+    """Return whether this is (observation, info), or all that a step returns."""
+    if not isinstance(observation, tuple):
+        return False
+    return len(observation) in (2, 5) and isinstance(observation[-1], Mapping)
 
 
 def _rows(observations: Any) -> Any:

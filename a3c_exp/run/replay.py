@@ -65,6 +65,7 @@ class Replay(Checked, Backend):
     """
 
     deterministic: ClassVar[bool] = True
+    resumable: ClassVar[bool] = False
 
     folder: str
     exact: bool = True

@@ -45,11 +45,12 @@ _OWN_FILES = re.compile(
 """All that a run writes into its folder, and what is left of a file that was being written."""
 
 
-def locate_run(name: str | Path) -> Path:
+def locate_run(name: str | Path, having: str = CONFIG_FILE) -> Path:
     """Return the folder that a user names; for LAST_RUN, that of the run below RUNS_FOLDER which
     has begun or gone on last.
 
-    A folder of that name goes before. Raises FolderError if there is no run.
+    A folder of that name goes before. having: a file of the runs that count. Raises FolderError if
+    there is no run.
     """
     folder = expanded(name)
     if str(name) != LAST_RUN or folder.exists():
@@ -59,9 +60,11 @@ def locate_run(name: str | Path) -> Path:
         config
         for pattern in ("*", "*/*")  # of its own, or in a sweep's folder
         for config in Path(RUNS_FOLDER).glob(f"{pattern}/{CONFIG_FILE}")
+        if config.with_name(having).exists()
     ]
     if not runs:
-        raise FolderError(name, f"there is no run in {RUNS_FOLDER}/")
+        kind = "run" if having == CONFIG_FILE else f"run with {having}"
+        raise FolderError(name, f"there is no {kind} in {RUNS_FOLDER}/")
     # A run writes its configuration when it begins, and once more when it goes on.
     return max(runs, key=lambda config: config.stat().st_mtime_ns).parent
 

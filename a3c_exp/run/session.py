@@ -19,7 +19,14 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Built, Experiment, RunContext, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.ending import StopReason
-from a3c_exp.errors import ConfigError, FolderError, RunError, named, one_line
+from a3c_exp.errors import (
+    ConfigError,
+    FolderError,
+    RunError,
+    leaves_debugger,
+    named,
+    one_line,
+)
 from a3c_exp.exit_codes import run_exit_code
 from a3c_exp.networks import ActorCritic
 from a3c_exp.run import files, outcome, provenance, run_folder
@@ -274,12 +281,13 @@ class Session:
         with interruptions(run.interruption):
             try:
                 self._train(events)
-            except KeyboardInterrupt:
-                # The second Ctrl-C, or one that an environment raised: do not wait for workers.
-                run.interruption.signal = run.interruption.signal or signal.SIGINT
-                run.ending.interrupt()
             except BaseException as error:  # whatever it is, the state is saved below
-                self._fail(error)
+                if isinstance(error, KeyboardInterrupt) or leaves_debugger(error):
+                    # The second Ctrl-C, or one that an environment raised: do not wait for workers.
+                    run.interruption.signal = run.interruption.signal or signal.SIGINT
+                    run.ending.interrupt()
+                else:
+                    self._fail(error)
             finally:
                 try:
                     self._end_workers(events)
@@ -389,9 +397,12 @@ class Session:
 
         peak = summary["collapsed_from"]
         if peak is not None:
-            log.warning("%s", outcome.collapse(run.folder, summary["mean_return_100"], peak))
+            mean = summary["mean_return_100"]
+            evaluation = summary["best_eval_return"]
+            log.warning("%s", outcome.collapse(run.folder, mean, peak, evaluation))
 
-        if run.sweep is None:
+        has_more = run.ending.is_finished or run.experiment.backend.resumable
+        if run.sweep is None and has_more:
             commands = outcome.next_commands(
                 summary["stop_reason"], run.folder, run.config, run.experiment
             )
@@ -412,6 +423,7 @@ class Session:
             "unwritten": sorted(run.output.unwritten),
             **run.statistics.summary(),
             "training_seconds": round(seconds, 3),
+            "clock": run.experiment.backend.clock,
             "steps_per_second": round(steps / seconds, 1) if seconds > 0 else None,
             "best_eval_return": milestones.best_return,
             "goal_return": milestones.goal_return,

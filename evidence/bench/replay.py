@@ -37,7 +37,7 @@ PPO = (
     "algorithm=ppo algorithm.minibatch_size=32 algorithm.target_kl=0.02 optimizer=adam "
     "optimizer.learning_rate=1e-3"
 )
-Q = "env=cartpole experiment=n_step_q_cartpole total_steps=14000 update=async"
+Q = "env=cartpole experiment=n_step_q_cartpole_solved total_steps=14000 update=async"
 PROCESSES = "backend=processes"
 THREADS = "backend=threads"
 ENDLESS = "total_steps=1e7 checkpoint.every=14000"
@@ -63,7 +63,7 @@ ROWS = {
     "ppo, pendulum, 3 threads": f"{PENDULUM} {PPO} {THREADS} workers=3",
     "n-step q, 4 processes": f"{Q} {PROCESSES} workers=4",
     "sarsa, 4 processes": (
-        f"experiment=sarsa_cartpole total_steps=14000 update=async {PROCESSES} workers=4"
+        f"experiment=sarsa_cartpole_solved total_steps=14000 update=async {PROCESSES} workers=4"
     ),
 }
 KILLED = {

@@ -29,7 +29,7 @@ ROWS = {  # two workers, where a row says nothing else
     "cartpole_2x16": "env=cartpole envs_per_worker=16",
     "cartpole_2x1x20": "env=cartpole envs_per_worker=1 rollout_length=20",
     "lstm": "env=lunar network=lstm envs_per_worker=16 rollout_length=32",
-    "ppo_lunar": "experiment=ppo_lunar update=sync",
+    "ppo_lunar": "experiment=ppo_lunar_solved update=sync",
     "pong": (
         "env=pong env.crop=null network=cnn optimizer=adam envs_per_worker=16 rollout_length=20"
     ),

@@ -86,7 +86,7 @@ def _cells(line: Recorded, machines: str) -> list[str]:
     greedy = _greedy(records)
     digits = decimals(greedy)
     return [
-        _seeds(line),
+        entry.seeds_of(records),
         estimate(greedy),
         f"{mean(greedy):.{digits}f}",
         f"{min(greedy):.{digits}f}, {max(greedy):.{digits}f}",
@@ -106,7 +106,7 @@ def _preset_cells(line: Recorded, machines: str) -> list[str]:
     trained = [record.last_100 for record in records if record.last_100 is not None]
     best = [record.best_return for record in records if record.best_return is not None]
     return [
-        _seeds(line),
+        line.entry.seeds_of(records),
         estimate(_greedy(records)),
         f"{mean(best):.1f}, {min(best):.1f}" if best else "-",
         _drawn(records),
@@ -144,12 +144,6 @@ def _ends(records: Sequence[Record]) -> str:
     return ", ".join(
         f"{reason}" + f" {count}" * (len(reasons) > 1) for reason, count in reasons.most_common()
     )
-
-
-def _seeds(line: Recorded) -> str:
-    count = len(line.records)
-    wanted = line.entry.seeds
-    return f"{count}" if count == wanted else f"{count} of {wanted}"
 
 
 def _solved(line: Recorded) -> str:

@@ -70,6 +70,12 @@ class Entry:
     def curves(self, folder: Path) -> Curves:
         return Curves(folder, self.kind, self.name)
 
+    def seeds_of(self, records: Sequence[Record]) -> str:
+        """Return how many seeds have been run: "5", or "2 of 5" of those that are planned."""
+        return (
+            f"{len(records)}" if len(records) == self.seeds else f"{len(records)} of {self.seeds}"
+        )
+
     def records(self, folder: Path) -> list[Record]:
         """Return its records. Those that share a table are told apart by their commands, which end
         with the seed."""

@@ -73,6 +73,7 @@ class Panel:
     values: Sequence[Any] | None = None
     series: Mapping[str, str] | None = None
     table: str | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def points(figure: Figure, panel: Panel, folder: Path, machine: str = "") -> lis
     row = []
     for series, overrides in (panel.series or figure.series).items():
         for value in panel.values or figure.values:
-            most = 1 if value is None else math.ceil(MOST * value)
+            most = 1 if value is None else max(1, math.floor(MOST * value))
             differing = overrides.format(most=most).split()
             if value is not None:
                 differing.append(f"{figure.axis}={value}")
@@ -247,6 +248,7 @@ def _section(figure: Figure, rows: Rows, picture: str) -> str:
             [line for panel, row in rows for line in cells(figure, panel, row)],
         ),
         commands="\n".join(f"python -m a3c_exp {panel.command}" for panel, _ in rows),
+        notes=" ".join(panel.note for panel, _ in rows if panel.note),
         runs=len(records),
         minutes=f"{sum(record.seconds for record in records) / 60:.0f}",
         machines="; ".join(sorted({record.machine for record in records})),
@@ -274,7 +276,7 @@ def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
             yield [
                 panel.title,
                 point.label(figure),
-                f"{len(point.records)}",
+                point.entry.seeds_of(point.records),
                 solved(point.records),
                 f"{median(record.steps_per_second for record in point.records):,.0f}",
                 spread([record.solved_steps for record in point.records], 0),

@@ -40,7 +40,7 @@ LUNAR: Curves = {
     "lunar_workers_16": ("16 workers", (0.55, -170), ORANGE),
 }
 PONG: Curves = {
-    "preset_pong": ("PPO", (0.75, -12), BLUE),
+    "preset_ppo_pong_solved": ("PPO", (0.75, -12), BLUE),
     "pong_a3c": ("A3C", (0.75, -15), ORANGE),
 }
 TIMES = {
@@ -51,7 +51,7 @@ TIMES = {
     },
     "LunarLander": {
         "lunar": ("a3c_exp, A3C", BLUE),
-        "preset_fast_lunar": ("a3c_exp, PPO", BLUE),
+        "preset_lunar_solved": ("a3c_exp, PPO", BLUE),
         "sb3_ppo_lunar": ("sb3, PPO", GREY),
     },
 }

@@ -73,4 +73,5 @@ class CollapseWarning(RunRecorder):
         highest = statistics.peak.highest
         assert mean is not None
         assert highest is not None
-        log.warning("%s", outcome.collapse(run.folder, mean, highest))
+        evaluation = self._run.milestones.best_return
+        log.warning("%s", outcome.collapse(run.folder, mean, highest, evaluation))
