@@ -167,6 +167,11 @@ def test_the_replay_of_a_run_on_serial_is_equal_too(tmp_path: Path) -> None:
     assert_equal(recorded, replay(recorded))
 
 
+def test_the_replay_of_workers_that_share_processes_is_equal_too(tmp_path: Path) -> None:
+    recorded = record(tmp_path / "run", "processes", workers=5, backend__processes=2).folder
+    assert_equal(recorded, replay(recorded))
+
+
 def test_recording_changes_nothing(tmp_path: Path) -> None:
     one = record(tmp_path / "one", "serial").folder
     other = record(tmp_path / "other", "serial", record=None).folder
@@ -404,8 +409,14 @@ class TestGlobalGenerators:
         run = record(tmp_path / "run", "processes", **self.SETTINGS)
         assert_equal(run.folder, replay(run.folder))
 
-    def test_are_refused_where_workers_shared_them(self, tmp_path: Path) -> None:
-        run = record(tmp_path / "run", "threads", **self.SETTINGS)
+    @pytest.mark.parametrize(
+        "backend", [("threads", {}), ("processes", {"backend__processes": 1})], ids=lambda b: b[0]
+    )
+    def test_are_refused_where_workers_shared_them(
+        self, backend: tuple[str, dict[str, int]], tmp_path: Path
+    ) -> None:
+        name, settings = backend
+        run = record(tmp_path / "run", name, **self.SETTINGS, **settings)
         again = replay(run.folder, code=1)
         assert "global generators" in summary(again)["error"]
 

@@ -61,16 +61,21 @@ _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore"
 
 
 class Worker:
-    """One actor-learner: an actor and a learner around one copy of the network."""
+    """One actor-learner: an actor and a learner around one copy of the network.
 
-    def __init__(self, context: RunContext, index: int, store: Store) -> None:
+    heartbeat: that of workers which take turns in this process; None: the worker has its own.
+    """
+
+    def __init__(
+        self, context: RunContext, index: int, store: Store, heartbeat: Heartbeat | None = None
+    ) -> None:
         experiment = context.experiment
         self._experiment = experiment
         self._incarnation = context.resumed
         self._index = index
         self._store = store
         self._on_rollout = context.on_rollout
-        self._heartbeat = store.heartbeat(index)
+        self._heartbeat = store.heartbeat(index) if heartbeat is None else heartbeat
         watch = stopwatch(context.measures)
         self._actor = make_actor(context, index, self._build_network, self._heartbeat, watch)
         self._learner = Learner(
