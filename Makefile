@@ -57,7 +57,7 @@ types: $(VENV)/dev ## mypy, strict
 check: lint types test ## all that a change has to pass
 
 docs: $(VENV)/docs ## this manual as a site in build/site; fails at a warning
-	$(BIN)/python -m sphinx -W --keep-going -q -c docs . build/site $(ARGS)
+	$(BIN)/python -m sphinx -E -W --keep-going -q -c docs . build/site $(ARGS)
 	@echo 'build/site/docs/index.html'
 
 learn: $(VENV)/bench ## train every environment over its seeds; writes RESULTS.md. One: make learn ENV=lunar. Takes hours

@@ -22,7 +22,7 @@ include_patterns = [
     "docs/*.md",
     "evidence/notes/*.md",
     "evidence/study/sources/README.md",
-    "evidence/bench/RESULTS.md",
+    "evidence/bench/*.md",
     "RESULTS.md",
     "C*.md",
 ]

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -702,6 +703,18 @@ def test_the_contents_lead_to_every_document() -> None:
         path.name for path in PATHS if path not in fronts and path.resolve() not in reached
     ] == []
     assert "(docs/index.md)" in README
+
+
+def test_pages_of_the_site_link_to_no_document_outside_it() -> None:
+    patterns = runpy.run_path(str(ROOT / "docs/conf.py"))["include_patterns"]
+    pages = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    links = {
+        (page.parent / link).resolve()
+        for page in pages
+        for link in re.findall(r"\]\(([^)#:\s]+\.md)[)#]", page.read_text(encoding="utf-8"))
+    }
+    assert links
+    assert links - pages == set()
 
 
 @pytest.mark.slow
