@@ -14,7 +14,7 @@ from refusals import Refuses
 from runs import QUICK, content, summary
 
 import a3c_exp.__main__ as program
-from a3c_exp import compose
+from a3c_exp import compose, evaluate
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import make_new
 from a3c_exp.cli.hydra_compose import composed, hydra_session, parse, sweep
@@ -237,6 +237,17 @@ def test_a_word_of_another_library_is_answered_with_ours(
 @pytest.mark.parametrize(
     ("words", "key", "advice"),
     [
+        (["evaluate", "latest"], "command line", "python -m a3c_exp.evaluate latest"),
+        (["export", "latest", "to=a"], "command line", "python -m a3c_exp.export latest to=a"),
+        (["resume"], "command line", "resume=latest"),
+        (["resume", "outputs/a"], "command line", "resume=outputs/a"),
+        (["--resume", "latest"], "command line", "resume=latest"),
+        (["--resume", "--cfg", "job"], "command line", "resume=latest"),
+        (["resume=last"], "resume", "latest is"),
+        (["steps=10000"], "steps", "it is total_steps;"),
+        (["preset=lunar_solved"], "preset", "it is experiment;"),
+        (["experiment=lunar"], "experiment", "experiment=lunar_solved"),
+        (["experiment=mine.yaml"], "experiment", "without .yaml"),
         (["--env", "lunar", "--seed", "1"], "command line", "env=lunar seed=1"),
         (["--learning-rate=1e-3"], "command line", "optimizer.learning_rate=1e-3"),
         (["--n-epochs", "5", "--name=x"], "command line", "n_epochs=5 name=x"),
@@ -278,6 +289,17 @@ def test_what_is_probably_meant_is_written_out(
 ) -> None:
     assert advice in refuses(words, key)
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["lun", "outputs/lunar_a3c"])
+def test_a_folder_that_is_not_there_is_answered_with_the_runs_that_begin_so(
+    name: str, here: Path, finished: Path, refuses: Refuses
+) -> None:
+    run = here / "outputs" / "lunar_a3c_s0"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_bytes((finished / "config.yaml").read_bytes())
+    assert "'outputs/lunar_a3c_s0'" in refuses([f"resume={name}"], "resume", name)
+    assert "'outputs/lunar_a3c_s0'" in refuses([name], "run", name, main=evaluate.main)
 
 
 @pytest.mark.parametrize("form", ["--config FILE", "--config=FILE", "-c FILE", "FILE", "from=FILE"])

@@ -19,12 +19,18 @@ from hydra._internal.utils import get_args_parser  # the flags are those of any 
 from a3c_exp.cli.help import EXISTING, NUMBERS, WORDS
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, parse_yaml, read_text
+from a3c_exp.common.trust import PACKAGE
 from a3c_exp.config.elsewhere import as_settings
 from a3c_exp.config.saved import is_whole
 from a3c_exp.errors import ConfigError, did_you_mean, require
+from a3c_exp.run.run_folder import LAST_RUN
 
 OF_SWEEPS = ("hydra.sweep.", "hydra.sweeper", "hydra.launcher", "hydra/sweeper", "hydra/launcher")
 """How the settings of Hydra begin that only sweeps read."""
+PROGRAMS = ("evaluate", "export", "measure", "report")
+"""Programs of this package that are called with a dot: `python -m a3c_exp.evaluate`."""
+OF_SAVED = ("from", "resume", "replay")
+"""The words that name a saved run."""
 DASHES = "\u2010-\u2015\u2212"
 """What word processors make of a dash, as a class of regular expressions has it."""
 RUN_DIR = "hydra.run.dir"
@@ -65,7 +71,7 @@ def read_arguments(arguments: Sequence[str]) -> CommandLine:
         else:
             overrides.append(argument)
 
-    saved = [(word, folder) for word in ("from", "resume", "replay") if (folder := words.pop(word))]
+    saved = [(word, folder) for word in OF_SAVED if (folder := words.pop(word))]
     is_sweep = (
         flags.multirun
         or any(words[key] for key in ("sweep", "jobs", "search", "objective"))
@@ -112,6 +118,7 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
     parser = get_args_parser()
     flags_of_hydra = parser._option_string_actions
     _check_typing(arguments)
+    _check_first(arguments)
     if settings := as_settings(arguments, flags_of_hydra):
         refuse(f"settings have no dashes here: {settings}")
 
@@ -125,6 +132,22 @@ def _read_flags(arguments: Sequence[str]) -> Namespace:
         refuse("--experimental-rerun would unpickle a file; resume= and from= run again")
 
     return flags
+
+
+def _check_first(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for a command that begins with the name of another program, or with the
+    word of a saved run without its equals sign."""
+    first, after = [*arguments, "", ""][:2]
+    is_name = "=" not in after and not after.startswith("-")
+    word = first.lstrip("-")
+    meant = None
+    if first in PROGRAMS:
+        meant = f"python -m {PACKAGE}.{first} {' '.join(arguments[1:])}".strip()
+    elif word in OF_SAVED:
+        meant = f"{word}={after if after and is_name else LAST_RUN}"
+
+    if meant is not None:
+        raise ConfigError("command line", " ".join(arguments), f"it is {meant}")
 
 
 def _check_typing(arguments: Sequence[str]) -> None:

@@ -320,10 +320,18 @@ class HydraSession:
             return INSTEAD[value]
         if group == "experiment" and value in RENAMED:
             return f"it is experiment={RENAMED[value]} now"
+        if group == "experiment" and f"{value}_solved" in options:
+            return f"did you mean experiment={value}_solved?"
         if group in ("returns", "critic_returns"):
             for option, names in RETURNS.items():
                 if value in names:
                     return f"it is {group}={option}"
+
+        file = Path(value)
+        if file.suffix in (".yaml", ".yml"):
+            return (
+                f"it is named without {file.suffix}, and --config-dir names the folder of {group}/"
+            )
 
         if group == "env" and (advice := self._env_advice(value, options)):
             return advice

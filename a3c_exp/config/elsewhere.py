@@ -58,7 +58,8 @@ _HERE = {
         "num_workers n_workers num_processes num_env_runners threads n_agents num_agents cpu_count"
     ),
     "backend.trainers with backend=ga3c": "optimizers",
-    "total_steps": "total_timesteps n_timesteps timesteps max_steps num_env_steps T_max",
+    "experiment": "preset",
+    "total_steps": "steps total_timesteps n_timesteps timesteps max_steps num_env_steps T_max",
     "eval.every": "eval_freq eval_interval evaluation_interval",
     "eval.episodes": "n_eval_episodes eval_episodes num_eval_episodes",
     "checkpoint.every": "save_freq save_interval checkpoint_freq save_model save_episode",

@@ -16,7 +16,7 @@ from typing import Any
 from a3c_exp.common.reading import UnreadableError, expanded, parse_yaml, read_text
 from a3c_exp.common.settings import flatten
 from a3c_exp.errors import ONLY_THERE, UNREGISTERED, ConfigError, FolderError
-from a3c_exp.run.run_folder import CONFIG_FILE
+from a3c_exp.run.run_folder import CONFIG_FILE, alike
 
 TYPED = "typed"
 """The key of the settings as they were typed, by dotted keys."""
@@ -51,7 +51,7 @@ def read_config(
     except OSError:
         problem = f"must be the folder of a run: it has no readable {CONFIG_FILE}"
         if not (hint or folder.exists()):
-            problem = f"there is no such folder{' or file' if or_file else ''}"
+            problem = f"there is no such folder{' or file' if or_file else ''}; {alike(folder)}"
         raise FolderError(folder, f"{problem}{hint}") from None
     except (UnreadableError, OmegaConfBaseException) as error:
         raise FolderError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
 from a3c_exp.core.order_file import ORDER_FILE
-from a3c_exp.errors import ConfigError, FolderError, one_line
+from a3c_exp.errors import ConfigError, FolderError, either, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
 CONFIG_FILE = "config.yaml"
@@ -68,6 +69,15 @@ def locate_run(name: str | Path, having: str = CONFIG_FILE) -> Path:
         raise FolderError(name, f"there is no {kind} in {RUNS_FOLDER}/")
     # A run writes its configuration when it begins, and once more when it goes on.
     return max(runs, key=lambda config: config.stat().st_mtime_ns).parent
+
+
+def alike(folder: Path) -> str:
+    """Return a hint for a folder that is not there: LAST_RUN, and up to three runs whose names
+    begin like its own."""
+    begin_so = Path(RUNS_FOLDER).glob(f"{glob.escape(folder.name)}*/{CONFIG_FILE}")
+    runs = sorted(str(config.parent) for config in begin_so)[-3:]
+    hint = f"{LAST_RUN} is the last run in {RUNS_FOLDER}/"
+    return f"{hint}; did you mean {either(map(repr, runs))}?" if runs else hint
 
 
 def environment_of(config: Mapping[str, Any]) -> str:
