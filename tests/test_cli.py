@@ -291,6 +291,18 @@ def test_what_is_probably_meant_is_written_out(
     assert list(here.iterdir()) == []
 
 
+def test_a_file_of_settings_that_names_options_as_values_is_answered_with_its_defaults(
+    here: Path, refuses: Refuses
+) -> None:
+    file = here / "my_conf" / "experiment" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\nenv: lunar\n")
+    line = refuses(["--config-dir", "my_conf", "experiment=mine"], "env", "lunar")
+    assert "defaults: [override /env: lunar]" in line
+    words = ["--config-dir", "my_conf/experiment", "--config-name", "mine"]
+    assert "experiment=mine" in refuses(words, "--config-name", "mine")
+
+
 @pytest.mark.parametrize("name", ["lun", "outputs/lunar_a3c"])
 def test_a_folder_that_is_not_there_is_answered_with_the_runs_that_begin_so(
     name: str, here: Path, finished: Path, refuses: Refuses
@@ -312,7 +324,7 @@ def test_a_file_of_settings_is_answered_with_the_command_that_takes_it(
 
     assert "no such" in answer("my.yaml")
     (here / "my.yaml").write_text("gamma: 0.9")
-    assert "--config-dir conf experiment=my " in answer("my.yaml")
+    assert "--config-dir my_conf experiment=my " in answer("my.yaml")
     (here / "mine" / "experiment").mkdir(parents=True)
     (here / "mine" / "experiment" / "wide.yaml").write_text("# @package _global_\ngamma: 0.9")
     assert "--config-dir mine experiment=wide " in answer("mine/experiment/wide.yaml")

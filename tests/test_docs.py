@@ -705,16 +705,18 @@ def test_the_contents_lead_to_every_document() -> None:
     assert "(docs/index.md)" in README
 
 
-def test_pages_of_the_site_link_to_no_document_outside_it() -> None:
+def linked_from(page: Path) -> set[Path]:
+    """The documents that a page links to."""
+    links = re.findall(r"\]\(([^)#:\s]+\.md)[)#]", page.read_text(encoding="utf-8"))
+    return {(page.parent / link).resolve() for link in links}
+
+
+def test_the_site_has_the_documents_that_its_contents_and_its_pages_link_to() -> None:
     patterns = runpy.run_path(str(ROOT / "docs/conf.py"))["include_patterns"]
     pages = {path for pattern in patterns for path in ROOT.glob(pattern)}
-    links = {
-        (page.parent / link).resolve()
-        for page in pages
-        for link in re.findall(r"\]\(([^)#:\s]+\.md)[)#]", page.read_text(encoding="utf-8"))
-    }
-    assert links
-    assert links - pages == set()
+    contents = ROOT / "docs/index.md"
+    assert linked_from(contents) | {contents} == pages
+    assert set().union(*map(linked_from, pages)) - pages == set()
 
 
 @pytest.mark.slow

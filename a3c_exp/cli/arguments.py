@@ -209,7 +209,8 @@ def of_file(path: Path) -> str:
     if group and (conf_folder() / group).is_dir():
         return f"--config-dir {folder} {choice} chooses it"
     return (
-        f"--config-dir conf experiment={path.stem} runs it, once it is conf/experiment/{path.name} "
+        f"--config-dir my_conf experiment={path.stem} runs it, once it is "
+        f"my_conf/experiment/{path.name} "
         "and begins with `# @package _global_`"
     )
 

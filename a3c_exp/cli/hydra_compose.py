@@ -436,13 +436,27 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
             entries = [callbacks] if isinstance(callbacks, str) else list(callbacks)
             node.callbacks = session.callbacks(entries)
 
-    _check_composed(node)
+    _check_composed(session, node)
     return Composed(node, words)
 
 
-def _check_composed(node: DictConfig) -> None:
-    """Raise ConfigError for a preset that is no package of the whole configuration, and for files
-    of Hydra's in the run's own folder."""
+def _check_composed(session: HydraSession, node: DictConfig) -> None:
+    """Raise ConfigError for a main file that has only some settings, for an option that a file has
+    as a value, for a preset that is no package of the whole configuration, and for files of Hydra's
+    in the run's own folder."""
+    if session.config_name != CONFIG_NAME and "optimizer" not in node:
+        name = session.config_name
+        problem = (
+            f"replaces the whole main file: one of settings is experiment={name} in --config-dir"
+        )
+        raise ConfigError("--config-name", name, problem)
+
+    for group in map(str, node):
+        is_other = OmegaConf.is_interpolation(node, group) or OmegaConf.is_missing(node, group)
+        if OmegaConf.get_type(node, group) is str and not is_other and session.is_group(group):
+            problem = f"in a file it is `defaults: [override /{group}: {node[group]}]`"
+            raise ConfigError(group, node[group], problem)
+
     if isinstance(misplaced := node.get("experiment"), DictConfig):
         problem = f"its file must begin with `# @package _global_`: it sets {', '.join(misplaced)}"
         raise ConfigError("experiment", node.hydra.runtime.choices.experiment, problem)
