@@ -212,6 +212,23 @@ def test_a_sweep_says_what_starts_ends_and_fails(
     assert summary(here / "folder" / failed)["resumed"] == 0
 
 
+@pytest.mark.parametrize(
+    ("backend", "warns"), [("processes", True), ("serial", False), ("simulated", False)]
+)
+def test_runs_at_once_that_need_more_cores_than_there_are_are_warned_of(
+    backend: str,
+    warns: bool,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Workers that take turns use one core."""
+    monkeypatch.setattr("a3c_exp.cli.sweep.usable_cores", lambda: 2)
+    words = ["seed=0,1", "jobs=2", "workers=16", f"backend={backend}", "--cfg", "job"]
+    assert program.main(words) == 0
+    assert ("warning:" in capfd.readouterr().err) is warns
+
+
 def test_two_runs_share_the_cores(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of workers is recorded, and one worker a run is told once."""
     monkeypatch.setattr(cpu, "usable_cores", lambda: 8)

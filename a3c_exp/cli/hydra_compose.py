@@ -50,7 +50,7 @@ from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml, read_text
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
-from a3c_exp.config.elsewhere import RENAMED, atari_choice, unknown
+from a3c_exp.config.elsewhere import RENAMED, atari_choice, module_advice, unknown
 from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
 CONFIG_NAME = "config"
@@ -327,11 +327,12 @@ class HydraSession:
                 if value in names:
                     return f"it is {group}={option}"
 
-        file = Path(value)
-        if file.suffix in (".yaml", ".yml"):
-            return (
-                f"it is named without {file.suffix}, and --config-dir names the folder of {group}/"
-            )
+        if group == "env" and (advice := module_advice(value)):
+            return advice
+
+        ending = Path(value).suffix
+        if ending in (".yaml", ".yml"):
+            return f"it is named without {ending}; --config-dir names the folder of {group}/"
 
         if group == "env" and (advice := self._env_advice(value, options)):
             return advice

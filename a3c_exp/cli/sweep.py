@@ -171,7 +171,7 @@ class Sweep:
         jobs: dict[tuple[str, int], Job] = {}
         made: Made = []
         saved = saved_runs(self.root)
-        workers: list[tuple[object, int]] = []
+        workers: list[tuple[object, int, int]] = []
         for number, run in enumerate(hydra_compose.compose_jobs(self._session, combinations)):
             config = hydra_compose.to_container(run.node)
             key = f"{identity(config)} {config.get('plugins')}", number if are_trials else 0
@@ -189,7 +189,9 @@ class Sweep:
             if action == "begin":
                 check_start(experiment, final, built.network)
 
-            workers.append((config.get("workers"), experiment.worker_count))
+            count = experiment.worker_count
+            cores = 1 if experiment.backend.deterministic else count  # they take turns
+            workers.append((config.get("workers"), count, cores))
             jobs[key] = Job(
                 number=number,
                 overrides=_of_process(combinations[number], number, folder),
@@ -316,19 +318,19 @@ def _may_be_forked(node: DictConfig) -> bool:
     return not any(hydra_compose.setting(node, key) for key in keys)
 
 
-def _say_workers(workers: Sequence[tuple[object, int]], at_once: int) -> None:
+def _say_workers(workers: Sequence[tuple[object, int, int]], at_once: int) -> None:
     """Warn if runs at once share cores, or are left with one each. workers: of each run as it was
-    typed, and as a number."""
+    typed, as a number, and how many cores they use."""
     if at_once == 1:
         return
 
-    most = max((number for _, number in workers), default=0)
+    most = max((cores for *_, cores in workers), default=0)
     if at_once * most > usable_cores():
         say(
-            f"warning: {at_once} runs at once, of up to {most} workers each, "
-            f"share {usable_cores()} cores"
+            f"warning: {at_once} runs at once, each on up to {most} cores, share "
+            f"{usable_cores()} cores"
         )
-    elif ("auto", 1) in workers:
+    elif ("auto", 1) in [each[:2] for each in workers]:
         say(
             f"warning: {at_once} runs at once on {usable_cores()} cores leave each run one "
             "worker; jobs=1 does not"

@@ -170,6 +170,25 @@ def atari_choice(name: str) -> str | None:
     return f"env=atari env.game={snake}" if game[1] or game[3] else None
 
 
+def module_advice(name: str) -> str:
+    """What trains on an environment of a user's module, my_env:Chase-v0, of a class that it does
+    not register, my_env:Chase, or of a file, my_env.py; "" for another name."""
+    found = re.fullmatch(r"([\w.]+):(\w+?)(-v\d+)?|(\w+)\.py", name)
+    if found is None:
+        return ""
+
+    module, attribute, version, file = found.groups()
+    module = module or file
+    attribute = attribute or "<Class>"
+    package = module.partition(".")[0]
+    command = f"it is env=gym env.id={module}:{attribute}{version or '-v0'} plugins=[{package}]"
+    if version:
+        return command
+
+    line = f'gymnasium.register("{attribute}-v0", entry_point="{module}:{attribute}")'
+    return f"{command}, once {module} has {line}"
+
+
 def as_settings(arguments: Iterable[str], flags: Collection[str]) -> str:
     """What unknown flags are as settings: "env=lunar seed=1" for --env lunar --seed=1; "" without
     any. flags: those that are known, which may be shortened."""
