@@ -7,6 +7,7 @@ python -m a3c_exp.evaluate latest episodes=100 video=true
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -224,16 +225,27 @@ def _free(folder: Path, name: str) -> Path:
     return path
 
 
+def _with_half_width(mean: float, half_width: float) -> str:
+    """Return a mean and half the width of its interval, of three digits, with equal decimals."""
+    if not 0 < half_width < math.inf:
+        return f"{mean:.6g} +- {half_width:g}"
+
+    decimals = min(max(2 - math.floor(math.log10(half_width)), 0), 6)
+    return f"{mean:.{decimals}f} +- {half_width:.{decimals}f}"
+
+
 def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
     """Return what is reported about episodes, as texts: of the mean return with its 95 % interval
     (Student's t)."""
     returns = episodes.returns
     several = len(episodes) > 1
-    interval = f" +- {student_half_width(returns):.3g} (95 %)" if several else ""
+    mean = f"{returns.mean():.6g}"
+    if several:
+        mean = f"{_with_half_width(returns.mean(), student_half_width(returns))} (95 %)"
     own_numbers = [f"{name} {mean:.6g}" for name, mean in episodes.means().items()]
     return {
         "episodes": str(len(episodes)),
-        "mean return": f"{returns.mean():.6g}{interval}",
+        "mean return": mean,
         "standard deviation": f"{returns.std(ddof=1):.3g}" if several else "-",
         "lowest": f"{returns.min():.6g}",
         "highest": f"{returns.max():.6g}",
@@ -255,7 +267,8 @@ def _command(folder: Path, settings: Sequence[str]) -> int:
     print(f"policy: {played.checkpoint.name}, after {played.steps:,} steps")
     print("returns:", *(f"{value:.6g}" for value in played.returns))
     for name, value in statistics(played.episodes).items():
-        print(f"{name}: {value}")
+        if value != "-":
+            print(f"{name}: {value}")
     return ExitCode.DONE
 
 

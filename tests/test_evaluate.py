@@ -285,8 +285,23 @@ class TestPlaying:
             np.array([1.0, 2.0, 6.0]), np.array([4, 5, 6]), np.zeros(3, np.int64)
         )
         found = evaluate.statistics(played)
-        assert found["mean return"] == "3 +- 6.52 (95 %)"  # 4.27 sqrt(7) / sqrt(3)
+        assert found["mean return"] == "3.00 +- 6.52 (95 %)"  # 4.27 sqrt(7) / sqrt(3)
         assert (found["lowest"], found["highest"], found["mean length"]) == ("1", "6", "5")
+
+    @pytest.mark.parametrize(
+        ("returns", "mean"),
+        [
+            ([-80.0, 60.0, 271.6316], "84 +- 436 (95 %)"),
+            ([500.0, 500.0, 500.0], "500 +- 0 (95 %)"),
+            ([83.8772], "83.8772"),
+        ],
+    )
+    def test_a_mean_return_has_the_precision_of_its_interval(
+        self, returns: list[float], mean: str
+    ) -> None:
+        lengths = np.ones(len(returns), np.int64)
+        played = PlayedEpisodes(np.array(returns), lengths, 0 * lengths)
+        assert evaluate.statistics(played)["mean return"] == mean
 
 
 class TestTheCommandLine:
@@ -375,6 +390,7 @@ class TestTheCommandLine:
             assert evaluate.main([str(tmp_path), "episodes=3", "plugins=[scripted]", *given]) == 0
             out = capsys.readouterr().out
             assert f"mean length: {length}\n" in out and "cut by max_steps: 3\n" in out
+            assert "own numbers" not in out, "it has none"
 
     @pytest.mark.parametrize(
         ("command", "options"), [(evaluate, evaluate.Options), (export, export.ExportOptions)]

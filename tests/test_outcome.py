@@ -150,9 +150,19 @@ def test_the_first_lines_say_what_is_trained_where_and_with_what(changes: list[s
     )
     assert lines[3:] == ["folder: outputs/run"]
     assert max(map(len, lines)) < 80, "a terminal does not cut them"
-    assert "steps 300 to " in " ".join(opening(replace(experiment, seed=1), Path("x"), 300)), (
-        "it goes on"
-    )
+    first, second, *_ = opening(experiment, Path("x"), 300)
+    assert first.endswith(" 300 on") and f"to step {experiment.total_steps:,}" in second, "resumed"
+
+
+@pytest.mark.parametrize(("goal", "said"), [(260, True), (200, False)])
+def test_the_first_lines_say_both_returns_where_a_goal_is_not_that_of_a_solved_run(
+    goal: int, said: bool
+) -> None:
+    experiment = build_experiment(compose(["env=lunar", "workers=2", f"stop.mean_return={goal}"]))
+    lines = opening(experiment, Path("x"), 0)
+    assert f" {goal}" in lines[1]
+    assert ("200 counts as solved" in lines[1]) is said
+    assert max(map(len, lines)) < 80, "a terminal does not cut them"
 
 
 def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +197,9 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
             for line in next_commands(reason, folder, run_config, experiment)
         ]
 
+    recorded_run = build_experiment(config(lock=True, record="order"))
+    again = f"{python} -m a3c_exp replay='a run' 'plugins=[scripted]'"
+    assert again in next_commands("total_steps", folder, {}, recorded_run)
     own = {"plugins": ["scripted", "user_modules"]}
     filming = [{"RecordVideo": {"video_folder": "films"}}]
     assert allowed("interrupted", Callback(), env__wrappers=filming, **own) == [

@@ -40,12 +40,17 @@ def opening(experiment: Experiment, folder: Path, steps: int) -> list[str]:
     solved = experiment.reward_threshold
     workers = experiment.worker_count
     envs = experiment.envs_per_worker
-    until = "for " if goal is None else f"until its mean return is {goal:g}, at most "
-    until += f"steps {steps:,} to {total:,}" if steps else f"{total:,} steps"
-    if goal is None and solved is not None:
-        until += f"; a mean return of {solved:g} counts as solved"
+    begun = f", from step {steps:,} on" if steps else ""
+    limit = f"to step {total:,}" if steps else f"{total:,} steps"
+    if goal is None:
+        mark = "" if solved is None else f"; a mean return of {solved:g} counts as solved"
+        until = f"{'' if steps else 'for '}{limit}{mark}"
+    else:
+        mark = "" if solved in (None, goal) else f" ({solved:g} counts as solved)"
+        until = f"until its mean return is {goal:g}{mark}, at most {limit}"
+
     return [
-        f"training {type(experiment.algorithm).__name__} on {name}, seed {experiment.seed}",
+        f"training {type(experiment.algorithm).__name__} on {name}, seed {experiment.seed}{begun}",
         until,
         f"{workers} worker{'s' * (workers > 1)} of {envs} environment{'s' * (envs > 1)} each, "
         f"backend {type(experiment.backend).__name__.lower()}, network {network.__name__}",
@@ -155,7 +160,8 @@ def next_commands(
     """Return the commands that come after a run that has ended by `reason`.
 
     A run that was cut is continued. What a finished one has learned is evaluated, if it has kept a
-    checkpoint, reported, and shown by TensorBoard, whose page of charts the last line names.
+    checkpoint, replayed, if it has recorded its order, reported, and shown by TensorBoard, whose
+    page of charts the last line names.
 
     config, experiment: the run's. What they have of a user's own, and what may act beyond the
         folder, a command allows again.
@@ -190,6 +196,8 @@ def next_commands(
         first = []
     if cut:
         return first
+    if experiment is not None and experiment.record == "order" and not is_only_here:
+        first += [f"{python} -m a3c_exp replay={folder_text}{allowed}"]
     return [
         *first,
         f"{python} -m a3c_exp.report {folder_text}",
