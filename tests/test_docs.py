@@ -123,8 +123,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with one run in outputs/."""
+    """A folder to work in, with one run in outputs/ and the file of settings.md."""
     shutil.copytree(finished, tmp_path / "outputs" / "run")
+    mine = tmp_path / "my_conf" / "experiment" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    [shown] = blocks(DOCUMENTS["settings.md"], "yaml")
+    mine.write_text(shown, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -133,9 +137,9 @@ def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def train(arguments: list[str], here: Path) -> None:
-    """Commands that inform, or name a run, are run. Of the others, and of the first run of a sweep,
-    the environment and the network are made: that every choice trains is tested with the
-    configurations, and sweeps by themselves."""
+    """Commands that inform, or name a run or a folder of options, are run. Of the others, and of
+    the first run of a sweep, the environment and the network are made: that every choice trains is
+    tested with the configurations, and sweeps by themselves."""
     if ATARI & set(arguments):
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     if {"env=mujoco", "experiment=ppo_mujoco"} & set(arguments):
@@ -145,7 +149,8 @@ def train(arguments: list[str], here: Path) -> None:
             pytest.importorskip({"video": "moviepy"}.get(name, name))
     keys = {argument.partition("=")[0] for argument in arguments}
     informs = bool({"--help", "--cfg", "--info"} & keys)
-    if informs or {"resume", "from", "replay", "init_from", "existing"} & keys:
+    runs = {"resume", "from", "replay", "init_from", "existing", "--config-dir"} & keys
+    if informs or runs:
         assert main(arguments if informs else small(arguments)) == 0
         new = [
             path.parent
