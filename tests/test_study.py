@@ -254,6 +254,14 @@ def test_seconds_are_not_compared_between_runs_at_once(capsys: pytest.CaptureFix
         assert "--jobs" in capsys.readouterr().err
 
 
+def test_a_figure_of_an_environment_that_it_lacks_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert study.main(["--delay", "--env", "acrobot"]) == 2
+    line = capsys.readouterr().err
+    assert "--env acrobot" in line and "cartpole, lunar" in line
+
+
 # Figures.
 
 
