@@ -4,7 +4,7 @@ From Python:
 
     run = a3c_exp.train(["env=cartpole", "seed=1"])       # the folder, the summary
     run.evaluate(episodes=100, video=True)
-    action = a3c_exp.load(run.folder).act(observation)
+    action = run.load_policy().act(observation)
 
 From the command line: `python -m a3c_exp --help`. For readers of the code: docs/design.md says what
 each file does.
@@ -157,15 +157,19 @@ def open_run(folder: str | Path, plugins: Sequence[str] = ()) -> SavedRun:
     return SavedRun(run_folder, read_summary(run_folder) or {}, plugins=allowed)
 
 
-def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
+def load(folder: str | Path | SavedRun, plugins: Sequence[str] = ()) -> Policy:
     """The policy of a run's best checkpoint, or its latest without evaluations:
     `load(run.folder).act(observation)`.
 
-    folder, plugins: see `open_run`. Raises ConfigError.
+    folder: see `open_run`. A run, which brings its own plugins, is taken too.
+    plugins: see `open_run`. Raises ConfigError.
     """
     from a3c_exp.evaluate import load_run
     from a3c_exp.run.run_folder import locate_run
+    from a3c_exp.saved_run import SavedRun
 
+    if isinstance(folder, SavedRun):
+        return folder.load_policy()
     with named("run"):
         run_folder = locate_run(folder)
     return load_run(run_folder, plugins=plugins).policy

@@ -252,6 +252,12 @@ print(a3c_exp.open_run("env").resume(["total_steps=2000"]).summary["steps"])
 own = ["plugins=[__main__]", "algorithm={_target_: __main__.Own}", "backend=serial"]
 run = a3c_exp.train([*own, *words[2:]], "loss")
 print(len(run.evaluate(episodes=2).returns))
+policies = run.load_policy(), a3c_exp.load(run), a3c_exp.load("loss", plugins=["__main__"])
+print(len({policy.act(np.zeros(4)) for policy in policies}))
+try:
+    a3c_exp.load("loss")
+except a3c_exp.ConfigError as error:
+    print(error)
 print(run.resume(["total_steps=2000"]).summary["steps"])
 """
 
@@ -263,8 +269,9 @@ def test_what_a_notebook_defines_is_played_and_resumed_there_and_refused_elsewhe
     done = subprocess.run(
         [sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True
     )
-    played, steps, episodes, more = done.stdout.splitlines()
+    played, steps, episodes, actions, refusal, more = done.stdout.splitlines()
     assert (float(played), int(episodes)) == (5.0, 2), done.stderr
+    assert actions == "1" and 'plugins=["__main__"]' in refusal
     assert int(steps) >= 2000 and int(more) >= 2000
     assert done.stderr.count("run.evaluate()") == 4, "no command knows these classes"
     assert "a3c_exp.evaluate" not in done.stderr
