@@ -114,6 +114,14 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_another_environment_does_not_train_with_the_settings_of_the_default() -> None:
+    refused(lambda: compose(["env.id=Acrobot-v1"]), "env.id", "Acrobot-v1")
+    refused(lambda: compose(["experiment=ppo", "env.id=Acrobot-v1"]), "env.id", "Acrobot-v1")
+    assert compose(["env.id=CartPole-v1"]) == compose([])
+    for chosen in ("env=gym", "env=cartpole"):
+        assert compose([chosen, "env.id=CartPole-v0"])["env"]["id"] == "CartPole-v0"
+
+
 def test_a_word_of_commands_is_answered_with_what_does_the_same(tmp_path: Path) -> None:
     assert "open_run('run')" in refused(lambda: a3c_exp.train(["resume=run"]), "resume", "run")
     assert "a3c_exp replay=" in refused(lambda: a3c_exp.train(["replay=run"]), "replay", "run")
