@@ -19,7 +19,7 @@ from a3c_exp.config.saved import of_saved_run
 from a3c_exp.config.schema import build
 from a3c_exp.core.run_view import Callback
 from a3c_exp.core.seeding import globals_kept
-from a3c_exp.errors import ConfigError, RunError, say
+from a3c_exp.errors import ConfigError, RunError, say, texts
 from a3c_exp.evaluate import Evaluation, Options, load_run, play
 from a3c_exp.export import __main__ as export
 from a3c_exp.run.console import duration, return_text
@@ -111,7 +111,8 @@ class SavedRun(Run):
                 again["callbacks"] = self.config.get("callbacks") or []
         words = [f"{key}={typed(value)}" for key, value in again.items()]
         flags = [] if config_dir is None else ["--config-dir", config_dir]
-        line = read_arguments([*words, *overrides, *flags])
+        typed_words = texts("overrides", overrides, '["total_steps=2e6"]')
+        line = read_arguments([*words, *typed_words, *flags])
         plan = saved_plan("resume", str(self.folder), line)
 
         with of_saved_run():

@@ -47,7 +47,10 @@ def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
 def test_a_trained_policy_acts_and_names_of_the_package_stay_the_same(tmp_path: Path) -> None:
     before = {name: getattr(a3c_exp, name) for name in a3c_exp.__all__}
     run = a3c_exp.train(a3c_exp.compose(QUICK), tmp_path / "run")
-    assert a3c_exp.load(run.folder).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    policy = a3c_exp.load(run.folder)
+    assert policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    size = sum(parameter.numel() for parameter in policy.network.parameters())
+    assert f"{size:,} parameters" in repr(policy) and "Discrete(2)" in repr(policy)
     assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
 
 
@@ -114,6 +117,23 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_setting_as_an_argument_is_answered_with_the_list(tmp_path: Path) -> None:
+    train: Any = a3c_exp.train
+    assert '["env=cartpole"]' in refused(lambda: train(env="cartpole"), "env", "cartpole")
+    run: Any = SavedRun(tmp_path, {})
+    for wrong in (400000, "total_steps=2e6"):
+        refused(lambda wrong=wrong: run.resume(wrong), "overrides", wrong)
+    refused(lambda: run.export("x.pt"), "file", "x.pt")
+
+
+def test_the_package_shows_its_public_names_and_answers_those_of_others() -> None:
+    assert dir(a3c_exp) == sorted(a3c_exp.__all__)
+    for name, setting in (("PPO", "algorithm=ppo"), ("A3C", "algorithm=a3c")):
+        with pytest.raises(AttributeError, match=setting):
+            getattr(a3c_exp, name)
+    assert not hasattr(a3c_exp, "anything_else")
+
+
 def test_another_environment_does_not_train_with_the_settings_of_the_default() -> None:
     refused(lambda: compose(["env.id=Acrobot-v1"]), "env.id", "Acrobot-v1")
     refused(lambda: compose(["experiment=ppo", "env.id=Acrobot-v1"]), "env.id", "Acrobot-v1")
@@ -162,6 +182,9 @@ def test_a_run_is_evaluated_and_resumed_from_python(
     run = a3c_exp.train([*QUICK, *SCRIPTED], tmp_path / "run")
     played = run.evaluate(episodes=3, seed=1)
     assert played.mean_return == played.returns.mean() and len(played.returns) == 3
+    assert played.std == pytest.approx(played.returns.std(ddof=1))
+    assert f"deviation {played.std:.3g}" in repr(played)
+    assert math.isnan(run.evaluate(episodes=1).std)
     assert repr(played).startswith(f"mean return {played.mean_return:.6g} +- ")
     refused(lambda: run.evaluate(episodes=0), "episodes", 0)
     refused(lambda: run.evaluate(games=3), "games", 3)

@@ -75,6 +75,12 @@ class Policy:
         self.info_keys = experiment.eval_env.info_keys
         self.load(state)
 
+    def __repr__(self) -> str:
+        shape = self._env.observation_space.shape
+        actions = self._env.action_space
+        size = self._network.vector.size
+        return f"<policy: observations {shape}, actions {actions}, {size:,} parameters>"
+
     @cached_property
     def network(self) -> ActorCritic:
         """A torch module with parameters of its own, equal to the policy's: see
