@@ -108,7 +108,7 @@ def train(
     folder: str | Path | None = None,
     config_dir: str | None = None,
     callbacks: Sequence[Callback] = (),
-    **settings: NoReturn,
+    **settings: object,
 ) -> SavedRun:
     """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder, its summary,
     and methods that evaluate, export and resume it.

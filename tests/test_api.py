@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_a_setting_as_an_argument_is_answered_with_the_list(tmp_path: Path) -> N
     assert '["env=cartpole"]' in refused(lambda: train(env="cartpole"), "env", "cartpole")
     run: Any = SavedRun(tmp_path, {})
     for wrong in (400000, "total_steps=2e6"):
-        refused(lambda wrong=wrong: run.resume(wrong), "overrides", wrong)
+        refused(partial(run.resume, wrong), "overrides", wrong)
     refused(lambda: run.export("x.pt"), "file", "x.pt")
 
 
