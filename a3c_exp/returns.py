@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class Trajectory:
     log_probs: float32 [T, B], of the actions taken, by the distribution that they were drawn from.
     target_log_probs: the same by the policy that learns; None for estimators that are not
         `off_policy`.
+    action_values: float32 [T, B], Q(s_t, a_t); None if the network has none.
     """
 
     rewards: Floats
@@ -43,11 +44,15 @@ class Trajectory:
     truncated: Bools
     log_probs: Floats | None = None
     target_log_probs: Floats | None = None
+    action_values: Floats | None = None
 
     @property
     def ended(self) -> Bools:
         """Return bool [T, B], whether the state after step t belongs to another episode."""
         return self.terminated | self.truncated
+
+
+AnyTrajectory = TypeVar("AnyTrajectory", bound=Trajectory)
 
 
 class Returns(Checked, ABC):
@@ -88,6 +93,7 @@ def example_trajectory(estimator: Returns) -> Trajectory:
     rng = np.random.default_rng(0)
     shape = (6, 2)
     rewards, values, next_values = rng.standard_normal((3, *shape)).astype(np.float32)
+    action_values = rng.standard_normal(shape, np.float32)
     terminated, truncated = np.zeros((2, *shape), np.bool_)
     terminated[2, 0] = truncated[2, 1] = True
     next_values[:-1] = np.where(truncated[:-1], next_values[:-1], values[1:])
@@ -102,6 +108,7 @@ def example_trajectory(estimator: Returns) -> Trajectory:
         truncated,
         log_probs,
         target_log_probs if estimator.off_policy else None,
+        action_values if isinstance(estimator, Retrace) else None,
     )
 
 
@@ -119,8 +126,14 @@ def crosses_episodes(estimator: Returns) -> bool:
     )
 
 
-def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Floats) -> Trajectory:
-    """Return a trajectory with the values and log-probabilities [T, B] of the policy that learns.
+def with_learner_values(
+    trajectory: AnyTrajectory,
+    values: Floats,
+    log_probs: Floats,
+    action_values: Floats | None = None,
+) -> AnyTrajectory:
+    """Return a trajectory with the values and log-probabilities [T, B] of the policy that learns,
+    and its action values if it has them.
 
     After the last row and after a time limit the rollout's own values stay: those states are not in
     it.
@@ -128,7 +141,13 @@ def with_learner_values(trajectory: Trajectory, values: Floats, log_probs: Float
     next_values = trajectory.next_values.copy()
     same_episode = ~trajectory.ended[:-1]
     next_values[:-1][same_episode] = values[1:][same_episode]
-    return replace(trajectory, values=values, next_values=next_values, target_log_probs=log_probs)
+    return replace(
+        trajectory,
+        values=values,
+        next_values=next_values,
+        target_log_probs=log_probs,
+        action_values=action_values,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +306,39 @@ class VTrace(Returns):
         corrections = _scan_inplace(rhos * deltas, discounts * cs)
         deltas[:-1] += discounts[:-1] * corrections[1:]
         return rhos * deltas, corrections + trajectory.values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrace(Returns):
+    """Retrace(lambda), Munos et al. 2016 (arXiv 1606.02647), for a policy and its action values as
+    ACER has them, Wang et al. 2017 (arXiv 1611.01224, equation 5).
+
+        Q^ret_t = r_t + gamma (V(s_{t+1}) + c_{t+1} (Q^ret_{t+1} - Q(s_{t+1}, a_{t+1})))
+        c_t = lambda min(1, pi(a_t | s_t) / mu(a_t | s_t))
+
+    within an episode and a rollout, with V(s) = sum_a pi(a | s) Q(s, a), pi the policy that learns
+    and mu the one that acted. The critic's target is Q^ret_t, the advantage Q^ret_t - V(s_t).
+
+    lambda_: from 0, one step, to 1.
+    """
+
+    lambda_: Share = 1.0
+
+    off_policy: ClassVar[bool] = True
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        assert trajectory.log_probs is not None and trajectory.target_log_probs is not None
+        assert trajectory.action_values is not None
+        log_ratios = trajectory.target_log_probs - trajectory.log_probs
+        ratios = np.exp(np.minimum(log_ratios, np.float32(0)))
+        discounts = _discounts(trajectory, gamma * self.lambda_)
+        discounts[:-1] *= ratios[1:]
+
+        errors = trajectory.next_values * np.float32(gamma)
+        errors += trajectory.rewards
+        errors -= trajectory.action_values
+        targets = _scan_inplace(errors, discounts) + trajectory.action_values
+        return targets - trajectory.values, targets
 
 
 def _temporal_differences(trajectory: Trajectory, gamma: float) -> Floats:

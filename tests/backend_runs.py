@@ -51,6 +51,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo, whole rollouts": {"algorithm": WHOLE_ROLLOUTS, "returns": GAE},
     "ppo, synchronous": {"algorithm": WHOLE_ROLLOUTS, "update": "sync", "env": CORRIDOR},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace", "rho_clip": 0.5, "c_clip": 0.5}},
+    "a memory": {
+        "returns": {"_target_": "a3c_exp.returns.VTrace"},
+        "memory": {"capacity": 500, "ratio": 1.5, "draw": "poisson"},
+    },
     "lstm": {
         "env__kwargs": {"length": 3},
         "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8},
@@ -60,6 +64,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "algorithm": SARSA,
         "returns": {"_target_": "a3c_exp.returns.NStep", "n": 1},
         "epsilon": 0.5,
+    },
+    "dqn": {
+        "env": CORRIDOR,
+        "algorithm": {"_target_": "a3c_exp.algorithms.DQN", "target_every": 50},
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 2},
+        "memory": {"capacity": 500, "sample": "transitions", "min_size": 40, "ratio": 0.75},
+        "epsilon": 0.5,
+    },
+    "acer": {
+        "env__kwargs": {"length": 3},
+        "algorithm": {"_target_": "a3c_exp.algorithms.ACER"},
+        "returns": {"_target_": "a3c_exp.returns.Retrace"},
+        "memory": {"capacity": 500, "draw": "poisson", "ratio": 1.5},
+        "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8},
     },
     "images": {"env": CORNERS, "network": SMALL_CNN},
     "an optimizer of torch, locked": {

@@ -70,6 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("a3c_exp.cli.execute.prestart", lambda backend: None)
+    monkeypatch.setattr("a3c_exp.cli.forked.start_server", lambda: None)
     return tmp_path
 
 
@@ -94,16 +95,19 @@ def in_process() -> Iterator[None]:
     from a3c_exp.cli.startup import LABEL
 
     class Process:
-        def __init__(self, command: list[str], env: dict[str, str]) -> None:
-            with pytest.MonkeyPatch.context() as variables:
-                variables.setenv(LABEL, env[LABEL])
-                self.returncode = program.main(command[command.index("a3c_exp") + 1 :])
+        def __init__(
+            self, arguments: list[str], variables: dict[str, str], *, is_forked: bool
+        ) -> None:
+            with pytest.MonkeyPatch.context() as environment:
+                environment.setenv(LABEL, variables[LABEL])
+                self.returncode = program.main(arguments)
 
         def poll(self) -> int:
             return self.returncode
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("a3c_exp.cli.processes.Popen", Process)
+        patch.setattr("a3c_exp.cli.processes.start_process", Process)
+        patch.setattr("a3c_exp.cli.forked.start_server", lambda: None)
         yield
 
 

@@ -31,6 +31,7 @@ from a3c_exp.errors import RunError
 
 # Settings whose parts reach another process, or another turn of a worker, in ways of their own.
 CASES = [("threads", "rmsprop, locked"), ("threads", "ppo, synchronous"), ("threads", "sarsa")]
+CASES += [("threads", name) for name in ("a memory", "dqn", "acer")]
 CASES += [
     ("processes", name)
     for name in (
@@ -40,6 +41,9 @@ CASES += [
         "sarsa",
         "a loss with a module",
         "an optimizer of torch, locked",
+        "a memory",
+        "dqn",
+        "acer",
     )
 ]
 

@@ -39,7 +39,7 @@ TOGETHER = [
     ),
     (
         "returns=vtrace critic_returns=vtrace optimizer=rmsprop schedule=constant "
-        "network=lstm backend=threads"
+        "memory=sequences network=lstm backend=threads"
     ),
     (
         "algorithm=ppo algorithm.minibatch_size=8 returns=gae critic_returns=n_step "
@@ -53,16 +53,25 @@ TOGETHER = [
         "returns=n_step critic_returns=n_step_zero schedule=linear network=cnn_impala "
         f"backend=ga3c {CORNERS}"
     ),
+    "algorithm=acer returns=retrace memory=sequences backend=serial",
     "network=dict env=gym env.id=Blackjack-v1 backend=simulated",
     f"returns=n_step_zero returns.n=5 optimizer=rmsprop_tf network=cnn_small {CORNERS}",
     *(
         f"algorithm={name} returns=n_step returns.n=1 epsilon=0.1"
         for name in ("one_step_q", "n_step_q", "sarsa")
     ),
+    *(
+        f"algorithm={name} returns=n_step epsilon=0.1 memory=transitions memory.min_size=0"
+        for name in ("n_step_q", "dqn")
+    ),
 ]
 # What an environment or a preset needs beside it, to be quick too.
 NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
 NEEDS |= {name: ["env.id=Hopper-v5"] for name in ("env=mujoco", "experiment=ppo_mujoco")}
+NEEDS |= {
+    f"experiment={name}": ["memory.min_size=0"]
+    for name in ("dqn", "dqn_cartpole", "acer", "acer_cartpole")
+}
 NEEDS |= {"experiment=ppo_pong_solved": ["algorithm.minibatch_size=16"]}
 SMALL = {"workers": 1, "envs_per_worker": 2, "rollout_length": 8}
 SERIAL = {"_target_": "a3c_exp.backends.serial.Serial"}

@@ -661,6 +661,8 @@ def test_recipes_run_from_the_command_line_alone(arguments: list[str], inside: P
     run = only_run(inside)
     assert summary(run)["stop_reason"] == "total_steps"
     assert re.search(r"(my_a3c[.:]|torch\.optim\.)\S+", (run / "config.yaml").read_text())
+    if "memory=episodes" in arguments:
+        assert "train/gain" in (run / "metrics.csv").read_text()
     if "network.shared=true" in arguments:
         [line] = re.findall(r"kernels: .*", (run / "train.log").read_text())
         assert f"`{line}`" in " ".join(DOCUMENTS["extend_network_more.md"].split())

@@ -70,6 +70,24 @@ RUNS: dict[str, dict[str, Any]] = {
     "lstm": {"env__kwargs": {"length": 3}, "network": LSTM},
     "v-trace": {"returns": {"_target_": "a3c_exp.returns.VTrace"}},
     "fresh gradients": {"fresh_gradients": True},
+    "acer": {
+        "env__kwargs": {"length": 3},
+        "algorithm": {"_target_": "a3c_exp.algorithms.ACER"},
+        "returns": {"_target_": "a3c_exp.returns.Retrace"},
+        "memory": {"capacity": 500, "draw": "poisson", "ratio": 1.5},
+        "network": {"_target_": "a3c_exp.networks.Lstm", "hidden_size": 8},
+    },
+    "dqn": {
+        "env": CORRIDOR,
+        "algorithm": {"_target_": "a3c_exp.algorithms.DQN", "target_every": 50},
+        "returns": {"_target_": "a3c_exp.returns.NStep", "n": 2},
+        "memory": {"capacity": 500, "sample": "transitions", "min_size": 40, "ratio": 0.75},
+        "epsilon": 0.5,
+    },
+    "a memory": {
+        "returns": {"_target_": "a3c_exp.returns.VTrace"},
+        "memory": {"capacity": 500, "ratio": 1.5, "draw": "poisson"},
+    },
     "ppo that stops early": {
         "algorithm": PPO,
         "algorithm__target_kl": 0.01,
@@ -146,6 +164,11 @@ def test_a_recorded_run_is_replayed_bit_for_bit(name: str, backend: str, tmp_pat
 
 def test_the_replay_of_a_run_on_serial_is_equal_too(tmp_path: Path) -> None:
     recorded = record(tmp_path / "run", "serial").folder
+    assert_equal(recorded, replay(recorded))
+
+
+def test_the_replay_of_workers_that_share_processes_is_equal_too(tmp_path: Path) -> None:
+    recorded = record(tmp_path / "run", "processes", workers=5, backend__processes=2).folder
     assert_equal(recorded, replay(recorded))
 
 
@@ -386,8 +409,14 @@ class TestGlobalGenerators:
         run = record(tmp_path / "run", "processes", **self.SETTINGS)
         assert_equal(run.folder, replay(run.folder))
 
-    def test_are_refused_where_workers_shared_them(self, tmp_path: Path) -> None:
-        run = record(tmp_path / "run", "threads", **self.SETTINGS)
+    @pytest.mark.parametrize(
+        "backend", [("threads", {}), ("processes", {"backend__processes": 1})], ids=lambda b: b[0]
+    )
+    def test_are_refused_where_workers_shared_them(
+        self, backend: tuple[str, dict[str, int]], tmp_path: Path
+    ) -> None:
+        name, settings = backend
+        run = record(tmp_path / "run", name, **self.SETTINGS, **settings)
         again = replay(run.folder, code=1)
         assert "global generators" in summary(again)["error"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Returns, Trajectory, VTrace
+from a3c_exp.returns import GAE, Discounted, NStep, NStepZero, Retrace, Returns, Trajectory, VTrace
 
 REWARDS = (1, 2, 3, 4)
 VALUES = (10, 20, 30, 40)
@@ -63,7 +63,10 @@ def trajectories(draw: st.DrawFn, truncations: bool = True) -> Trajectory:
     next_values = np.where(terminated, 0, np.where(truncated, finals, values[1:]))
     log_probs, target_log_probs = -rng.exponential(size=(2, *shape)).astype(np.float32)
     r, v, next_v = (numbers.astype(np.float32) for numbers in (rewards, values[:-1], next_values))
-    return Trajectory(r, v, next_v, terminated, truncated, log_probs, target_log_probs)
+    action_values = rng.normal(scale=3, size=shape).astype(np.float32)
+    return Trajectory(
+        r, v, next_v, terminated, truncated, log_probs, target_log_probs, action_values
+    )
 
 
 gammas = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
@@ -104,6 +107,7 @@ ESTIMATORS: list[Returns] = [
     Discounted(),
     Discounted(baseline=False),
     VTrace(lambda_=0.9, rho_clip=2.0),
+    Retrace(lambda_=0.9),
 ]
 
 

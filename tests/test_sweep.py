@@ -310,6 +310,30 @@ def test_a_run_that_reached_its_end_after_it_was_asked_to_end_has_finished(
     assert job.status == "ended"
 
 
+@pytest.mark.parametrize(
+    ("words", "is_forked"),
+    [
+        ([], True),
+        (["+hydra.job.env_set.OMP_NUM_THREADS='2'"], False),
+        (["hydra.job.chdir=true"], False),
+        (["plugins=[scripted]"], False),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_run_with_surroundings_of_its_own_has_a_new_process(
+    words: list[str], is_forked: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked: list[bool] = []
+
+    def start(arguments: object, variables: object, *, is_forked: bool) -> Any:
+        forked.append(is_forked)
+        return SimpleNamespace(poll=lambda: 0)
+
+    monkeypatch.setattr("a3c_exp.cli.processes.start_process", start)
+    program.main([*QUICK, "-m", "seed=0", *words])
+    assert forked == [is_forked]
+
+
 def test_signals_that_come_together_let_runs_be_saved(tmp_path: Path) -> None:
     """A terminal that is closed sends two."""
     done: list[str] = []
@@ -337,8 +361,10 @@ def test_a_run_that_began_anew_and_was_killed_is_continued_once(
     codes = [-signal.SIGKILL, 0]
 
     class Killed:
-        def __init__(self, command: list[str], env: dict[str, str]) -> None:
-            program.main(command)
+        def __init__(
+            self, arguments: list[str], variables: dict[str, str], *, is_forked: bool
+        ) -> None:
+            program.main(arguments)
             self.returncode = codes.pop(0)
             if self.returncode:
                 (folder / "summary.json").unlink()
@@ -346,7 +372,7 @@ def test_a_run_that_began_anew_and_was_killed_is_continued_once(
         def poll(self) -> int:
             return self.returncode
 
-    monkeypatch.setattr("a3c_exp.cli.processes.Popen", Killed)
+    monkeypatch.setattr("a3c_exp.cli.processes.start_process", Killed)
     job = Job(0, [*QUICK, "seed=0", f"hydra.run.dir={folder}"], folder, "seed=0")
     assert Runs([job], [], "restart", 1).run() == 0
     assert summary(folder)["resumed"] == 1 and not codes

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-from runs import LINUX, QUICK, kill_all, processes, wait_until
+from runs import LINUX, QUICK, kill_all, latest, processes, same, summary, wait_until
 
 import a3c_exp.__main__ as program
 
@@ -68,13 +69,15 @@ class Sweeps:
 
     def kill_run(self, name: str) -> None:
         """SIGKILL to the process of a run, once it trains."""
+        folder = str(self.folder / "sweep" / name)
 
-        def commands(pid: int) -> str:
+        def has_its_log_open(pid: int) -> bool:
             with suppress(OSError):
-                return Path(f"/proc/{pid}/cmdline").read_text()
-            return ""
+                files = [os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()]
+                return f"{folder}/train.log" in files
+            return False
 
-        [victim] = [pid for pid in processes(self.mark) if name in commands(pid)]
+        [victim] = filter(has_its_log_open, processes(self.mark))
         os.kill(victim, signal.SIGKILL)
 
 
@@ -124,6 +127,48 @@ def test_kills_and_signals_leave_runs_with_which_the_same_command_goes_on(sweeps
     assert sweeps.reasons() == {long: "interrupted", short: "total_steps"}
     assert sweeps.summaries()[long]["resumed"] >= 1
     assert sweeps.summaries()[short] == finished[short]
+
+
+def test_a_forked_run_is_that_of_a_command_of_its_own(sweeps: Sweeps, here: Path) -> None:
+    sweeps.finish(*QUICK, "seed=3")
+    assert program.main([*QUICK, "seed=3", "hydra.run.dir=alone"]) == 0
+    forked = here / "sweep" / "seed-3"
+    assert same(latest(forked)["store"], latest(here / "alone")["store"])
+    assert "-m a3c_exp backend=serial" in summary(forked)["command"]
+    assert "seed=3" in summary(forked)["overrides"]
+
+
+def test_runs_and_workers_are_forked_from_one_server_and_outlive_it(sweeps: Sweeps) -> None:
+    """A run whose server was killed is saved and ends, and is continued."""
+    words = [*LONG[1:], "backend=processes", "workers=2", "jobs=2", "seed=0,1"]
+    started = sweeps.start(*words)
+    sweeps.wait_for_checkpoints("seed-0", "seed-1")
+    parents = Counter(map(parent_of, processes(sweeps.mark)))
+    [(server, children)] = parents.most_common(1)
+    assert children == 6 and parent_of(server) == started.pid, "2 runs and 2 workers of each"
+    assert len(os.listdir(f"/proc/{server}/task")) == 1, "a fork has no other threads"
+
+    os.kill(server, signal.SIGKILL)
+    runs = [sweeps.folder / "sweep" / name for name in ("seed-0", "seed-1")]
+    logs = [run / "train.log" for run in runs]
+    wait_until(lambda: all(log.read_text().count(" INFO folder: ") == 2 for log in logs))
+
+    def times_of_saves() -> list[int]:
+        return [(run / "checkpoints" / "latest.ckpt").stat().st_mtime_ns for run in runs]
+
+    last = max(times_of_saves())
+    wait_until(lambda: min(times_of_saves()) > last)
+    started.terminate()
+    sweeps.end(started, 143)
+    assert sweeps.reasons() == {"seed-0": "interrupted", "seed-1": "interrupted"}
+    assert all(run["resumed"] == 1 for run in sweeps.summaries().values())
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if the process has just ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 @pytest.mark.slow

@@ -41,13 +41,25 @@ class Algorithm(Checked, ABC):
         gradients of means are weighted by their transitions, those of sums are not.
     target_every: of an algorithm that learns action values Q(s, a): steps of all workers between
         two refreshes of the target network; None: it learns a policy and V(s).
+    target_decay: of an algorithm that learns a policy and action values: how much of the average
+        policy's parameters an update keeps; None: it has no average policy.
+    needs_behaviour: whether the loss needs the parameters of the distributions that acted.
+    learns_fresh: whether it learns from each rollout as it comes, and not from a memory alone.
     value_of_action: whether targets are made of Q^-(s, a) of the actions taken, as for Sarsa, or of
         max_a Q^-(s, a).
     """
 
     reduction: Literal["mean", "sum"] = "mean"
     target_every: int | None = None
+    target_decay: float | None = None
+    needs_behaviour: ClassVar[bool] = False
+    learns_fresh: ClassVar[bool] = True
     value_of_action: ClassVar[bool] = False
+
+    @property
+    def has_target(self) -> bool:
+        """Return whether its network has the part `target`, which no gradient moves."""
+        return self.target_every is not None or self.target_decay is not None
 
     @abstractmethod
     def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:

@@ -23,6 +23,9 @@ class Batch:
     rewards: float32, scaled, clipped and normalized as the learner's are.
     advantages, targets: float32, from the returns.
     valid: bool, whether a row is a transition.
+    behaviour: float32 [T, B, P], parameters of the distributions that acted; None unless the
+        algorithm needs them.
+    from_memory: whether the batch has been drawn from a worker's memory. Then `values` are 0.
     """
 
     observations: Tensor
@@ -33,6 +36,8 @@ class Batch:
     advantages: Tensor
     targets: Tensor
     valid: Tensor
+    behaviour: Tensor | None = None
+    from_memory: bool = False
 
     @functools.cached_property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""The loss of asynchronous Q-learning and Sarsa."""
+"""The losses of asynchronous Q-learning and Sarsa, and of deep Q-learning from a memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from a3c_exp.algorithms.algorithm import Algorithm, Metrics
 from a3c_exp.algorithms.batch import Batch, PolicyOutputs
-from a3c_exp.common.ranges import Count
+from a3c_exp.common.ranges import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +65,40 @@ class Sarsa(OneStepQ):
     """
 
     value_of_action: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQN(NStepQ):
+    """Deep Q-learning from a memory alone, Mnih et al. 2015 ("Human-level control through deep
+    reinforcement learning", algorithm 1). With workers that push to shared parameters it is that of
+    Nair et al. 2015 (Gorila, arXiv 1507.04296).
+
+        L = mean_t h(G_t - Q(s_t, a_t)),  G_t = r_t + gamma max_a Q^-(s_{t+1}, a)
+        h(x) = x^2 / 2 for |x| <= d,  d (|x| - d / 2) beyond
+
+    The returns may have more steps, as those of `NStepQ`.
+
+    double: G_t has Q^-(s, argmax_a Q(s, a)) in place of the maximum (van Hasselt et al. 2016, arXiv
+        1509.06461).
+    max_error: d, the largest derivative by an error; None: there is no bound.
+    """
+
+    reduction: Literal["mean", "sum"] = "mean"
+    double: bool = False
+    max_error: Positive | None = 1.0
+
+    learns_fresh: ClassVar[bool] = False
+
+    def loss(self, policy: PolicyOutputs, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        """Compute the loss of the class. Metrics: value_loss.
+
+        Unless kernels=false, `engine.losses` computes the same with derivatives written out.
+        """
+        errors = batch.targets - policy.values
+        bounded = (
+            errors if self.max_error is None else errors.clamp(-self.max_error, self.max_error)
+        )
+        # equal to h: bounded is d or -d beyond the bound
+        losses = bounded * (errors - 0.5 * bounded)
+        loss = batch.sum(losses) if self.reduction == "sum" else batch.mean(losses)
+        return loss, {"value_loss": losses}

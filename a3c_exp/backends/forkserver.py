@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.process import BaseProcess
@@ -28,11 +28,14 @@ from a3c_exp.errors import require
 LONGEST_TEMPORARY_FOLDER = 71
 PRELOAD = ["a3c_exp.backends.forkserver_preload"]
 CONTEXT = multiprocessing.get_context("forkserver")
+SERVER = forkserver._forkserver
 
 
-def ensure_running() -> None:
-    """Start the server unless it runs. It imports while this process goes on. Raises
-    ConfigError."""
+def ensure_running(preload: Sequence[str] = ()) -> None:
+    """Start the server unless it runs. It imports while this process goes on.
+
+    preload: modules that it imports besides those that workers need. Raises ConfigError.
+    """
     check_temporary_folder()
     if multiprocessing.get_start_method(allow_none=True) not in (
         None,
@@ -42,7 +45,7 @@ def ensure_running() -> None:
         # imports joblib.
         multiprocessing.set_start_method("forkserver", force=True)
 
-    CONTEXT.set_forkserver_preload(PRELOAD)
+    CONTEXT.set_forkserver_preload([*PRELOAD, *preload])
     # Only the server and its children inherit these variables: this process's libraries keep their
     # threads.
     variables = dict(ONE_THREAD)
@@ -54,11 +57,19 @@ def ensure_running() -> None:
     resource_tracker.ensure_running()
     with environment(variables), signals.blocked(), unchanged():
         try:
-            forkserver.ensure_running()
+            SERVER.ensure_running()
         except ChildProcessError:  # this is a fork of the process that had started the server
-            forkserver._forkserver.__init__()  # type: ignore[misc]
-            CONTEXT.set_forkserver_preload(PRELOAD)
-            forkserver.ensure_running()
+            SERVER.__init__()  # type: ignore[misc]
+            CONTEXT.set_forkserver_preload([*PRELOAD, *preload])
+            SERVER.ensure_running()
+
+
+def share() -> None:
+    """Let the server from which this process was forked start this one's children too.
+
+    multiprocessing promises that, and yet would start another server, which imports all again.
+    """
+    SERVER.ensure_running = resource_tracker.ensure_running  # type: ignore[method-assign]
 
 
 def start(function: Callable[..., object], name: str, *arguments: object) -> BaseProcess:
@@ -73,7 +84,7 @@ def start(function: Callable[..., object], name: str, *arguments: object) -> Bas
             try:
                 process.start()
             except (ConnectionRefusedError, ConnectionResetError, EOFError):
-                os.waitpid(forkserver._forkserver._forkserver_pid, 0)  # type: ignore[attr-defined]
+                _forget_server()
                 ensure_running()  # in place of the server, which was ending
                 process.start()
 
@@ -81,6 +92,17 @@ def start(function: Callable[..., object], name: str, *arguments: object) -> Bas
 
 
 _starting = threading.Lock()
+
+
+def _forget_server() -> None:
+    """Forget the server, which is ending."""
+    pid = SERVER._forkserver_pid  # type: ignore[attr-defined]
+    if pid is not None:
+        os.waitpid(pid, 0)
+        return
+
+    del SERVER.ensure_running  # it was shared, see `share`
+    SERVER.__init__()  # type: ignore[misc]
 
 
 def check_temporary_folder() -> None:

@@ -73,14 +73,14 @@ class ReceiverClosedError(BaseException):
 def send_events(
     who: str, writer: connection.Connection, run: Callable[[], Iterator[Event | YieldPoint]]
 ) -> None:
-    """Run a worker here to its end, and sleep where it waits for others. Send its events, and at
-    last a WorkerExit.
+    """Run one or several workers here to their end, and sleep where they wait for others. Send
+    their events, and at last a WorkerExit.
 
-    Events are merged over MERGE_SECONDS. The first one is sent at once, so that a run soon shows
-    that it works.
+    Events of a worker are merged over MERGE_SECONDS. The first one is sent at once, so that a run
+    soon shows that it works.
     """
     last = WorkerExit()
-    pending: Event | None = None
+    pending: dict[int, Event] = {}  # by worker
     due = 0.0
     wait = WAIT_SECONDS
     try:
@@ -94,15 +94,13 @@ def send_events(
             if isinstance(output, YieldPoint):
                 continue
 
-            if pending is None:
-                pending = output
-            else:
-                pending.merge(output)
+            event = pending.setdefault(output.worker, output)
+            if event is not output:
+                event.merge(output)
 
             now = time.monotonic()
-            if now >= due or pending.left:  # a close comes next, which may crash
-                send(writer, pending)
-                pending = None
+            if now >= due or output.left:  # a close comes next, which may crash
+                _send_all(writer, pending)
                 due = now + MERGE_SECONDS
     except ReceiverClosedError:
         return
@@ -110,9 +108,15 @@ def send_events(
         last = failed(who, error)
 
     with suppress(ReceiverClosedError):
-        if pending is not None:
-            send(writer, pending)
+        _send_all(writer, pending)
         send(writer, last)
+
+
+def _send_all(writer: connection.Connection, events: dict[int, Event]) -> None:
+    """Send events, and forget them."""
+    for event in events.values():
+        send(writer, event)
+    events.clear()
 
 
 def send(writer: connection.Connection, message: Event | WorkerExit) -> None:

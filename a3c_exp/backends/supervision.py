@@ -21,7 +21,7 @@ from a3c_exp.common.ranges import Checked, Positive, Whole
 from a3c_exp.common.trust import import_plugins
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
-from a3c_exp.core.heartbeat import StallWatch, inactivity
+from a3c_exp.core.heartbeat import Heartbeat, StallWatch, inactivity
 from a3c_exp.core.store import SharedStore, Store
 from a3c_exp.core.worker import Worker
 from a3c_exp.ending import StopReason
@@ -155,19 +155,29 @@ class Restarts:
 def incarnation(context: RunContext, attempt: int) -> RunContext:
     """Return the context of a worker that has had so many predecessors. Its environments draw other
     numbers than those of its predecessors."""
-    return replace(context, resumed=context.resumed + RESUMED_STRIDE * attempt)
+    resumed = context.resumed + RESUMED_STRIDE * attempt
+    return replace(context, resumed=resumed, replaces=attempt > 0)
 
 
 Outputs = Generator[Event | YieldPoint, None, None]
 """What a worker yields."""
 
 
-def run_worker(context: RunContext, index: int, store: Store, attempt: int) -> Outputs:
+def run_worker(
+    context: RunContext,
+    index: int,
+    store: Store,
+    attempt: int,
+    heartbeat: Heartbeat | None = None,
+) -> Outputs:
     """Build a worker that has had so many predecessors, run it to its end, and close it. Pauses
-    once it is built."""
+    once it is built.
+
+    heartbeat: see `Worker`.
+    """
     # in a process of its own: they may register environments
     import_plugins(context.experiment.plugins)
-    worker = Worker(incarnation(context, attempt), index, store)
+    worker = Worker(incarnation(context, attempt), index, store, heartbeat)
     try:
         yield YieldPoint.BUILT
         yield from worker.run()
@@ -251,14 +261,6 @@ class PipeSource(Source):
     @abstractmethod
     def join(self, deadline: float) -> bool:
         """Wait until this moment at most; return whether it has ended."""
-
-
-def worker_sources(
-    kind: type[PipeSource], context: RunContext, store: SharedStore
-) -> Iterator[PipeSource]:
-    """Make the workers of a run, as processes or threads."""
-    for worker in range(context.experiment.worker_count):
-        yield kind(store=store, worker=worker, run=partial(run_worker, context, worker, store))
 
 
 def end_all(sources: Sequence[PipeSource]) -> bool:

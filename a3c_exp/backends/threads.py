@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from a3c_exp.backends.supervision import (
     PipeSupervisor,
     RestartSettings,
     WorkerRun,
-    worker_sources,
+    run_worker,
 )
 from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
@@ -42,9 +43,12 @@ class Threads(RestartSettings, Backend):
         allow_files(experiment.worker_count, each=2)
 
     def run(self, context: RunContext, store: SharedStore) -> Generator[Event | None, None, None]:
-        workers = worker_sources(ThreadSource, context, store)
-        environments = context.experiment.envs_per_worker
-        yield from PipeSupervisor(workers, self, store, environments).run()
+        experiment = context.experiment
+        workers = (
+            ThreadSource(store=store, worker=index, run=partial(run_worker, context, index, store))
+            for index in range(experiment.worker_count)
+        )
+        yield from PipeSupervisor(workers, self, store, experiment.envs_per_worker).run()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,18 +1,26 @@
-"""Workers that take turns in one thread: what the deterministic backends have in common.
+"""Workers that take turns in one thread: all of a run, on the deterministic backends, or some of
+them, in one of several processes.
 
 A turn goes from one pause of a worker to its next one, for example through its push, its next pull,
 the rollout and the gradient. Each backend chooses whose turn comes next: `serial` by its setting
-`order`, `simulated` by its clock. The order that `record=order` writes is another one, of pulls and
-pushes: see `core.order`.
+`order`, `simulated` by its clock, and a process of `processes` at random. The order that
+`record=order` writes is another one, of pulls and pushes: see `core.order`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from a3c_exp.backends.messages import failed
-from a3c_exp.backends.supervision import MaxRestarts, Outputs, Restarts, run_worker
+from a3c_exp.backends.supervision import (
+    MaxRestarts,
+    Outputs,
+    Restarts,
+    incarnation,
+    run_worker,
+)
+from a3c_exp.core import seeding
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import RunContext
 from a3c_exp.core.store import SharedStore
@@ -91,3 +99,39 @@ def _replaceable_worker(
         yield verdict.event
         if not verdict.is_replaced:
             return
+
+
+def run_in_turns(
+    context: RunContext, indices: Sequence[int], store: SharedStore, attempt: int
+) -> Outputs:
+    """Run several workers to their end in this process, which has had so many predecessors.
+
+    They take turns in a random order, as on `serial`. A failure of one of them ends all. They have
+    the heartbeat of the first one in common, since one of them works at a time.
+
+    Yields their events, and YieldPoint.WAITING where all of them wait for workers of other
+    processes.
+    """
+    rng = seeding.generator(
+        context.experiment.seed,
+        seeding.Role.SCHEDULER,
+        indices[0],
+        resumed=incarnation(context, attempt).resumed,
+    )
+    heartbeat = store.heartbeat(indices[0])
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(closing(run_worker(context, index, store, attempt, heartbeat)))
+            for index in indices
+        ]
+        running = yield from build_all(workers)
+        waits = 0
+        while running:
+            position = int(rng.integers(len(running)))
+            pause = yield from until_pause(workers[running[position]])
+            if pause is None:
+                del running[position]
+
+            waits = waits + 1 if pause is YieldPoint.WAITING else 0
+            if waits > len(running):
+                yield YieldPoint.WAITING

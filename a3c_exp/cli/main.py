@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from a3c_exp import __version__
+from a3c_exp.cli import forked
 from a3c_exp.cli.arguments import RUN_DIR, CommandLine, given, is_of_hydra, read_arguments
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
@@ -90,6 +91,8 @@ def _sweep(session: HydraSession, line: CommandLine) -> int:
         count = len(sweep(parse(line.overrides, session)))
         if count >= MANY_RUNS:
             say(f"{count} runs are composed and checked first")
+    if line.flags.cfg is None and given(line.overrides, "hydra/launcher") in (None, "processes"):
+        forked.start_server()
     import_training()  # every run of it is checked here
     from a3c_exp.cli.sweep import run_sweep
 

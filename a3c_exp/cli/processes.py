@@ -1,13 +1,14 @@
 """The runs of a sweep, each in a process of this program, some at a time.
 
-A run's process is `python -m a3c_exp <its overrides> hydra.run.dir=<its folder> existing=resume`.
-All that is known about a run is what it leaves in its folder, and the exit code of its process.
+A run's process is `python -m a3c_exp <its overrides> hydra.run.dir=<its folder> existing=resume`,
+or a fork that does the same and need not import anything: see `cli.forked`. All that is known about
+a run is what it leaves in its folder, and the exit code of its process.
 """
 
 from __future__ import annotations
 
 import os
-import signal
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from subprocess import Popen
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from a3c_exp.backends.processes.children import EXIT_CODE_LOST, exit_text
 from a3c_exp.cli.existing import Action, how_ended
+from a3c_exp.cli.forked import ForkedRun, fork
 from a3c_exp.cli.launch import FULL_ERROR
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.common.signals import ENDING, BreaksIn, Interruption, interruptions
@@ -47,6 +50,7 @@ COLUMNS = {
 differ."""
 
 Status = Literal["ended", "failed", "interrupted"]
+Process: TypeAlias = Popen[bytes] | ForkedRun
 DOES: dict[Action, str] = {"begin": "begins", "resume": "continues", "leave": "stays as it is"}
 """What a run does, in lines."""
 
@@ -57,8 +61,9 @@ class Job:
 
     number: in the sweep. overrides: of its process. label: what distinguishes it from the others.
     action: see `cli.existing.find_action`.
+    is_forked: whether its process may be forked from one that has imported everything.
     started: when its latest process was started. tries: processes that it has had. killed: the
-        latest was, from outside.
+        latest was, from outside, or nobody knows how it ended.
     look_at: when its folder's lock is looked at again. status, text: how it has ended; None before.
     words: its overrides for Hydra.
     """
@@ -68,6 +73,7 @@ class Job:
     folder: Path
     label: str
     action: Action = "begin"
+    is_forked: bool = False
     started: float = 0.0
     tries: int = 0
     killed: bool = False
@@ -81,13 +87,12 @@ class Job:
 class Runs:
     """The runs of a sweep.
 
-    command: the program and its options, without the overrides of a run. existing: see
-        `cli.existing`.
+    flags: of a run's command, before its overrides. existing: see `cli.existing`.
     at_once: most runs at the same time.
     """
 
     jobs: Sequence[Job]
-    command: Sequence[str]
+    flags: Sequence[str]
     existing: str
     at_once: int
 
@@ -95,7 +100,7 @@ class Runs:
         self._noted = Interruption(breaks_in=BreaksIn.NOTHING)
         self._asked_at: float | None = None
         self._waiting = deque(self.jobs)
-        self._running: list[tuple[Job, Popen[bytes]]] = []
+        self._running: list[tuple[Job, Process]] = []
         self._seconds: list[float] = []  # of the processes that have ended
 
     def run(self) -> int:
@@ -106,9 +111,10 @@ class Runs:
                     self._pass_on_signals()
                     self._start_some()
                     for job, process in list(self._running):
-                        if process.poll() is not None:
+                        code = process.poll()
+                        if code is not None:
                             self._running.remove((job, process))
-                            self._take(job, process.returncode)
+                            self._take(job, code)
                     time.sleep(POLL_SECONDS)
         finally:
             self._kill()  # nobody would say how they end
@@ -172,10 +178,11 @@ class Runs:
         existing = "resume" if goes_on or was_tried else self.existing
         say(f"{job.label}: {DOES[job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
-        variables = {**os.environ, PARENT: str(os.getpid()), LABEL: label}
+        variables = {**os.environ, LABEL: label}
         variables.pop(FULL_ERROR, None)
+        arguments = [*self.flags, *job.overrides, f"existing={existing}"]
         try:
-            process = Popen([*self.command, *job.overrides, f"existing={existing}"], env=variables)
+            process = start_process(arguments, variables, is_forked=job.is_forked)
         except OSError as error:
             self._end(job, "failed", str(error))
             return
@@ -198,15 +205,13 @@ class Runs:
             self._wait_for_lock(job)
         elif code == ExitCode.FAILED and text:
             self._end(job, "failed", text)
-        elif code >= 0 and code != ExitCode.REFUSED:  # an environment may call os._exit
+        elif code >= 0 and code not in (ExitCode.REFUSED, EXIT_CODE_LOST):
+            # an environment may call os._exit
             self._end(job, "failed", f"its process ended before the run did, with exit code {code}")
         else:
-            problem = (
-                "it was refused"
-                if code == ExitCode.REFUSED
-                else f"its process was killed by {signal.Signals(-code).name}"
-            )
-            job.killed = code < 0
+            was_refused = code == ExitCode.REFUSED
+            problem = "it was refused" if was_refused else f"its process {exit_text(code)}"
+            job.killed = not was_refused
             if job.tries < MOST_TRIES:
                 say(f"{job.label}: {problem}: it runs again at the end")
                 self._waiting.append(job)
@@ -297,6 +302,17 @@ def _ending(folder: Path) -> str:
         return f"{text}: cannot be written: {', '.join(unwritten)}"
 
     return text
+
+
+def start_process(
+    arguments: Sequence[str], variables: Mapping[str, str], *, is_forked: bool
+) -> Process:
+    """Start the process of a run. Raises OSError."""
+    if is_forked:
+        with suppress(ConfigError, OSError):  # a new one does not need the fork server
+            return fork(arguments, variables)
+    command = [sys.executable, "-m", "a3c_exp", *arguments]
+    return Popen(command, env={**variables, PARENT: str(os.getpid())})
 
 
 def _is_locked(folder: Path) -> bool:

@@ -46,11 +46,15 @@ def folder_command(
     return exit_code(run)
 
 
+TRAINING = ("a3c_exp.run.session", "a3c_exp.config.builder")
+"""The modules that import what a run needs."""
+
+
 def import_training() -> None:
     """Import what a run needs. None of it is garbage, and to search it takes half a second: now,
     where the command has disabled the collector, and at the end of the process."""
-    importlib.import_module("a3c_exp.run.session")
-    importlib.import_module("a3c_exp.config.builder")
+    for module in TRAINING:
+        importlib.import_module(module)
     gc.freeze()
     gc.enable()
 
@@ -64,18 +68,26 @@ SAVING_SECONDS = 45.0
 
 
 def end_with_parent() -> None:
-    """End this process when the sweep that has started it is gone: as after SIGTERM, and by force
-    if that takes long.
-
-    A run is saved then, and none is left without anybody who knows of it.
-    """
+    """End this process when the sweep that has started it is gone: see `end_after`."""
     parent = os.environ.pop(PARENT, None)
     if parent is None:
         return
 
-    def watch() -> None:
+    def wait() -> None:
         while str(os.getppid()) == parent:
             time.sleep(LOOK_SECONDS)
+
+    end_after(wait)
+
+
+def end_after(wait: Callable[[], object]) -> None:
+    """End this process once `wait` has returned: as after SIGTERM, and by force if that takes long.
+
+    A run is saved then, and none is left without anybody who knows of it.
+    """
+
+    def watch() -> None:
+        wait()
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(SAVING_SECONDS)
         os._exit(ExitCode.FAILED)

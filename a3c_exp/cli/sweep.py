@@ -5,7 +5,6 @@ launchers, or by the plugins of this program (`hydra_plugins.a3c_exp_sweeps`), w
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -197,6 +196,7 @@ class Sweep:
                 folder=folder,
                 label=differences[number] or f"seed={experiment.seed}",
                 action=action,
+                is_forked=_may_be_forked(run.node),
                 words=_of_job(run, folder),
             )
 
@@ -284,8 +284,7 @@ class Sweep:
             planned = dict(zip(distinct, trials, strict=True))
 
         jobs = [planned[words] for words in distinct]
-        command = [sys.executable, "-m", "a3c_exp", *places(self._line.flags)]
-        code = Runs(jobs, command, self.existing, self.at_once).run()
+        code = Runs(jobs, places(self._line.flags), self.existing, self.at_once).run()
         if code not in (ExitCode.DONE, ExitCode.FAILED):
             raise KeyboardInterrupt(code)
 
@@ -308,6 +307,13 @@ def _common_texts(node: DictConfig) -> set[str]:
     for override in hydra_compose.parse(list(texts)):
         texts.add(f"{override.get_key_element()}={override.get_value_element_as_str()}")
     return texts | {f"++{text.lstrip('+')}" for text in texts}
+
+
+def _may_be_forked(node: DictConfig) -> bool:
+    """Return whether a job's process may be forked from one that has imported everything. One with
+    environment variables, a current folder or plugins of its own may not."""
+    keys = ("hydra.job.env_set", "hydra.job.chdir", "plugins")
+    return not any(hydra_compose.setting(node, key) for key in keys)
 
 
 def _say_workers(workers: Sequence[tuple[object, int]], at_once: int) -> None:

@@ -135,7 +135,7 @@ def check(
         if made is not None:
             made.append((parts, built))
 
-    checks.check_fit(experiment, built.network)
+    checks.check_fit(experiment, built)
     return built
 
 

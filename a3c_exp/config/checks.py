@@ -14,7 +14,8 @@ from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.common.settings import comparable
 from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
-from a3c_exp.core.experiment import Built, Experiment
+from a3c_exp.core.experiment import Built, Experiment, Memory
+from a3c_exp.core.memory import machine_bytes
 from a3c_exp.core.normalization import NormalizedObservations, has_observations
 from a3c_exp.engine.check_loss import check_loss
 from a3c_exp.engine.check_network import verify
@@ -23,7 +24,7 @@ from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import check_param_groups
-from a3c_exp.returns import NStep, Returns, Trajectory, example_trajectory
+from a3c_exp.returns import NStep, NStepZero, Retrace, Returns, Trajectory, example_trajectory
 from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import best_checkpoint, environment_of
 
@@ -50,7 +51,7 @@ def check_combination(experiment: Experiment) -> None:
 
     if experiment.record is not None:
         _check_record(experiment)
-
+    _check_memory(experiment)
     if experiment.optimizer.needs_pulled:
         _check_pulled(experiment)
 
@@ -70,6 +71,7 @@ def check_combination(experiment: Experiment) -> None:
         check_returns(key, returns)
 
     _check_fresh_gradients(experiment)
+    _check_behaviour(experiment, estimators)
     if isinstance(experiment.algorithm, MinibatchAlgorithm):
         _check_reuse(experiment, experiment.algorithm, estimators)
 
@@ -98,6 +100,62 @@ def _check_record(experiment: Experiment) -> None:
     }
     for setting, (applies, reason) in reasons.items():
         require(not applies, "record", experiment.record, f"null with {setting}: {reason}")
+
+
+def _check_memory(experiment: Experiment) -> None:
+    """Raise ConfigError for a memory that does not fit the other components."""
+    memory = experiment.memory
+    if memory is None:
+        name = type(experiment.algorithm).__name__
+        allowed = f"transitions with {name}, which learns from nothing else"
+        require(experiment.algorithm.learns_fresh, "memory", None, allowed)
+        return
+    algorithm = experiment.algorithm
+    name = type(algorithm).__name__
+    reasons = {
+        f"algorithm={name}": (
+            isinstance(algorithm, MinibatchAlgorithm) or algorithm.value_of_action,
+            "it learns from the policy that acted last",
+        ),
+        f"backend={type(experiment.backend).__name__.lower()}": (
+            experiment.backend.joins_rollouts,
+            "its workers do not learn",
+        ),
+    }
+    for setting, (applies, reason) in reasons.items():
+        require(not applies, "memory", memory.sample, f"null with {setting}: {reason}")
+
+    capacity = memory.capacity
+    if experiment.rollout_length != "episode":
+        rollouts = experiment.rollout_length * experiment.envs_per_worker * experiment.worker_count
+        allowed = f"at least {rollouts:,}, a rollout of each worker"
+        require(capacity >= rollouts, "memory.capacity", capacity, allowed)
+    allowed = f"at most memory.capacity={capacity:,}"
+    require(memory.min_size <= capacity, "memory.min_size", memory.min_size, allowed)
+    is_recorded = memory.save and experiment.record is not None
+    allowed = "false with record=order, which has no memories of earlier sessions"
+    require(not is_recorded, "memory.save", memory.save, allowed)
+
+    returns = experiment.returns
+    if memory.sample == "transitions":
+        allowed = "another one with memory=transitions: their rewards end before a bootstrap"
+        key = "returns"
+        require(not isinstance(returns, NStepZero), key, type(returns).__name__, allowed)
+        n = getattr(returns, "n", 1)
+        require(n is not None, "returns.n", n, "a whole number with memory=transitions")
+
+
+def _check_memory_size(memory: Memory, built: Built, has_behaviour: bool) -> None:
+    """Raise ConfigError for a memory that is larger than the machine's, or that has no sequences
+    for a recurrent network."""
+    allowed = "sequences with a recurrent network"
+    is_usable = memory.sample == "sequences" or not built.network.recurrent
+    require(is_usable, "memory.sample", memory.sample, allowed)
+
+    size = memory.nbytes(built.observation_space, built.network, has_behaviour)
+    available = machine_bytes()
+    allowed = f"smaller: it takes {size:,} bytes, and this machine has {available:,}"
+    require(size < available, "memory.capacity", memory.capacity, allowed)
 
 
 def _check_pulled(experiment: Experiment) -> None:
@@ -174,6 +232,25 @@ def _check_reuse(
         require(not returns.off_policy, key, type(returns).__name__, allowed)
 
 
+def _check_behaviour(experiment: Experiment, estimators: Mapping[str, Returns]) -> None:
+    """Raise ConfigError for settings that do not fit an average policy or the parameters of those
+    that acted, and for Retrace without action values. estimators: by their keys."""
+    algorithm = experiment.algorithm
+    name = type(algorithm).__name__
+    is_averaged = algorithm.target_decay is not None
+    for key, returns in estimators.items():
+        allowed = f"retrace with {name}" if is_averaged else "another one: only acer has its values"
+        fits = isinstance(returns, Retrace) == is_averaged
+        require(fits, key, type(returns).__name__, allowed)
+
+    if algorithm.needs_behaviour:
+        allowed = f"0 with {name}: algorithm.entropy_coefficient explores"
+        require(experiment.epsilon == 0, "epsilon", experiment.epsilon, allowed)
+        allowed = f"another one with {name}: it does not keep the distributions that acted"
+        backend = type(experiment.backend).__name__
+        require(not experiment.backend.joins_rollouts, "backend", backend, allowed)
+
+
 def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
     """Raise ConfigError for settings with which an algorithm would learn other action values than
     its own."""
@@ -212,7 +289,7 @@ def check_environment_and_network(
     with opened(experiment.env, experiment.plugins) as env:
         discrete = isinstance(env.action_space, Discrete)
         where = f"where actions are not Discrete: they are {env.action_space}"
-        if not discrete and algorithm.target_every is not None:
+        if not discrete and algorithm.has_target:
             problem = f"must be one with a policy (a3c, ppo) {where}"
             raise ConfigError("algorithm", type(algorithm).__name__, problem)
 
@@ -264,9 +341,13 @@ def _take_a_step(batch: EnvBatch, env: Environment) -> None:
         raise ConfigError("env", type(env).__name__, str(error).splitlines()[0]) from error
 
 
-def check_fit(experiment: Experiment, network: ActorCritic) -> None:
-    """Raise ConfigError for settings of the algorithm and the optimizer that do not fit a
-    network."""
+def check_fit(experiment: Experiment, built: Built) -> None:
+    """Raise ConfigError for settings of the algorithm, the optimizer and the memory that do not fit
+    a network."""
+    network = built.network
+    if experiment.memory is not None:
+        _check_memory_size(experiment.memory, built, experiment.algorithm.needs_behaviour)
+
     algorithm = experiment.algorithm
     length = experiment.rollout_length
     if isinstance(algorithm, MinibatchAlgorithm) and length != "episode":

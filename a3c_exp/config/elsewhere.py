@@ -17,6 +17,11 @@ _HERE = {
     "algorithm.target_every with algorithm=n_step_q": (
         "target_update_interval target_network_update_freq target_update"
     ),
+    "memory.capacity with memory=sequences or memory=transitions": (
+        "buffer_size replay_buffer_size replay_capacity memory_size"
+    ),
+    "memory.min_size with memory=transitions": "learning_starts replay_start min_replay_size",
+    "memory.ratio with memory=sequences": "replay_ratio gradient_steps",
     "algorithm.value_coefficient": "vf_coef value_coef value_loss_coef vf_loss_coeff loss_v",
     "algorithm.normalize_advantages": "normalize_advantage norm_adv",
     "algorithm.epochs with algorithm=ppo": (

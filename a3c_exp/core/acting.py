@@ -45,12 +45,14 @@ class Choice(NamedTuple):
     values: float32 [B]; None: see `PolicyNetwork`.
     state: the recurrent state after the observations, float32 [B, S]; None for a network without
         one.
+    parameters: of the distributions, float32 [B, P].
     """
 
     actions: Array
     log_probs: Floats
     values: Floats | None
     state: Array | None
+    parameters: Floats
 
 
 class ActingPolicy:
@@ -95,7 +97,7 @@ class ActingPolicy:
             observations = self._normalizer.observations(observations)
         parameters, values, after = self.network.policy_forward(observations, state)
         actions, log_probs = self._sample(parameters, self.rng)
-        return Choice(actions, log_probs, values, after)
+        return Choice(actions, log_probs, values, after, parameters)
 
     def look_ahead(self, observations: Array, state: Array | None) -> Floats | None:
         """Return the values [B] of the observations after a rollout, if they depend on the actions
@@ -130,7 +132,7 @@ class SarsaPolicy(ActingPolicy):
         actions, log_probs = self._sample(parameters, self.rng)
         assert isinstance(self.network.distribution, Greedy)
         values = self.network.distribution.target_values(parameters, actions)
-        return Choice(actions, log_probs, values, after)
+        return Choice(actions, log_probs, values, after, parameters)
 
     def look_ahead(self, observations: Array, state: Array | None) -> Floats | None:
         self._ahead = self.choose(observations, state)

@@ -3,16 +3,18 @@ backends."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from gymnasium.spaces import Box
 
-from a3c_exp.algorithms import Algorithm
-from a3c_exp.common.ranges import Checked, Count, Positive, Share, Whole, whole
+from a3c_exp.algorithms import A3C, Algorithm
+from a3c_exp.common.ranges import Checked, Count, NotNegative, Positive, Share, Whole, whole
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.events import Event
@@ -25,7 +27,9 @@ from a3c_exp.engine.runtime import make_runtime
 from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
-from a3c_exp.networks.inputs import IMAGE, observation_form
+from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.distributions import SingleChoice
+from a3c_exp.networks.inputs import IMAGE, observation_form, stacked_frames
 from a3c_exp.optimizers import RMSProp, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
 from a3c_exp.schedules import Schedule, value
@@ -79,6 +83,48 @@ class Stop(Checked):
     worker_episodes: Count | None = None
     worker_return: float | None = None
     window: Annotated[int, whole(1, MAX_WINDOW)] = 100
+
+
+ROW_BYTES = 11
+"""Bytes of a reward, a log-probability and three flags in a memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(Checked):
+    """Each worker keeps its last rollouts, and learns from them again.
+
+    capacity: transitions in the memories of all workers together.
+    ratio: gradients from memory after each rollout, a mean. It may be less than 1.
+    draw: how many follow a rollout: 'fixed', so that the mean holds at every moment, or 'poisson',
+        a random number (Wang et al. 2017).
+    sample: 'sequences', whole rollouts of one environment each, or 'transitions', each with as many
+        rows after it as the returns have steps.
+    batch_size: sequences or transitions in a gradient; None: as many as a rollout has.
+    min_size: transitions in all memories together before anything is learned from them.
+    save: workers write their memories into the run's folder when they end, and those of a resumed
+        run read them.
+    """
+
+    capacity: Count = 100_000
+    ratio: NotNegative = 4.0
+    draw: Literal["fixed", "poisson"] = "fixed"
+    sample: Literal["sequences", "transitions"] = "sequences"
+    batch_size: Count | None = None
+    min_size: Whole = 0
+    save: bool = False
+
+    def nbytes(self, space: Box, network: ActorCritic, has_behaviour: bool = False) -> int:
+        """Return the bytes of all memories together once they are full, recurrent states left out.
+
+        space: of the environment's observations.
+        network: gives the size of an action.
+        has_behaviour: whether the parameters of the distributions that acted are kept.
+        """
+        observation = math.prod(space.shape) * space.dtype.itemsize // stacked_frames(space)
+        is_choice = isinstance(network.distribution, SingleChoice)
+        action = 8 * (1 if is_choice else network.distribution.size)
+        behaviour = 4 * network.distribution.size * has_behaviour
+        return self.capacity * (observation + action + behaviour + ROW_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +182,7 @@ class Experiment(UpdateSettings):
 
     env, network, returns, algorithm, backend: the component of each group.
     critic_returns: the critic's own targets; None: those of `returns`.
+    memory: of each worker's own rollouts, from which it learns again; None: it has none.
     seed: of everything random in the run.
     workers: actor-learners; 'auto' is one for each core that this process may use, divided by the
         runs of a sweep that run at once.
@@ -166,6 +213,7 @@ class Experiment(UpdateSettings):
     returns: Returns
     critic_returns: Returns | None = None
     algorithm: Algorithm
+    memory: Memory | None = None
     backend: Backend
     seed: Whole = 0
     workers: Multiple | Literal["auto"] = "auto"
@@ -230,6 +278,7 @@ class Experiment(UpdateSettings):
                 seed=seeding.integer(self.seed, seeding.Role.MODULES),
                 build_loss=loss_builder(self.algorithm),
                 action_values=self.algorithm.target_every is not None,
+                averaged=self.algorithm.target_decay is not None,
             )
         except MemoryError as error:
             name = self.network.module_class.__name__
@@ -238,13 +287,25 @@ class Experiment(UpdateSettings):
         normalized.prepare(network)
         if has_large_numbers(env.observation_space) and not normalized.measured:
             network.warnings += (LARGE_WARNING,)
+        if isinstance(network, QNetwork):
+            network.is_double = getattr(self.algorithm, "double", False)
         network.runtime = make_runtime(network, self.kernels, self.algorithm)
         return network
+
+    def _memory_warning(self) -> str | None:
+        is_corrected = self.memory is None or self.returns.off_policy
+        if is_corrected or type(self.algorithm) is not A3C:
+            return None
+        return "nothing corrects for the policies that acted: returns=vtrace does"
 
     @property
     def warnings(self) -> list[str]:
         """Settings that run but are probably not meant, one line each."""
-        problems = {"env": self.env.warning(), "backend": self.backend.warning(self)}
+        problems = {
+            "env": self.env.warning(),
+            "backend": self.backend.warning(self),
+            "memory": self._memory_warning(),
+        }
         cores = usable_cores()
         is_local = getattr(self.backend, "address", "local") == "local"
         if is_local and self.worker_count > MOST_WORKERS * cores:
@@ -308,12 +369,20 @@ class RunContext:
     resumed: how often the run has been resumed. measures: see `Callback.measures`.
     on_rollout: is called with a worker's index and the number of transitions whenever the worker
         has collected a rollout; None: nobody asks.
+    replaces: whether a worker takes the place of one that has failed.
+    folder: where workers save their memories; None: they do not.
     """
 
     experiment: Experiment
     resumed: int = 0
     measures: frozenset[Measure] = frozenset()
     on_rollout: Callable[[int, int], None] | None = None
+    replaces: bool = False
+    folder: Path | None = None
+
+    def memory_file(self, worker: int) -> Path | None:
+        """Return the file of a worker's memory; None if memories are not saved."""
+        return None if self.folder is None else self.folder / f"memory_{worker}.npz"
 
 
 class Backend(ABC):
@@ -407,6 +476,7 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
         param_slices=network.param_slices,
         workers=experiment.worker_count,
         target_every=experiment.algorithm.target_every,
+        target_decay=experiment.algorithm.target_decay,
         observations=NormalizedObservations.of(env.normalize_observations, observation_space),
         normalize_rewards=env.normalize_rewards,
     )

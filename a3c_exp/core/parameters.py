@@ -80,8 +80,8 @@ class StoreSpec(UpdateSettings):
         in it.
     workers: number of rows, of which the last `services` are of threads that do not act, and whose
         generators begin anew with each session.
-    target_every: see `Algorithm`. The target network is the part `target` of the parameters, a copy
-        of `online`.
+    target_every, target_decay: see `Algorithm`. The part `target` of the parameters is a copy of
+        `online`, or an average of it.
     observations: how they are measured and normalized. normalize_rewards: by running statistics.
     """
 
@@ -90,6 +90,7 @@ class StoreSpec(UpdateSettings):
     workers: int
     services: int = 0
     target_every: int | None = None
+    target_decay: float | None = None
     observations: NormalizedObservations = field(default_factory=NormalizedObservations)
     normalize_rewards: RewardNormalization = False
 
@@ -281,24 +282,37 @@ class SharedParameters:
         state = self._states[target, state_index]
         if pulled is not None:
             gradient = spec.optimizer.compensate(gradient, parameters, pulled, state)
-        if spec.target_every is None:
+        if spec.target_every is None and spec.target_decay is None:
             spec.optimizer.step(parameters, state, gradient, rate, t)
             return rate
 
-        # The online network alone. The target network is a copy of it, made anew after every
-        # `target_every` steps.
+        # the online network alone
         online = spec.param_slices["online"]
         if not isinstance(rate, int | float):
             rate = rate[online]
         spec.optimizer.step(parameters[online], state[:, online], gradient[online], rate, t)
+        self._update_target(parameters, active, target)
+        return rate
+
+    def _update_target(self, parameters: Vector, active: int, target: int) -> None:
+        """Move the average after the online network, or copy that after `target_every` steps.
+
+        active, target: the copies that an update is made from and into.
+        """
+        spec = self.spec
+        online = parameters[spec.param_slices["online"]]
+        other = parameters[spec.param_slices["target"]]
+        if spec.target_every is None:
+            assert spec.target_decay is not None
+            other += (1 - spec.target_decay) * (online - other)
+            return
 
         refreshes = self.counters.steps // spec.target_every
         if refreshes > self._flags[REFRESHES + active]:  # each copy has its own number
-            parameters[spec.param_slices["target"]] = parameters[online]
+            other[:] = online
             self._flags[REFRESHES + target] = refreshes
         elif self._two_copies:
             self._flags[REFRESHES + target] = self._flags[REFRESHES + active]
-        return rate
 
     def checksum(self) -> int:
         """Return the CRC-32 of the parameters. The caller holds `update_lock`."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array, Bools, Floats
@@ -22,6 +23,28 @@ from a3c_exp.envs import EnvBatch, EnvError, Environment, Step
 from a3c_exp.envs.info import InfoNumbers, number_columns
 from a3c_exp.networks.recurrent import RecurrentInput, reset_state
 from a3c_exp.returns import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """What a memory keeps of a rollout besides its columns.
+
+    space: of the environment's observations.
+    observations: [T + 1, B, ...], as the environment has given them, those after the last row too.
+    rewards: float32 [T, B], before they are normalized.
+    finals: int64 [F, 2], the rows and environments where a time limit has ended an episode.
+    final_observations: [F, ...], after these.
+    next_state: recurrent state after the last row, float32 [B, S]; None for a network without one.
+    final_states: those before the final observations, float32 [F, S].
+    """
+
+    space: Box
+    observations: Array
+    rewards: Floats
+    finals: NDArray[np.int64]
+    final_observations: Sequence[Array]
+    next_state: Floats | None
+    final_states: Sequence[Floats] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +64,11 @@ class Rollout(Trajectory):
     transitions: number of rows that are transitions.
     stats: statistics of the raw observations and returns, for the shared ones; None if nothing is
         normalized.
+    behaviour: float32 [T, B, P], parameters of the distributions that acted; None if they are not
+        kept.
+    from_memory: whether it has been drawn from the worker's memory. Then the actor's values are not
+        known, and are 0.
+    experience: for the worker's memory; None if it has none.
     """
 
     log_probs: Floats
@@ -52,6 +80,9 @@ class Rollout(Trajectory):
     episodes: Episodes
     transitions: int
     stats: Stats | None
+    behaviour: Floats | None = None
+    from_memory: bool = False
+    experience: Experience | None = None
 
     @property
     def recurrent_input(self) -> RecurrentInput | None:
@@ -92,7 +123,7 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
     if len(rollouts) == 1:
         return rollouts[0]
     length = max(len(rollout.rewards) for rollout in rollouts)
-    columns = {
+    columns: dict[str, Any] = {
         name: _side_by_side([getattr(rollout, name) for rollout in rollouts], length)
         for name in STEP_FIELDS
     }
@@ -137,6 +168,8 @@ class Actor:
     gamma: discount per step, of the returns by which rewards are normalized.
     heartbeat: beats with each step.
     watch: times the environments' steps; None if time is not measured.
+    remembers: whether its rollouts have an `Experience`.
+    keeps_behaviour: whether its rollouts have the parameters of the distributions that acted.
 
     Raises EnvError where an environment goes wrong.
     """
@@ -148,6 +181,8 @@ class Actor:
     gamma: float
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     watch: Stopwatch | None = None
+    remembers: bool = False
+    keeps_behaviour: bool = False
 
     def __post_init__(self) -> None:
         self._single = self.env.count == 1
@@ -199,10 +234,15 @@ class Actor:
         ended = terminated | truncated
         episodes = self._finish_episodes(steps, rewards, valid, ended, snapshot.steps)
         learned_rewards = shaped_rewards(self.settings, rewards, terminated, valid, progress)
+        experience = None
+        if self.remembers:
+            cut = truncated & ~terminated
+            experience = self._experience(raw, learned_rewards, cut, choices, steps)
         stats = None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards, stats)
+        parameters = [choice.parameters for choice in choices] if self.keeps_behaviour else []
         return Rollout(
             observations=observations,
             actions=_stack([choice.actions for choice in choices]),
@@ -218,6 +258,31 @@ class Actor:
             episodes=episodes,
             transitions=int(np.count_nonzero(valid)),
             stats=stats,
+            behaviour=_stack(parameters) if parameters else None,
+            experience=experience,
+        )
+
+    def _experience(
+        self,
+        raw: Array,
+        rewards: Floats,
+        cut: Bools,
+        choices: Sequence[Choice],
+        steps: Sequence[Step],
+    ) -> Experience:
+        """Return what a memory keeps. cut: bool [T, B], where a time limit has ended an episode."""
+        finals = np.argwhere(cut)
+        final_states = None
+        if self._state is not None:
+            final_states = [choices[time].state[env].copy() for time, env in finals]
+        return Experience(
+            space=self.env.observation_space,
+            observations=np.concatenate([raw, self._observations[None]]),
+            rewards=rewards,
+            finals=finals,
+            final_observations=[np.array(steps[time].final_obs[env]) for time, env in finals],
+            next_state=self._state,
+            final_states=final_states,
         )
 
     def _interact(self) -> tuple[list[Choice], list[Step]]:

@@ -26,6 +26,7 @@ from a3c_exp.core.measuring import (
     timed,
     timing,
 )
+from a3c_exp.core.memory import RolloutMemory
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Push, Snapshot, Store, Ticket
@@ -33,6 +34,7 @@ from a3c_exp.ending import StopReason
 from a3c_exp.engine.arrays import (
     BatchArrays,
     NetworkOutputs,
+    action_values_of,
     count_of,
     explained_variance,
     total,
@@ -59,16 +61,21 @@ _ignore_nonfinite = np.errstate(over="ignore", invalid="ignore", divide="ignore"
 
 
 class Worker:
-    """One actor-learner: an actor and a learner around one copy of the network."""
+    """One actor-learner: an actor and a learner around one copy of the network.
 
-    def __init__(self, context: RunContext, index: int, store: Store) -> None:
+    heartbeat: that of workers which take turns in this process; None: the worker has its own.
+    """
+
+    def __init__(
+        self, context: RunContext, index: int, store: Store, heartbeat: Heartbeat | None = None
+    ) -> None:
         experiment = context.experiment
         self._experiment = experiment
         self._incarnation = context.resumed
         self._index = index
         self._store = store
         self._on_rollout = context.on_rollout
-        self._heartbeat = store.heartbeat(index)
+        self._heartbeat = store.heartbeat(index) if heartbeat is None else heartbeat
         watch = stopwatch(context.measures)
         self._actor = make_actor(context, index, self._build_network, self._heartbeat, watch)
         self._learner = Learner(
@@ -82,6 +89,15 @@ class Worker:
             watch,
             samples_gradients="gradients" in context.measures,
         )
+        self._memory_file = context.memory_file(index)
+        if experiment.memory is not None:
+            self._learner.memory = RolloutMemory(
+                experiment.memory,
+                experiment.worker_count,
+                experiment.envs_per_worker,
+                self._memory_file if context.resumed and not context.replaces else None,
+                "begins with an empty memory" if context.replaces else "",
+            )
 
     def run(self) -> Iterator[Event | YieldPoint]:
         """Pull, collect, gradient, push, until the run has its `total_steps`, the store has been
@@ -125,6 +141,8 @@ class Worker:
         self._heartbeat.begin(CLOSING)
         try:
             self._store.leave(self._index)
+            if self._memory_file is not None and self._learner.memory is not None:
+                self._learner.memory.save(self._memory_file)
         finally:  # a server may be dead
             close_within(self._actor.env)
 
@@ -148,6 +166,7 @@ class Learner:
     heartbeat: beats with each gradient and push, and while the learner waits for others.
     watch: times the learner's work, and is reported with each push; None if time is not measured.
     samples_gradients: whether the events of some pushes have numbers of the gradient.
+    memory: of the rollouts, from which the learner learns again; None: it has none.
     """
 
     experiment: Experiment
@@ -159,11 +178,14 @@ class Learner:
     heartbeat: Heartbeat
     watch: Stopwatch | None = None
     samples_gradients: bool = False
+    memory: RolloutMemory | None = None
     _nonfinite_in_a_row: int = field(default=0, init=False)
     _prepared: int = field(default=0, init=False)
     _explanation: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
+        self._steps = getattr(self.experiment.returns, "n", None) or 1
+        self._has_action_values = self.experiment.algorithm.target_every is not None
         self._pulling = timing(self.watch, "push")
         self._estimating = timing(self.watch, "returns")
         self._finishing = timing(self.watch, "waiting")
@@ -186,7 +208,7 @@ class Learner:
         self, rollout: Rollout, snapshot: Snapshot, event: Event | None = None
     ) -> Iterator[Event | YieldPoint]:
         """Make a gradient and push it; with a minibatch algorithm (PPO) pull, make a gradient and
-        push for each minibatch.
+        push for each minibatch. With a memory, pull, make a gradient and push for each draw, too.
 
         snapshot: the pull that the gradient is based on.
         event: to be reported; None for a new one.
@@ -207,7 +229,12 @@ class Learner:
         minibatches = algorithm if isinstance(algorithm, MinibatchAlgorithm) else None
         event.steps = rollout.transitions
         event.episodes = rollout.episodes
-        if minibatches is None:
+        if self.memory is not None:
+            draws = self._remember(rollout, event, self.memory)
+            if draws and not algorithm.learns_fresh:
+                yield YieldPoint.BEFORE_PULL
+            pushes = self._pushes_with_memory(rollout, snapshot, event, self.memory, draws)
+        elif minibatches is None:
             pushes = self._gradient(rollout, snapshot, event)
         else:
             yield YieldPoint.BEFORE_PULL
@@ -229,7 +256,7 @@ class Learner:
                 f"for {event.steps} transitions"
             )
         self._check_divergence(all_rejected=0 < pushed == rejected)
-        if minibatches is not None:
+        if minibatches is not None or self.memory is not None:
             with self._finishing:  # on a cluster it waits for the last round
                 ticket = self.store.finish_rollout(self.worker)
             yield from self._wait(ticket)
@@ -242,6 +269,66 @@ class Learner:
             batch, metrics = self._add_gradient(rollout, snapshot)
             event.add(metrics | _critic_metrics(batch))
         yield self._prepare_push(snapshot, event, event.steps, rollout.stats, batch)
+
+    def _remember(self, rollout: Rollout, event: Event, memory: RolloutMemory) -> int:
+        """Add a rollout to the memory, and return how many gradients from it follow."""
+        memory.add(rollout)
+        event.add({"workers/memory": len(memory)})
+        if not self.experiment.algorithm.learns_fresh and rollout.transitions:
+            event.add({"mean_value": float(rollout.values[rollout.valid].mean())})
+        if memory.notice:
+            event.warnings += (f"{self.name} {memory.notice}",)
+            memory.notice = ""
+        return memory.count_draws(self.rng)
+
+    def _pushes_with_memory(
+        self,
+        rollout: Rollout,
+        snapshot: Snapshot,
+        event: Event,
+        memory: RolloutMemory,
+        draws: int,
+    ) -> Iterator[Push]:
+        """Yield the push of a rollout, then pull and yield a push for each draw from memory. What
+        was collected is counted with the first push."""
+        stats = rollout.stats
+        if self.experiment.algorithm.learns_fresh:
+            yield from self._gradient(rollout, snapshot, event)
+        elif not draws:
+            yield self._prepare_push(snapshot, event, 0, stats, None)
+
+        for number in range(draws):
+            if number or self.experiment.algorithm.learns_fresh:
+                if self.store.stopped:
+                    return
+                event = Event(self.worker)
+                stats = None
+            yield self._memory_gradient(memory, event, stats)
+
+    def _memory_gradient(self, memory: RolloutMemory, event: Event, stats: Stats | None) -> Push:
+        """Pull, draw, and return the push of what was drawn."""
+        snapshot = self.pull()
+        self.network.zero_grad()
+        drawn, unseen = memory.draw(self.rng, snapshot.normalizer, self._steps)
+        batch = None
+        if drawn.transitions:
+            if len(unseen.times):
+                values = self.network.values(unseen.observations, unseen.states)
+                drawn.next_values[unseen.times, unseen.columns] = values
+            source = self._batch_of_targets(drawn) if self._has_action_values else drawn
+            batch, metrics = self._add_gradient(source, snapshot)
+            event.add(metrics)
+        return self._prepare_push(snapshot, event, batch.transitions if batch else 0, stats, batch)
+
+    @_ignore_nonfinite
+    def _batch_of_targets(self, drawn: Rollout) -> BatchArrays:
+        """Return the transitions of a drawn rollout, whose targets are of the target network."""
+        assert self.experiment.memory is not None
+        if self.experiment.memory.sample == "sequences":
+            rows = drawn.observations
+            values = self.network.values(rows.reshape(-1, *rows.shape[2:]))
+            drawn = with_learner_values(drawn, values.reshape(drawn.rewards.shape), drawn.log_probs)
+        return self._batch(drawn).without_order()
 
     def _minibatch_gradients(
         self, rollout: Rollout, event: Event, algorithm: MinibatchAlgorithm
@@ -312,6 +399,8 @@ class Learner:
             targets=targets,
             valid=None if rollout.valid.all() else rollout.valid,
             recurrent_input=rollout.recurrent_input,
+            behaviour=rollout.behaviour,
+            from_memory=rollout.from_memory,
         )
 
     def _estimate(
@@ -319,9 +408,12 @@ class Learner:
     ) -> tuple[Floats, Floats]:
         """Return advantages and targets, float32 [T, B] each."""
         has_pulled_again = returns.off_policy or self.experiment.fresh_gradients
-        if outputs is not None and has_pulled_again:
+        if outputs is not None and (has_pulled_again or rollout.from_memory):
+            action_values = None
+            if self.experiment.algorithm.target_decay is not None:
+                action_values = action_values_of(outputs, rollout.actions)
             return returns(
-                with_learner_values(rollout, outputs.values, outputs.log_probs),
+                with_learner_values(rollout, outputs.values, outputs.log_probs, action_values),
                 self.experiment.gamma,
             )
         return returns(rollout, self.experiment.gamma)
@@ -455,6 +547,8 @@ def make_actor(
                 gamma=experiment.gamma,
                 heartbeat=heartbeat,
                 watch=watch,
+                remembers=experiment.memory is not None,
+                keeps_behaviour=experiment.algorithm.needs_behaviour,
             )
         except BaseException:  # a reset may raise
             close_within(env)

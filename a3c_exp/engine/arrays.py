@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,17 @@ from numpy.typing import NDArray
 from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.networks.recurrent import RecurrentInput
 
-ROWS = ("observations", "actions", "log_probs", "values", "rewards", "advantages", "targets")
-"""Fields of `BatchArrays` that have a row for each transition."""
+ROWS = (
+    "observations",
+    "actions",
+    "log_probs",
+    "values",
+    "rewards",
+    "advantages",
+    "targets",
+    "behaviour",
+)
+"""Fields of `BatchArrays` that have a row for each transition. The last may be None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ class BatchArrays:
     advantages, targets: float32 [T, B], from the returns.
     valid: bool [T, B], whether a row is a transition; None: every row is one.
     recurrent_input: of a network with a recurrent state; None for one without.
+    behaviour, from_memory: see `Batch`.
     """
 
     observations: Array
@@ -74,6 +85,14 @@ class BatchArrays:
     targets: Floats
     valid: Bools | None = None
     recurrent_input: RecurrentInput | None = None
+    behaviour: Floats | None = None
+    from_memory: bool = False
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """Return the fields that have a row for each transition, by name."""
+        fields = ((name, getattr(self, name)) for name in ROWS)
+        return {name: array for name, array in fields if array is not None}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +115,7 @@ class BatchArrays:
                 rows = rows.take(transitions, axis=0)
             return rows[None]
 
-        arrays = {name: in_a_row(getattr(self, name)) for name in ROWS}
+        arrays: dict[str, Any] = {name: in_a_row(array) for name, array in self.rows.items()}
         return replace(self, valid=None, recurrent_input=None, **arrays)
 
     def take(self, columns: NDArray[np.intp]) -> BatchArrays:
@@ -109,7 +128,7 @@ class BatchArrays:
         recurrent_input = self.recurrent_input
         if recurrent_input is not None:
             recurrent_input = recurrent_input.take(columns)
-        arrays = {name: part(getattr(self, name)) for name in ROWS}
+        arrays: dict[str, Any] = {name: part(array) for name, array in self.rows.items()}
 
         return replace(self, valid=valid, recurrent_input=recurrent_input, **arrays)
 
@@ -137,6 +156,21 @@ def filled(rows: Array, valid: Bools | None) -> Array:
 def _like(valid: Bools, rows: Array) -> Bools:
     """Flags [T, B] with as many axes as rows [T, B, ...]."""
     return valid if rows.ndim == 2 else valid.reshape(valid.shape + (1,) * (rows.ndim - 2))
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Return the logarithms of probabilities [..., A], given logits."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_probs: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return log_probs
+
+
+def action_values_of(outputs: NetworkOutputs, actions: Array) -> Floats:
+    """Return Q(s_t, a_t), float32 [T, B], of an `AveragedActorCritic` and the actions taken."""
+    assert outputs.parameters is not None
+    _, action_values, _ = np.split(outputs.parameters, 3, axis=-1)
+    taken: Floats = np.take_along_axis(action_values, actions[..., None], -1)[..., 0]
+    return taken
 
 
 def total(rows: Array, valid: Bools | None) -> float:

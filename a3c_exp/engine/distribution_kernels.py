@@ -16,7 +16,7 @@ import torch
 
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.action_values import AveragedActorCritic, QNetwork
 from a3c_exp.networks.distributions import (
     MANY,
     MAX_CONCENTRATION,
@@ -45,6 +45,9 @@ def actions_evaluation(network: ActorCritic, kernels: bool) -> EvaluateActions:
     it, or torch."""
     if kernels and type(network) is QNetwork:
         return _evaluate_action_values
+    if kernels and isinstance(network, AveragedActorCritic):
+        assert isinstance(network.distribution, Categorical)
+        return partial(_evaluate_averaged, network.distribution)
     evaluate = DISTRIBUTIONS.get(type(network.distribution)) if kernels else None
     if evaluate is None:
         return partial(evaluate_actions_by_torch, network)
@@ -107,6 +110,23 @@ def _evaluate_action_values(parameters: Floats, values: Floats, actions: Array) 
 
     nothing = np.zeros(len(parameters), np.float32)
     return nothing, nothing, parameters[rows, actions], backward
+
+
+def _evaluate_averaged(
+    distribution: Categorical, parameters: Floats, values: Floats, actions: Array
+) -> EvaluatedActions:
+    """See `AveragedActorCritic.evaluate_actions`."""
+    size = distribution.size
+    log_probs, entropies, by_logits = _categorical(distribution, parameters[:, :size], actions)
+
+    def backward(
+        grad_log_probs: Floats, grad_entropies: Floats, grad_values: Floats
+    ) -> tuple[Floats, Floats]:
+        grad_parameters = np.zeros_like(parameters)
+        grad_parameters[:, :size] = by_logits(grad_log_probs, grad_entropies)
+        return grad_parameters, grad_values
+
+    return log_probs, entropies, values, backward
 
 
 # -- fast forms of distributions

@@ -12,10 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from a3c_exp.algorithms import A3C, PPO, Algorithm, Batch, NStepQ, OneStepQ, PolicyOutputs, Sarsa
+from a3c_exp.algorithms import (
+    A3C,
+    ACER,
+    DQN,
+    PPO,
+    Algorithm,
+    Batch,
+    NStepQ,
+    OneStepQ,
+    PolicyOutputs,
+    Sarsa,
+)
+from a3c_exp.algorithms.acer import LARGEST_LOG, NOT_ALLOWED
 from a3c_exp.common.arrays import Bools, Floats
 from a3c_exp.engine.arrays import (
-    ROWS,
     BatchArrays,
     NetworkOutputs,
     OutputGradients,
@@ -23,6 +34,7 @@ from a3c_exp.engine.arrays import (
     count_of,
     dot,
     filled,
+    log_softmax,
     of_transitions,
     total,
 )
@@ -102,9 +114,11 @@ def batch_of(arrays: BatchArrays, device: torch.device | None = None) -> Batch:
     """Return a batch as a loss sees it, of the arrays' own memory where every row is a
     transition."""
     valid = np.ones(arrays.shape, np.bool_) if arrays.valid is None else arrays.valid
-    rows = {name: filled(getattr(arrays, name), arrays.valid) for name in ROWS}
+    rows = {name: filled(array, arrays.valid) for name, array in arrays.rows.items()}
     tensors = {name: torch.from_numpy(array).to(device) for name, array in rows.items()}
-    return Batch(**tensors, valid=torch.from_numpy(valid).to(device))
+    return Batch(
+        **tensors, valid=torch.from_numpy(valid).to(device), from_memory=arrays.from_memory
+    )
 
 
 def _number(name: str, metric: Tensor | float, arrays: BatchArrays) -> float:
@@ -189,14 +203,75 @@ def _ppo(
 def _n_step_q(
     algorithm: NStepQ, outputs: NetworkOutputs, batch: BatchArrays, progress: float
 ) -> LossGradient:
-    """See `NStepQ.loss`."""
+    """See `NStepQ.loss`, and `DQN.loss`, whose errors may be bounded."""
     errors: Floats = of_transitions(outputs.values - batch.targets, batch.valid)
     nothing = np.zeros_like(errors)
+    bounded = errors
+    if isinstance(algorithm, DQN) and algorithm.max_error is not None:
+        bounded = errors.clip(-algorithm.max_error, algorithm.max_error)
 
     count = count_of(errors, batch.valid)
     scale = 1.0 if algorithm.reduction == "sum" else 1 / count
-    grad = OutputGradients(log_probs=nothing, entropy=nothing, values=errors * scale)
-    return grad, {"value_loss": 0.5 * dot(errors, errors) / count}
+    grad = OutputGradients(log_probs=nothing, entropy=nothing, values=bounded * scale)
+    return grad, {"value_loss": (dot(bounded, errors) - 0.5 * dot(bounded, bounded)) / count}
+
+
+def _acer(
+    algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays, progress: float
+) -> LossGradient:
+    """See `ACER.loss`."""
+    assert outputs.parameters is not None and batch.behaviour is not None
+    valid = batch.valid
+    logits, action_values, average = np.split(outputs.parameters, 3, axis=-1)
+    log_p = log_softmax(logits)
+    p = np.exp(log_p)
+    log_mu = log_softmax(batch.behaviour)
+    log_average = log_softmax(average)
+    state_values = (p * action_values).sum(-1, keepdims=True)
+    taken = batch.actions[..., None]
+
+    log_c = np.float32(math.log(algorithm.truncation))
+    cut_off = 1 - np.exp(np.minimum(log_c - log_p + log_mu, np.float32(LARGEST_LOG)))
+    g = np.maximum(cut_off, 0) * (action_values - state_values)
+    g -= np.float32(value(algorithm.entropy_coefficient, progress)) * (log_p + 1)
+    weights = np.minimum(log_c - log_p, -log_mu)
+    weight = np.exp(np.minimum(np.take_along_axis(weights, taken, -1), np.float32(LARGEST_LOG)))
+    of_taken = np.take_along_axis(g, taken, -1) + weight * batch.advantages[..., None]
+    np.put_along_axis(g, taken, of_taken, -1)
+
+    forbidden = logits <= NOT_ALLOWED
+    g[forbidden] = 0
+    k = -np.exp(np.minimum(log_average - log_p, np.float32(LARGEST_LOG)))
+    k[forbidden] = 0
+    z, excess = _within_trust_region(g, k, algorithm.trust_region)
+
+    gains = (p * z).sum(-1)
+    errors: Floats = of_transitions(
+        np.take_along_axis(action_values, taken, -1)[..., 0] - batch.targets, valid
+    )
+    count = count_of(errors, valid)
+    grad = np.zeros_like(outputs.parameters)
+    by_logits, by_values, _ = np.split(grad, 3, axis=-1)
+    # d (z . p) / d logit_j = p_j (z_j - z . p)
+    by_logits[:] = of_transitions(p * (gains[..., None] - z), valid) / count
+    scale = np.float32(algorithm.value_coefficient / count)
+    np.put_along_axis(by_values, taken, errors[..., None] * scale, -1)
+    nothing = np.zeros_like(errors)
+    gradient = OutputGradients(nothing, nothing, nothing, None, grad)
+    distances = (np.exp(log_average) * (log_average - log_p)).sum(-1)
+    return gradient, {
+        "policy_loss": -total(gains, valid) / count,
+        "value_loss": 0.5 * dot(errors, errors) / count,
+        "entropy": -total((p * log_p).sum(-1), valid) / count,
+        "policy_distance": total(distances, valid) / count,
+        "limited": total(excess[..., 0] > 0, valid) / count,
+    }
+
+
+def _within_trust_region(g: Floats, k: Floats, bound: float | None) -> tuple[Floats, Floats]:
+    """Return z [T, B, A] of `ACER`, and by how much k . g is above its bound, [T, B, 1]."""
+    excess = (k * g).sum(-1, keepdims=True) - np.float32(math.inf if bound is None else bound)
+    return g - np.maximum(excess / (k * k).sum(-1, keepdims=True), 0) * k, excess
 
 
 def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Floats:
@@ -220,7 +295,9 @@ def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Flo
 LOSSES: dict[type[Algorithm], ClosedForm] = {
     A3C: _a3c,
     PPO: _ppo,
+    ACER: _acer,
     NStepQ: _n_step_q,
+    DQN: _n_step_q,
     OneStepQ: _n_step_q,
     Sarsa: _n_step_q,
 }

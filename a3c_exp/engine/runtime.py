@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from a3c_exp.algorithms import Algorithm
 from a3c_exp.common.arrays import Array, Floats
-from a3c_exp.engine.arrays import NetworkOutputs, OutputGradients
+from a3c_exp.engine.arrays import NetworkOutputs, OutputGradients, log_softmax
 from a3c_exp.engine.distribution_kernels import DISTRIBUTIONS, actions_evaluation
 from a3c_exp.engine.kernels import (
     LinearKernel,
@@ -24,7 +24,7 @@ from a3c_exp.engine.kernels import (
 from a3c_exp.engine.losses import LOSSES
 from a3c_exp.engine.lstm import LstmKernel
 from a3c_exp.networks import ActorCritic
-from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.action_values import AveragedActorCritic, QNetwork
 from a3c_exp.networks.composed import EncoderActorCritic
 from a3c_exp.networks.distributions import FORBIDDEN
 from a3c_exp.networks.inputs import ObservationInput
@@ -180,7 +180,7 @@ class PartRuntime(ArrayRuntime):
         is_apart = not network.shared and not network.recurrent
         of_vectors = network.observation_input.axes == 1
         if is_apart and of_vectors and isinstance(self._critic, SequenceKernel):
-            self.critic = self._critic_forward
+            self.critic = self.critic_forward
 
     def act_forward(
         self, observations: Array, state: Array | None
@@ -199,20 +199,21 @@ class PartRuntime(ArrayRuntime):
         if self._action_mask is not None:
             parameters = self._masked(parameters, observations)
         if self._shared:
-            return parameters, self._value.act_forward(features)[:, 0], state
+            return parameters, _squeezed(self._value.act_forward(features)), state
 
         if self._critic_core is not None:
             hidden, critic_state = self._critic_core.act_forward(
                 self._critic.act_forward(observations), critic_state
             )
-            values = self._value.act_forward(hidden)[:, 0]
+            values = _squeezed(self._value.act_forward(hidden))
             return parameters, values, np.concatenate([state, critic_state], axis=1)
 
         later = self.critic is not None and len(observations) <= MOST_VALUED_LATER
-        return parameters, None if later else self._critic_forward(observations), state
+        return parameters, None if later else self.critic_forward(observations), state
 
-    def _critic_forward(self, observations: Array) -> Floats:
-        return self._value.act_forward(self._critic.act_forward(observations)).squeeze(-1)
+    def critic_forward(self, observations: Array) -> Floats:
+        """Compute the values of observations, or their action values."""
+        return _squeezed(self._value.act_forward(self._critic.act_forward(observations)))
 
     def train_forward(
         self, observations: Array, recurrent_input: RecurrentInput | None
@@ -232,7 +233,8 @@ class PartRuntime(ArrayRuntime):
             grad_parameters: Floats, grad_values: Floats, grad_by_time: Floats | None
         ) -> None:
             grad_features = self._head.backward(features, grad_parameters)
-            grad_critic_features = self._value.backward(critic_features, grad_values[:, None])
+            by_outputs = grad_values if grad_values.ndim == 2 else grad_values[:, None]
+            grad_critic_features = self._value.backward(critic_features, by_outputs)
             if critic_backward is None:
                 grad_features += grad_critic_features
             else:
@@ -242,7 +244,7 @@ class PartRuntime(ArrayRuntime):
                 grad_features += grad_by_time.reshape(grad_features.shape)
             actor_backward(grad_features)
 
-        values = self._value.act_forward(critic_features)[:, 0]
+        values = _squeezed(self._value.act_forward(critic_features))
         parameters = self._head.act_forward(features)
         if self._action_mask is not None:
             flat = observations.reshape(-1, *observations.shape[2:])
@@ -297,15 +299,20 @@ class QRuntime(ArrayRuntime):
 
     def __init__(self, network: QNetwork) -> None:
         super().__init__(network, kernels=True)
+        self._network = network
         self._online = encoder_part(network.online, network.observation_input)
         self._target = encoder_part(network.target, network.observation_input)
 
     def act_forward(
         self, observations: Array, state: Array | None
     ) -> tuple[Array, Array, Array | None]:
+        action_values = self._online.act_forward(observations)
         target_values = self._target.act_forward(observations)
-        parameters = np.concatenate([self._online.act_forward(observations), target_values], axis=1)
-        return parameters, target_values.max(1), None
+        values = target_values.max(1)
+        if self._network.is_double:
+            best = action_values.argmax(1)
+            values = target_values[np.arange(len(best)), best]
+        return np.concatenate([action_values, target_values], axis=1), values, None
 
     def train_forward(
         self, observations: Array, recurrent_input: RecurrentInput | None
@@ -316,9 +323,54 @@ class QRuntime(ArrayRuntime):
         return action_values, action_values.max(1), None, lambda grad, *_: add_gradient(grad)
 
 
+class AveragedRuntime(ArrayRuntime):
+    """Computes an `AveragedActorCritic` by the runtimes of its two networks."""
+
+    def __init__(self, network: AveragedActorCritic) -> None:
+        super().__init__(network, kernels=True)
+        self._online = PartRuntime(network.online)
+        self._target = PartRuntime(network.target)
+
+    def act_forward(
+        self, observations: Array, state: Array | None
+    ) -> tuple[Array, Array, Array | None]:
+        logits, action_values, after = self._online.act_forward(observations, state)
+        if action_values is None:
+            action_values = self._online.critic_forward(observations)
+        return logits, _mean_action_values(logits, action_values), after
+
+    def train_forward(
+        self, observations: Array, recurrent_input: RecurrentInput | None
+    ) -> TrainOutputs:
+        """See `AveragedActorCritic.unroll`."""
+        logits, action_values, _, add_gradient = self._online.train_forward(
+            observations, recurrent_input
+        )
+        average, _, _, _ = self._target.train_forward(observations, recurrent_input)
+
+        def backward(grad_parameters: Floats, grad_values: Floats, _: Floats | None) -> None:
+            by_logits, by_values, _ = np.split(grad_parameters, 3, axis=1)
+            add_gradient(np.ascontiguousarray(by_logits), np.ascontiguousarray(by_values), None)
+
+        parameters = np.concatenate([logits, action_values, average], axis=1)
+        return parameters, _mean_action_values(logits, action_values), None, backward
+
+
+def _squeezed(values: Floats) -> Floats:
+    """Return values [..., 1] as [...], and action values [..., A] as they are."""
+    return values[..., 0] if values.shape[-1] == 1 else values
+
+
+def _mean_action_values(logits: Floats, action_values: Floats) -> Floats:
+    """Return V(s) = sum_a pi(a | s) Q(s, a), float32 [N]."""
+    values: Floats = (np.exp(log_softmax(logits)) * action_values).sum(1)
+    return values
+
+
 RUNTIMES: dict[type[ActorCritic], Callable[[Any], ArrayRuntime]] = {
     EncoderActorCritic: PartRuntime,
     QNetwork: QRuntime,
+    AveragedActorCritic: AveragedRuntime,
 }
 """The networks with a fast runtime: what makes it of a network of exactly this class."""
 

@@ -20,7 +20,7 @@ from torch import nn
 from a3c_exp.common.ranges import Checked, Positive, whole, within
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, refused, under
-from a3c_exp.networks.action_values import QNetwork
+from a3c_exp.networks.action_values import AveragedActorCritic, QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.distributions import Beta, Continuous, Distribution, Greedy, make_distribution
@@ -104,6 +104,7 @@ class Network(Checked, ABC):
         seed: int = 0,
         build_loss: BuildLoss | None = None,
         action_values: bool = False,
+        averaged: bool = False,
     ) -> ActorCritic:
         """Build a bound network with freshly drawn parameters.
 
@@ -113,17 +114,22 @@ class Network(Checked, ABC):
         seed: of the constructors of modules: the same for every worker of a run.
         build_loss: makes the loss's own module; None if the loss has none.
         action_values: build a `QNetwork`. build_loss is None then.
+        averaged: build an `AveragedActorCritic`. build_loss is None then.
         Raises ConfigError if the network cannot serve these spaces.
         """
         with seeded_construction(seed):
             if action_values:
                 network: ActorCritic = self.make_action_values(observations, actions, rng)
+            elif averaged:
+                network = self.make_averaged(observations, actions, rng)
             else:
                 network = self.make(observations, actions, rng, build_loss)
 
         warnings = [f"network: {warning}" for warning in network.warnings]
         network.warnings = tuple(dict.fromkeys(warnings))
         network.action_mask = _action_mask(observations, actions, network.distribution)
+        if isinstance(network, AveragedActorCritic):
+            network.online.action_mask = network.target.action_mask = network.action_mask
         network.bind()
 
         return network
@@ -141,6 +147,14 @@ class Network(Checked, ABC):
             "must be an encoder without a recurrent state, since the algorithm learns action values"
         )
         raise ConfigError("network", component.__name__, problem)
+
+    def make_averaged(
+        self, observations: Box, actions: ActionSpace, rng: Rng
+    ) -> AveragedActorCritic:
+        """Make the same for a policy, action values and an average. Raises ConfigError if the
+        network has no such form."""
+        problem = "must be made of an encoder, since the algorithm needs an average of the network"
+        raise ConfigError("network", self.module_class.__name__, problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +211,25 @@ class ComposedNetwork(Network):
     def make(
         self, observations: Box, actions: ActionSpace, rng: Rng, build_loss: BuildLoss | None
     ) -> ActorCritic:
+        return self._make(observations, actions, rng, build_loss)
+
+    def make_averaged(
+        self, observations: Box, actions: ActionSpace, rng: Rng
+    ) -> AveragedActorCritic:
+        assert isinstance(actions, Discrete)
+        online = self._make(observations, actions, rng, None, values=int(actions.n))
+        network = AveragedActorCritic(online)
+        network.warnings = online.warnings
+        return network
+
+    def _make(
+        self,
+        observations: Box,
+        actions: ActionSpace,
+        rng: Rng,
+        build_loss: BuildLoss | None,
+        values: int = 1,
+    ) -> EncoderActorCritic:
         distribution = make_distribution(
             actions,
             self.distribution,
@@ -213,7 +246,7 @@ class ComposedNetwork(Network):
         head = PolicyHead(
             features, distribution, self.state_dependent_std, self.initial_std, self.head_bias
         )
-        value = nn.Linear(critic_features, 1, self.head_bias)
+        value = nn.Linear(critic_features, values, self.head_bias)
 
         encoders = actor.module, critic.module
         initializer = Initializer(self.init or "orthogonal", self.init_std, torch_generator(rng))

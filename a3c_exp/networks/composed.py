@@ -29,7 +29,7 @@ class EncoderActorCritic(ActorCritic):
     cores: cells after each encoder, None where there are none. After a shared encoder both are one
         module.
     head: makes distribution parameters [N, P] of the actor's features.
-    value: makes a value [N, 1] of the critic's.
+    value: makes a value [N, 1] of the critic's, or action values [N, A]: see `AveragedActorCritic`.
     distribution: of the actions.
     loss_module: see `ActorCritic`.
     """
@@ -93,8 +93,13 @@ class EncoderActorCritic(ActorCritic):
             state = torch.cat([state, critic_state], dim=1)
 
         parameters = self.masked(self.head(features), observations)
-        values = self.value(critic_features)[:, 0]
+        values = self.values_of(critic_features)
         return parameters, values, state
+
+    def values_of(self, critic_features: Tensor) -> Tensor:
+        """Compute values [N], or action values [N, A], of the critic's features."""
+        values: Tensor = self.value(critic_features)
+        return values[:, 0] if self.value.out_features == 1 else values
 
     def unroll(
         self, observations: Tensor, state: Tensor | None, boundaries: Tensor | None
@@ -114,7 +119,7 @@ class EncoderActorCritic(ActorCritic):
             (critic_features,) = _unrolled(self.critic_core, by_time, critic_state, boundaries)
 
         parameters = self.masked(self.head(features), flat)
-        values = self.value(critic_features)[:, 0]
+        values = self.values_of(critic_features)
         return parameters, values, features.reshape(length, count, -1)
 
     def _parts(self, state: Tensor | None) -> tuple[Any, Any]:

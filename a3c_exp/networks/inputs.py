@@ -92,6 +92,14 @@ class ImageLayout:
         return observations.permute(self.axes).reshape(-1, *self.shape)
 
 
+def stacked_frames(space: Box) -> int:
+    """Return the number of frames in an observation whose first axis may be that of a stack; 1 for
+    other observations."""
+    layout = ImageLayout.of(space.shape) if space.dtype == np.uint8 else None
+    is_stack = layout is not None and layout.axes[1] == 1 and len(space.shape) > 2
+    return space.shape[0] if is_stack else 1
+
+
 class PixelScaling:
     """(x - center) * scale of the pixels x of images, before the first layer of an encoder.
 

@@ -9,7 +9,6 @@ from a3c_exp.common.log import log
 from a3c_exp.core.events import Event
 from a3c_exp.ending import MANY_FAILURES, StopReason
 from a3c_exp.errors import RunError
-from a3c_exp.run import open_run
 from a3c_exp.run.open_run import OpenRun
 from a3c_exp.run.recorders import Recorders
 
@@ -53,7 +52,7 @@ def _is_done_waiting(run: OpenRun) -> bool:
     if time.monotonic() > run.deadline:
         log.warning(
             "workers that did not finish their rollout within %.0f s are ended",
-            open_run.PATIENCE_SECONDS,
+            run.patience,
         )
         return True
 

@@ -25,6 +25,8 @@ from a3c_exp.run.statistics import RunStatistics
 # Workers that are asked to stop finish their rollout first. After this time the run no longer waits
 # for them.
 PATIENCE_SECONDS = 3.0
+# The same where they write their memories first.
+MEMORY_SECONDS = 300.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -62,6 +64,12 @@ class OpenRun:
         """Seconds of training, earlier sessions included."""
         return self.milestones.seconds
 
+    @property
+    def patience(self) -> float:
+        """Seconds that workers have to end once they are asked to."""
+        memory = self.experiment.memory
+        return MEMORY_SECONDS if memory is not None and memory.save else PATIENCE_SECONDS
+
     def log(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Log a point of the curves: see `RunView.log`."""
         numbers = {
@@ -77,7 +85,7 @@ class OpenRun:
         """
         self.store.stop()
         if not self.experiment.backend.deterministic:
-            self.deadline = time.monotonic() + PATIENCE_SECONDS
+            self.deadline = time.monotonic() + self.patience
 
 
 def checked_name(name: str) -> str:

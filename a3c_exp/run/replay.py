@@ -206,7 +206,8 @@ class _Follower:
     def _session(self, session: RecordedSession, last_version: int | None) -> Iterator[Event]:
         """Follow the rows of a session: see `rows_to_follow`."""
         rows = rows_to_follow(session, last_version)
-        shares_generators = (session.config.get("backend") or {}).get(TARGET) != PROCESSES
+        backend = session.config.get("backend") or {}
+        shares_generators = backend.get(TARGET) != PROCESSES or bool(backend.get("processes"))
         self._compare_saved(session)
         to_break_at = self._row_of_break(rows)
 

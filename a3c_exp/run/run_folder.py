@@ -39,7 +39,8 @@ _REPLACED = "|".join(
 _OWN_FILES = re.compile(
     rf"({_REPLACED})(\.partial)?|{re.escape(LOG_FILE)}|{re.escape(TRACE_FILE)}"
     rf"|{re.escape(EVENTS)}[0-9]{{10}}\..+\.[0-9]+\.0"
-    rf"|{CHECKPOINTS}/({re.escape(LATEST)}|{re.escape(BEST)}|{_NUMBERED.pattern})(\.partial)?"
+    rf"|{CHECKPOINTS}/({re.escape(LATEST)}|{re.escape(BEST)}|{_NUMBERED.pattern}"
+    r"|memory_[0-9]+\.npz)(\.partial)?"
     rf"|{VIDEOS}/{_STEP_COUNT}(\.part)?\.mp4"
 )
 """All that a run writes into its folder, and what is left of a file that was being written."""

@@ -117,6 +117,7 @@ def session(
             if saved is not None:
                 _continue(run, saved)
             opened = Session(run, terminal, overrides)
+            _log_memory(experiment, built, is_resumed=saved is not None)
             if saved is not None:
                 run.hooks.states.restore(saved.state.get("callbacks", {}))
                 files.write_text(folder / run_folder.CONFIG_FILE, run_folder.config_text(config))
@@ -250,6 +251,18 @@ def _log_warnings(run: OpenRun) -> None:
         log.warning("%s", warning)
 
 
+def _log_memory(experiment: Experiment, built: Built, *, is_resumed: bool) -> None:
+    memory = experiment.memory
+    if memory is None:
+        return
+    has_behaviour = experiment.algorithm.needs_behaviour
+    size = memory.nbytes(built.observation_space, built.network, has_behaviour)
+    text = f"memory: {memory.capacity:,} transitions of all workers, {files.amount(size)}B"
+    log.info("%s", text)
+    if is_resumed and not memory.save:
+        log.warning("memory: it was not saved, and is filled anew (memory.save=true saves it)")
+
+
 Events = Generator[Event | None, None, None]
 
 
@@ -303,10 +316,12 @@ class Session:
         measures = frozenset(
             measure for callback in experiment.callbacks for measure in callback.measures
         )
+        saves = experiment.memory is not None and experiment.memory.save
         return RunContext(
             experiment=replace(experiment, callbacks=()),
             resumed=self._run.milestones.resumed,
             measures=measures,
+            folder=self._run.folder.absolute() / run_folder.CHECKPOINTS if saves else None,
         )
 
     def _train(self, events: Events) -> None:

@@ -226,7 +226,7 @@ class AgentBuffers:
     def rollout(self, slot: int) -> Rollout:
         """Return the rollout in a slot, as views, which hold until the agent has the slot back."""
         length = int(self.rollouts["length"][slot])
-        columns = {name: self.rollouts[name][slot, :length] for name in STEP_FIELDS}
+        columns: dict[str, Any] = {name: self.rollouts[name][slot, :length] for name in STEP_FIELDS}
         stats = self.rollouts["stats"]
         return Rollout(
             **columns,

@@ -25,6 +25,7 @@ from a3c_exp.backends.messages import (
 )
 from a3c_exp.backends.supervision import PipeSource, WorkerRun, end_all
 from a3c_exp.common import signals
+from a3c_exp.common.malloc import keep_freed_memory
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.envs import close_within
 
@@ -39,12 +40,19 @@ reported the real one."""
 
 @dataclass(kw_only=True, eq=False)
 class Child(PipeSource):
-    """A worker process. run: is called there.
+    """The process of a worker, or of several that take turns in it. run: is called there.
 
+    others: the workers besides the first one.
     process: None before it has been started, and once it has ended or was left behind.
     """
 
+    others: Sequence[int] = ()
     process: BaseProcess | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.others:
+            self.name = f"worker process {self.worker}-{self.others[-1]}"
+        super().__post_init__()
 
     def begin(self, run: WorkerRun, writer: connection.Connection) -> None:
         self.store.counters.heartbeats[self.worker] = 0  # not what its predecessor did
@@ -76,17 +84,20 @@ class Child(PipeSource):
     def exit(self) -> WorkerExit:
         assert self.process is not None
         self.process.join(GRACE_SECONDS)
-        return WorkerExit(f"{self.name} {_exit_text(self.process.exitcode)}")
+        return WorkerExit(f"{self.name} {exit_text(self.process.exitcode)}")
 
     def on_exit(self, *, replaced: bool) -> None:
         """Release what it had, and kill what it has started. It may also have closed its pipe, and
         live. At the end of a run that is done for all together."""
         super().on_exit(replaced=replaced)
+        for worker in self.others:
+            self.store.leave(worker)
         if replaced or not self.store.is_over:
             end_children([self])
 
 
-def _exit_text(exitcode: int | None) -> str:
+def exit_text(exitcode: int | None) -> str:
+    """Return how a process has ended, after its name; None: it has not."""
     if exitcode is None:
         return "closed its connection"
     if exitcode == EXIT_CODE_LOST:
@@ -118,6 +129,7 @@ def end_children(sources: Sequence[PipeSource]) -> None:
 def _main(run: WorkerRun, writer: connection.Connection) -> None:
     """Run the worker, in its process."""
     os.setpgid(0, 0)  # what its environments start ends with it: see `Child.kill`
+    keep_freed_memory()
     process = multiprocessing.current_process()
     process.daemon = False  # they may start processes
     orphaned = threading.Event()

@@ -17,7 +17,7 @@ from a3c_exp.core.events import Event
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.parameters import StoreSpec
 from a3c_exp.core.store import SharedStore
-from a3c_exp.errors import ConfigError, require_package
+from a3c_exp.errors import ConfigError, require, require_package
 
 MOST = 1024
 """The largest number of servers, and of pushes without a reply."""
@@ -52,13 +52,19 @@ class Ray(RestartSettings, Backend):
         Servers know nothing of each other. Each would let other gradients into a round of a quorum,
         end a rollout of several gradients at another moment, and has one part of a network.
         """
+        memory = experiment.memory
+        allowed = "false with backend=ray: its workers may be on other machines"
+        require(memory is None or not memory.save, "memory.save", True, allowed)
         algorithm = experiment.algorithm
         reason = None
         if experiment.quorum not in ("all", experiment.worker_count):
             reason = "a quorum: one server decides who is in a round"
-        elif experiment.update == "sync" and isinstance(algorithm, MinibatchAlgorithm):
-            reason = "update=sync and minibatches: one server says when all have finished a rollout"
-        elif algorithm.target_every is not None:
+        elif experiment.update == "sync" and _has_several_gradients(experiment):
+            reason = (
+                "update=sync and several gradients of a rollout: one server says when all have "
+                "finished it"
+            )
+        elif algorithm.has_target:
             reason = "a target network: one server copies it"
 
         if self.shards > 1 and reason is not None:
@@ -84,3 +90,8 @@ class Ray(RestartSettings, Backend):
         memory = 2 * 4 * store.spec.size * vectors
         with connected(self.address, cpus, memory), closing(Driver(self, context, store)) as driver:
             yield from driver.run()
+
+
+def _has_several_gradients(experiment: Experiment) -> bool:
+    """Return whether a worker makes several gradients of a rollout."""
+    return isinstance(experiment.algorithm, MinibatchAlgorithm) or experiment.memory is not None

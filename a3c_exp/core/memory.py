@@ -1,0 +1,466 @@
+"""A worker's memory of its own rollouts, from which its learner learns again."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.core.events import Episodes
+from a3c_exp.core.experiment import Memory
+from a3c_exp.core.normalization import Normalizer
+from a3c_exp.core.rollout import Experience, Rollout
+from a3c_exp.errors import one_line
+from a3c_exp.networks.inputs import stacked_frames
+
+Indices = NDArray[np.intp]
+
+MEMORY_MAX = Path("/sys/fs/cgroup/memory.max")
+
+KEPT_FIELDS = ("actions", "log_probs", "terminated", "truncated", "valid", "behaviour")
+"""The fields of a rollout that a memory keeps as they are. The last may be None."""
+
+
+def machine_bytes() -> int:
+    """Return the memory that this process may use: the machine's, or its container's share."""
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # "max", or this is not Linux
+        size = min(size, int(MEMORY_MAX.read_text()))
+    return size
+
+
+class Unseen(NamedTuple):
+    """States that follow rows of a drawn rollout and are no rows of it: after its last rows, and
+    after time limits.
+
+    times, columns: positions [N] of the rows before them.
+    observations: [N, ...], as the network takes them.
+    states: recurrent states before them, float32 [N, S]; None for a network without one.
+    """
+
+    times: Indices
+    columns: Indices
+    observations: Array
+    states: Floats | None
+
+
+class _Sequence(NamedTuple):
+    """A rollout in the memory. state: recurrent state at its first row, float32 [B, S]."""
+
+    first: int
+    length: int
+    state: Floats | None
+
+
+class RolloutMemory:
+    """The last rollouts of one worker's B environments, as rows of rings.
+
+    A row has a number for ever, counted from the first one. Rollouts follow one another without a
+    gap, so the state after a row is that of the next row, unless an episode has ended.
+
+    settings: of all workers' memories.
+    workers, envs: number of workers, and of the environments of each.
+    saved: the file of an earlier session, which is read once the first rollout shows the shapes;
+        None: the memory begins empty.
+    notice: what has to be said about its beginning, or "".
+    """
+
+    def __init__(
+        self, settings: Memory, workers: int, envs: int, saved: Path | None = None, notice: str = ""
+    ) -> None:
+        self._settings = settings
+        self._envs = envs
+        self._rows = settings.capacity // (workers * envs)
+        self._least = max(1, settings.min_size // (workers * envs))
+        self._end = 0
+        self._owed = 0.0
+        self._last_length = 0
+        self._sequences: deque[_Sequence] = deque()
+        self._next_state: Floats | None = None
+        self._finals: dict[tuple[int, int], tuple[Array, Floats | None]] = {}
+        self._saved = saved
+        self.notice = notice
+
+    @property
+    def _begin(self) -> int:
+        """The oldest row that counts."""
+        return max(0, self._end - self._rows)
+
+    def __len__(self) -> int:
+        """Return the number of rows of all environments together."""
+        return (self._end - self._begin) * self._envs
+
+    def add(self, rollout: Rollout) -> None:
+        """Add a rollout, in the place of the oldest ones. One that is longer than the memory, a
+        whole episode, is left out."""
+        experience = rollout.experience
+        assert experience is not None
+        length = len(rollout.rewards)
+        if length > self._rows:
+            return
+        if not self._end:
+            self._allocate(rollout, experience)
+
+        first = self._end
+        positions = (first + np.arange(length)) % self._size
+        for name, column in _kept_columns(rollout, experience).items():
+            self._rings[name][positions] = column
+        self._observations.write(first, experience.observations)
+        for index, (time, env) in enumerate(experience.finals.tolist()):
+            states = experience.final_states
+            state = None if states is None else states[index]
+            self._finals[first + time, env] = experience.final_observations[index], state
+
+        self._sequences.append(_Sequence(first, length, rollout.state))
+        self._next_state = experience.next_state
+        self._last_length = length
+        self._end = first + length
+        while self._sequences[0].first < self._begin:
+            self._sequences.popleft()
+        _drop_before(self._begin, self._finals)
+
+    def _allocate(self, rollout: Rollout, experience: Experience) -> None:
+        space = experience.space
+        kind = _Observations if stacked_frames(space) == 1 else _Stacks
+        # the observation after the last row, and the older frames of the first one
+        self._size = self._rows + stacked_frames(space)
+        self._rings = {
+            name: np.zeros((self._size, *array.shape[1:]), array.dtype)
+            for name, array in _kept_columns(rollout, experience).items()
+        }
+        self._observations = kind(self._size, self._envs, space)
+        self._next_state = experience.next_state
+        if self._saved is None:
+            return
+        try:
+            self._load(self._saved)
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            self.notice = f"begins with an empty memory: {self._saved.name}: {one_line(error)}"
+
+    def count_draws(self, rng: np.random.Generator) -> int:
+        """Return how many gradients from memory follow the last rollout."""
+        if self._end - self._begin < self._least:
+            return 0
+        if self._settings.draw == "poisson":
+            return int(rng.poisson(self._settings.ratio))
+        self._owed += self._settings.ratio
+        draws = int(self._owed)
+        self._owed -= draws
+        return draws
+
+    def draw(
+        self, rng: np.random.Generator, normalizer: Normalizer | None, steps: int = 1
+    ) -> tuple[Rollout, Unseen]:
+        """Draw sequences or transitions, no two of them the same. Nothing is drawn if all are
+        taken.
+
+        normalizer: scales observations and rewards; None: they stay as they are.
+        steps: rows of a transition, itself included. The others are no transitions of the rollout.
+
+        Returns a rollout whose values are 0, and the states whose values it lacks.
+        """
+        if self._settings.sample == "transitions":
+            steps = min(steps, self._end - self._begin)
+            starts = self._end - steps + 1 - self._begin
+            count = self._settings.batch_size or self._last_length * self._envs
+            picks = _choose(rng, starts * self._envs, count)
+            firsts = self._begin + picks // self._envs
+            lengths = np.full(len(picks), steps)
+            rollout, unseen = self._take(firsts, lengths, picks % self._envs, None, normalizer)
+            rollout.valid[1:] = False
+            return replace(rollout, transitions=int(rollout.valid.sum())), unseen
+
+        population = len(self._sequences) * self._envs
+        picks = _choose(rng, population, self._settings.batch_size or self._envs)
+        envs = picks % self._envs
+        sequences = [self._sequences[number] for number in (picks // self._envs).tolist()]
+        firsts = np.array([sequence.first for sequence in sequences])
+        lengths = np.array([sequence.length for sequence in sequences])
+        return self._take(firsts, lengths, envs, self._states(picks), normalizer)
+
+    def _states(self, picks: Indices) -> tuple[Floats, Floats] | None:
+        """Return the recurrent states [N, S] at the first row of sequences, and those after their
+        last row; None for a network without one."""
+        if self._next_state is None:
+            return None
+        before = []
+        after = []
+        for pick in picks.tolist():
+            number, env = divmod(pick, self._envs)
+            before.append(self._state(number)[env])
+            after.append(self._state(number + 1)[env])
+        return np.stack(before), np.stack(after)
+
+    def _state(self, number: int) -> Floats:
+        """Return the recurrent state [B, S] before a sequence, or after the last one."""
+        is_last = number == len(self._sequences)
+        state = self._next_state if is_last else self._sequences[number].state
+        assert state is not None
+        return state
+
+    def _take(
+        self,
+        firsts: Indices,
+        lengths: Indices,
+        envs: Indices,
+        states: tuple[Floats, Floats] | None,
+        normalizer: Normalizer | None,
+    ) -> tuple[Rollout, Unseen]:
+        """Return N sequences side by side, given their first rows, lengths and environments. A
+        shorter one is filled up with its last row, as rows that are no transitions.
+
+        states: see `_states`.
+        """
+        times = np.arange(lengths.max())[:, None]
+        rows = firsts + np.minimum(times, lengths - 1)
+        columns: dict[str, Any] = {
+            name: ring[rows % self._size, envs] for name, ring in self._rings.items()
+        }
+        columns["valid"] &= times < lengths
+        rewards = columns.pop("rewards")
+        observations = self._observations.read(rows, envs)
+
+        ended = columns["terminated"] | columns["truncated"]
+        cut = columns["truncated"] & ~columns["terminated"] & (times < lengths)
+        unseen = self._unseen(
+            rows, envs, np.nonzero(~ended & (times == lengths - 1)), np.nonzero(cut), states
+        )
+        if normalizer is not None:
+            rewards = normalizer.rewards(rewards, np.zeros(3))
+            observations = normalizer.observations(observations)
+            unseen = unseen._replace(observations=normalizer.observations(unseen.observations))
+
+        rollout = Rollout(
+            **columns,
+            observations=observations,
+            rewards=rewards,
+            values=np.zeros_like(rewards),
+            next_values=np.zeros_like(rewards),
+            version=0,
+            state=None if states is None else states[0],
+            episodes=Episodes(),
+            transitions=int(np.count_nonzero(columns["valid"])),
+            stats=None,
+            from_memory=True,
+        )
+        return rollout, unseen
+
+    def _unseen(
+        self,
+        rows: Indices,
+        envs: Indices,
+        last: tuple[Indices, ...],
+        cut: tuple[Indices, ...],
+        states: tuple[Floats, Floats] | None,
+    ) -> Unseen:
+        """Return the states after rows [T, N] of environments [N].
+
+        last, cut: positions of rows that the next row follows, and of those that a time limit
+            follows.
+        """
+        keys = zip(rows[cut].tolist(), envs[cut[1]].tolist(), strict=True)
+        finals = [self._finals[key] for key in keys]
+        observations = [self._observations.read(rows[last] + 1, envs[last[1]])]
+        observations += [observation[None] for observation, _ in finals]
+        after = None
+        if states is not None:
+            of_finals = [state[None] for _, state in finals if state is not None]
+            after = np.concatenate([states[1][last[1]], *of_finals])
+        times, columns = np.concatenate([last, cut], axis=1)
+        return Unseen(times, columns, np.concatenate(observations), after)
+
+    # -- files
+
+    def save(self, path: Path) -> None:
+        """Write the memory into a file, which is the old one or the new one, whole."""
+        if not self._end:
+            return
+        content: dict[str, Any] = {
+            **self._rings,
+            **self._observations.arrays(),
+            "end": np.array(self._end),
+            "sequences": np.array([sequence[:2] for sequence in self._sequences]),
+            **_packed("final", {key: final for key, (final, _) in self._finals.items()}),
+        }
+        if self._next_state is not None:
+            numbers = range(len(self._sequences) + 1)
+            content["states"] = np.stack([self._state(number) for number in numbers])
+            content |= _packed(
+                "final_state", {key: state for key, (_, state) in self._finals.items()}
+            )
+        partial = path.with_name(f"{path.name}.partial")
+        with open(partial, "wb") as file:
+            np.savez(file, **content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+    def _load(self, path: Path) -> None:
+        """Read what `save` has written. Where a session has ended, a time limit ends the episodes:
+        the environments begin anew.
+
+        Raises OSError, KeyError or ValueError for a file that is missing, damaged or of a memory of
+        another size.
+        """
+        with np.load(path, allow_pickle=False) as content:
+            for name, ring in {**self._rings, **self._observations.arrays()}.items():
+                _copy(content[name], ring)
+            end = int(content["end"])
+            table = content["sequences"].tolist()
+            states = content["states"] if "states" in content else [None] * (len(table) + 1)
+            if (states[0] is None) != (self._next_state is None):
+                raise ValueError("of another network")
+            self._observations.restore(content)
+            finals = _unpacked("final", content)
+            final_states = _unpacked("final_state", content)
+
+        self._finals = {key: (final, final_states.get(key)) for key, final in finals.items()}
+        self._sequences.extend(
+            _Sequence(first, length, state)
+            for (first, length), state in zip(table, states, strict=False)
+        )
+        self._end = end
+        last = (end - 1) % self._size
+        going_on = ~(self._rings["terminated"][last] | self._rings["truncated"][last])
+        self._rings["truncated"][last] |= going_on
+        for env in np.flatnonzero(going_on).tolist():
+            state = None if states[-1] is None else states[-1][env]
+            observation = self._observations.read(np.array(end), np.array(env))
+            self._finals[end - 1, env] = observation, state
+
+
+def _kept_columns(rollout: Rollout, experience: Experience) -> dict[str, Array]:
+    """Return what the memory keeps for each row."""
+    columns = {name: getattr(rollout, name) for name in KEPT_FIELDS}
+    columns["rewards"] = experience.rewards
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def _choose(rng: np.random.Generator, population: int, count: int) -> Indices:
+    """Return `count` different numbers below `population` in ascending order, or all of them."""
+    if count >= population:
+        return np.arange(population)
+    return np.sort(rng.choice(population, count, replace=False, shuffle=False))
+
+
+def _packed(name: str, by_row: Mapping[tuple[int, int], Any]) -> dict[str, Array]:
+    """Return entries of rows as arrays for a file; none if there are none."""
+    if not by_row:
+        return {}
+    return {f"{name}_keys": np.array(list(by_row)), name: np.stack(list(by_row.values()))}
+
+
+def _unpacked(name: str, content: Mapping[str, Array]) -> dict[tuple[int, int], Array]:
+    """Return the entries of rows that `_packed` was given."""
+    if name not in content:
+        return {}
+    keys = content[f"{name}_keys"].tolist()
+    return {(row, env): value for (row, env), value in zip(keys, content[name], strict=True)}
+
+
+def _copy(source: Array, into: Array) -> None:
+    """Copy an array of a file. Raises ValueError for another shape or type."""
+    if (source.shape, source.dtype) != (into.shape, into.dtype):
+        raise ValueError(f"{source.dtype} {source.shape}, not {into.dtype} {into.shape}")
+    into[:] = source
+
+
+def _drop_before(row: int, by_row: dict[tuple[int, int], Any]) -> None:
+    """Delete the entries of rows before this one. They lie in the order of their rows."""
+    while by_row and (key := next(iter(by_row)))[0] < row:
+        del by_row[key]
+
+
+# -- observations
+
+
+class _Observations:
+    """Observations of rows, as they are."""
+
+    def __init__(self, size: int, envs: int, space: Box) -> None:
+        self._size = size
+        self._ring = np.zeros((size, envs, *space.shape), space.dtype)
+
+    def write(self, first: int, observations: Array) -> None:
+        """Write observations [N, B, ...] of rows from `first` on."""
+        self._ring[(first + np.arange(len(observations))) % self._size] = observations
+
+    def read(self, rows: Indices, envs: Indices) -> Array:
+        """Return observations [..., *shape] of rows [...] of environments [...]."""
+        return self._ring[rows % self._size, envs]
+
+    def arrays(self) -> dict[str, Array]:
+        """Return its arrays for a file."""
+        return {"observations": self._ring}
+
+    def restore(self, content: Mapping[str, Array]) -> None:
+        """Take what else a file has."""
+
+
+class _Stacks:
+    """Stacks of frames, of which each row keeps the newest.
+
+    A row whose older frames are not the newer ones of the row before, such as the first of an
+    episode, also keeps those older frames.
+    """
+
+    def __init__(self, size: int, envs: int, space: Box) -> None:
+        self._size = size
+        self._depth, *frame = list(space.shape)
+        self._frames: Array = np.zeros((size, envs, *frame), np.uint8)
+        # rows since the last one that is whole, at most as many as a stack has older frames
+        self._ages = np.zeros((size, envs), np.int64)
+        self._whole: dict[tuple[int, int], Array] = {}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return its arrays for a file."""
+        return {"frames": self._frames, "ages": self._ages, **_packed("whole", self._whole)}
+
+    def restore(self, content: Mapping[str, Array]) -> None:
+        """Take what else a file has."""
+        self._whole = _unpacked("whole", content)
+
+    def write(self, first: int, observations: Array) -> None:
+        """Write observations [N, B, ...] of rows from `first` on. The first has been written as the
+        last one of the call before, unless it has changed."""
+        follows = np.empty(observations.shape[:2], np.bool_)
+        envs = np.arange(observations.shape[1])
+        stacks = tuple(range(2, observations.ndim))
+        follows[1:] = (observations[1:, :, :-1] == observations[:-1, :, 1:]).all(stacks)
+        follows[0] = False
+        if first:
+            before = self.read(np.full(len(envs), first), envs)
+            follows[0] = (observations[0] == before).all(tuple(range(1, before.ndim)))
+
+        positions = (first + np.arange(len(observations))) % self._size
+        self._frames[positions] = observations[:, :, -1]
+        ages = np.where(follows[0], self._ages[positions[0]], 0)
+        self._ages[positions[0]] = ages
+        for position, is_next in zip(positions[1:], follows[1:], strict=True):
+            ages = np.where(is_next, np.minimum(ages + 1, self._depth - 1), 0)
+            self._ages[position] = ages
+        for time, env in np.argwhere(~follows).tolist():
+            self._whole[first + time, env] = observations[time, env, :-1].copy()
+        _drop_before(first + len(observations) - self._size, self._whole)
+
+    def read(self, rows: Indices, envs: Indices) -> Array:
+        """Return observations [..., *shape] of rows [...] of environments [...]."""
+        rows, envs = np.broadcast_arrays(rows, envs)
+        older = np.arange(self._depth - 1, -1, -1)
+        stacks: Array = self._frames[(rows[..., None] - older) % self._size, envs[..., None]]
+        ages = self._ages[rows % self._size, envs]
+        for index in zip(*np.nonzero(ages < self._depth - 1), strict=True):
+            age = ages[index]
+            frames = self._whole[int(rows[index] - age), int(envs[index])][age:]
+            stacks[index][: len(frames)] = frames
+        return stacks

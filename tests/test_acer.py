@@ -1,0 +1,370 @@
+"""ACER and Retrace against definitions of their own in double precision; the network with an
+average, and its place in the shared vector."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from batches import make_batch
+from gymnasium.spaces import Box, Discrete
+from nets import by_torch, normal, with_runtime
+from refusals import refused
+from runs import BANDIT, CORRIDOR, SMALL_CNN, config, train, train_config
+from stores import SIZE, make_store, ones, push
+from workers import LSTM, by_descent, events_of
+
+import a3c_exp
+from a3c_exp.algorithms import ACER
+from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.modules import network_of
+from a3c_exp.engine.arrays import BatchArrays, NetworkOutputs, OutputGradients
+from a3c_exp.engine.losses import LOSSES, differentiate
+from a3c_exp.networks import ActorCritic, Cnn, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
+from a3c_exp.networks.distributions import FORBIDDEN, Categorical
+from a3c_exp.networks.recurrent import RecurrentInput
+from a3c_exp.returns import Retrace, Trajectory
+
+ACTIONS = 4
+
+
+def acer(**settings: Any) -> dict[str, Any]:
+    """Settings of a run, for `config`."""
+    return {
+        "algorithm": {"_target_": "a3c_exp.algorithms.ACER"},
+        "returns": {"_target_": "a3c_exp.returns.Retrace"},
+        "memory": {"capacity": 500, "ratio": 2, "draw": "poisson"},
+    } | settings
+
+
+# -- Retrace
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+def test_retrace_is_the_sum_of_its_definition(lambda_: float) -> None:
+    """Q^ret_t = Q_t + sum_s gamma^(s - t) (c_{t+1} ... c_s) delta_s, to the end of the episode or
+    the rollout."""
+    rng = np.random.default_rng(0)
+    shape = length, envs = 12, 5
+    gamma = 0.9
+    rewards, values, next_values, action_values = normal(4, *shape)
+    log_probs, target_log_probs = -rng.exponential(1.0, (2, *shape)).astype(np.float32)
+    terminated = rng.random(shape) < 0.15
+    truncated = (rng.random(shape) < 0.15) & ~terminated
+    next_values[terminated] = 0
+    trajectory = Trajectory(
+        rewards,
+        values,
+        next_values,
+        terminated,
+        truncated,
+        log_probs,
+        target_log_probs,
+        action_values,
+    )
+    advantages, targets = Retrace(lambda_=lambda_)(trajectory, gamma)
+
+    wide = [x.astype(np.float64) for x in (rewards, next_values, action_values)]
+    weights = lambda_ * np.minimum(1, np.exp(target_log_probs.astype(np.float64) - log_probs))
+    for env in range(envs):
+        for t in range(length):
+            expected = wide[2][t, env]
+            factor = 1.0
+            for s in range(t, length):
+                delta = wide[0][s, env] + gamma * wide[1][s, env] - wide[2][s, env]
+                expected += factor * delta
+                if terminated[s, env] or truncated[s, env] or s == length - 1:
+                    break
+                factor *= gamma * weights[s + 1, env]
+            assert targets[t, env] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    np.testing.assert_allclose(advantages, targets - values, rtol=1e-5, atol=1e-6)
+
+
+# -- the loss
+# --------------------------------------------------------------------------------------------------
+
+
+def sample(spread: float, shape: tuple[int, int] = (6, 5)) -> tuple[NetworkOutputs, BatchArrays]:
+    """Outputs and a batch. spread: how far the three policies are from one another."""
+    rng = np.random.default_rng(3)
+    base = normal(*shape, ACTIONS, seed=1)
+    logits, average, behaviour = (
+        (base + spread * normal(*shape, ACTIONS, seed=seed)).astype(np.float32)
+        for seed in (2, 3, 4)
+    )
+    action_values = normal(*shape, ACTIONS, seed=5)
+    advantages, targets, nothing = 2 * normal(3, *shape, seed=6)
+    batch = make_batch(nothing, nothing, advantages, targets, rng.random(shape) < 0.8)
+    actions = rng.integers(0, ACTIONS, shape)
+    outputs = NetworkOutputs(
+        nothing, nothing, nothing, None, np.concatenate([logits, action_values, average], axis=-1)
+    )
+    return outputs, replace(batch, actions=actions, behaviour=behaviour)
+
+
+def by_definition(algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays) -> Array:
+    """The gradient by logits, action values and logits of the average policy, float64
+    [T, B, 3 A]: from the objective by probabilities, which torch differentiates, and the
+    conditions of the trust region, which are checked."""
+    assert (
+        outputs.parameters is not None and batch.behaviour is not None and batch.valid is not None
+    )
+    expected = np.zeros(outputs.parameters.shape)
+    entropy_weight = algorithm.entropy_coefficient
+    assert isinstance(entropy_weight, float)
+    count = batch.valid.sum()
+    for t, b in np.argwhere(batch.valid):
+        logits, q, average = torch.from_numpy(outputs.parameters[t, b]).double().chunk(3)
+        mu = torch.from_numpy(batch.behaviour[t, b]).double().softmax(0)
+        average = average.softmax(0)
+        fixed = logits.softmax(0)
+        p = fixed.clone().requires_grad_()
+        rho = fixed / mu
+        action = int(batch.actions[t, b])
+        v = (fixed * q).sum()
+        c = algorithm.truncation
+        objective = (
+            min(c, float(rho[action])) * float(batch.advantages[t, b]) * p[action].log()
+            + (fixed * ((rho - c) / rho).clamp(min=0) * p.log() * (q - v)).sum()
+            - entropy_weight * (p * p.log()).sum()
+        )
+        [g] = torch.autograd.grad(objective, p)
+        [k] = torch.autograd.grad((average * (average / p).log()).sum(), p)
+
+        z = g
+        if algorithm.trust_region is not None and k @ g > algorithm.trust_region:
+            # the nearest point of the plane k . z = delta
+            z = g - k * (k @ g - algorithm.trust_region) / (k @ k)
+            assert float(k @ z) == pytest.approx(algorithm.trust_region)
+        variable = logits.clone().requires_grad_()
+        [by_logits] = torch.autograd.grad(-(z * variable.softmax(0)).sum(), variable)
+        expected[t, b, :ACTIONS] = by_logits.numpy() / count
+        error = float(q[action]) - float(batch.targets[t, b])
+        expected[t, b, ACTIONS + action] = algorithm.value_coefficient * error / count
+    return expected
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"truncation": 0.7},
+        {"trust_region": None},
+        {"trust_region": 0.01, "truncation": 1.5},
+        {"entropy_coefficient": 0.5, "value_coefficient": 2.0},
+    ],
+)
+def test_the_gradient_is_that_of_the_paper(settings: dict[str, Any], spread: float) -> None:
+    algorithm = ACER(**settings)
+    outputs, batch = sample(spread)
+    expected = by_definition(algorithm, outputs, batch)
+    for gradient, _ in (
+        differentiate(algorithm, None, outputs, batch, 0.5),
+        LOSSES[ACER](algorithm, outputs, batch, 0.5),
+    ):
+        assert gradient.parameters is not None
+        np.testing.assert_allclose(gradient.parameters, expected, rtol=1e-5, atol=1e-5)
+        assert not gradient.log_probs.any() and not gradient.values.any()
+
+
+def test_some_rows_are_truncated_and_some_limited() -> None:
+    """So that the test above is about all three terms."""
+    outputs, batch = sample(2.0)
+    _, metrics = LOSSES[ACER](ACER(truncation=1.5), outputs, batch, 0.5)
+    assert 0.1 < metrics["limited"] < 0.9
+    assert outputs.parameters is not None and batch.behaviour is not None
+    logits = outputs.parameters[..., :ACTIONS]
+    ratios = np.exp(logits - batch.behaviour)
+    assert (ratios > 3).any() and (ratios < 0.3).any()
+
+
+def test_where_all_policies_are_one_it_is_the_gradient_of_a3c() -> None:
+    outputs, batch = sample(0.0)
+    assert outputs.parameters is not None
+    logits = torch.from_numpy(outputs.parameters[..., :ACTIONS]).requires_grad_()
+    taken = torch.from_numpy(batch.actions)[..., None]
+    log_probs = logits.log_softmax(-1).gather(-1, taken)[..., 0]
+    assert batch.valid is not None
+    weights = torch.from_numpy(np.where(batch.valid, batch.advantages, 0))
+    loss = -(log_probs * weights).sum() / int(batch.valid.sum())
+    [by_logits] = torch.autograd.grad(loss, logits)
+    gradient, _ = LOSSES[ACER](
+        ACER(trust_region=None, entropy_coefficient=0.0), outputs, batch, 0.5
+    )
+    assert gradient.parameters is not None
+    np.testing.assert_allclose(
+        gradient.parameters[..., :ACTIONS], by_logits.numpy(), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_an_action_that_a_mask_forbids_changes_nothing() -> None:
+    outputs, batch = sample(0.5)
+    assert outputs.parameters is not None and batch.behaviour is not None
+    logits, action_values, average = np.split(outputs.parameters, 3, axis=-1)
+    forbidden = np.full((*logits.shape[:2], 1), FORBIDDEN)
+    wider = [np.concatenate([x, forbidden], axis=-1) for x in (logits, average, batch.behaviour)]
+    values = np.concatenate([action_values, np.ones_like(forbidden)], axis=-1)
+    masked = replace(outputs, parameters=np.concatenate([wider[0], values, wider[1]], axis=-1))
+    with_mask = replace(batch, behaviour=wider[2])
+    plain, _ = LOSSES[ACER](ACER(), outputs, batch, 0.5)
+    for gradient, _ in (
+        differentiate(ACER(), None, masked, with_mask, 0.5),
+        LOSSES[ACER](ACER(), masked, with_mask, 0.5),
+    ):
+        assert gradient.parameters is not None and plain.parameters is not None
+        by_logits, by_values, _ = np.split(gradient.parameters, 3, axis=-1)
+        assert not by_logits[..., -1].any() and not by_values[..., -1].any()
+        expected = plain.parameters[..., :ACTIONS]
+        np.testing.assert_allclose(by_logits[..., :-1], expected, rtol=1e-4, atol=1e-6)
+
+
+# -- the network
+# --------------------------------------------------------------------------------------------------
+
+ENCODER = EncoderNetwork(encoder=ModuleSpec(Mlp, {"hidden_sizes": (8,)}), init="orthogonal")
+NETWORKS: dict[str, Network] = {
+    "mlp": ENCODER,
+    "shared": replace(ENCODER, shared=True),
+    "lstm": Lstm(encoder=ENCODER, hidden_size=4),
+    "cnn": network_of(Cnn, {"layers": ((4, 3, 1),), "features_dim": 8}),
+}
+VECTORS = Box(-1, 1, (4,), np.float32)
+IMAGES = Box(0, 255, (8, 8, 3), np.uint8)
+
+
+def build(name: str, actions: int = 3) -> ActorCritic:
+    space = IMAGES if name == "cnn" else VECTORS
+    rng = np.random.default_rng(1)
+    return with_runtime(NETWORKS[name].build(space, Discrete(actions), rng, averaged=True))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_kernels_and_torch_compute_the_same(name: str) -> None:
+    network, other = build(name), by_torch(build(name))
+    other.vector[:] = network.vector[:] = 0.3 * normal(len(network.vector))
+    rng = np.random.default_rng(2)
+    observations: Array = normal(5, 2, 4)
+    if name == "cnn":
+        observations = rng.integers(0, 256, (5, 2, 8, 8, 3), np.uint8)
+    actions = rng.integers(0, 3, (5, 2))
+    state = network.initial_state(2)
+    recurrent = None
+    if state is not None:
+        recurrent = RecurrentInput(normal(2, network.state_size), rng.random((5, 2)) < 0.3)
+    weights = normal(5, 2, 9, seed=4)
+    outputs = []
+    for each in (network, other):
+        result, add_gradient = each.runtime.evaluate(observations, actions, recurrent)
+        logits, q, average = np.split(result.parameters.copy(), 3, axis=-1)
+        p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        np.testing.assert_allclose(result.values, (p * q).sum(-1), rtol=1e-4, atol=1e-5)
+        taken = np.take_along_axis(np.log(p), actions[..., None], -1)[..., 0]
+        np.testing.assert_allclose(result.log_probs, taken, rtol=1e-4, atol=1e-5)
+        assert not np.allclose(logits, average)
+
+        nothing = np.zeros((5, 2), np.float32)
+        each.zero_grad()
+        add_gradient(OutputGradients(nothing, nothing, nothing, None, weights))
+        assert not each.gradient[each.param_slices["target"]].any()
+        assert each.gradient.any()
+        acted = each.act_forward(observations[0], None if recurrent is None else recurrent.state)
+        np.testing.assert_allclose(acted[0], logits[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(acted[1], result.values[0], rtol=1e-4, atol=1e-5)
+        outputs.append((logits, q, average, each.gradient.copy()))
+    for one, two in zip(*outputs, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_average_begins_as_a_copy(name: str) -> None:
+    network = build(name)
+    online, target = (network.vector[network.param_slices[part]] for part in ("online", "target"))
+    np.testing.assert_array_equal(online, target)
+    assert online.any() and isinstance(network.distribution, Categorical)
+
+
+@pytest.mark.parametrize("settings", [{}, {"lock": True}, {"update": "sync", "workers": 1}])
+def test_the_average_moves_a_little_with_each_update(settings: dict[str, Any]) -> None:
+    groups = {"online": slice(0, 3), "target": slice(3, 6)}
+    store = make_store(param_slices=groups, target_decay=0.9, **settings)
+    store.initialize(ones(2.0))
+    online = average = 2.0
+    for _ in range(5):
+        assert push(store, 0, ones(), steps=4).done()
+        online -= 1.0
+        average = 0.9 * average + 0.1 * online
+        parameters: Floats = np.empty(SIZE, np.float32)
+        store.pull(0, parameters)
+        np.testing.assert_allclose(parameters, [online] * 3 + [average] * 3, rtol=1e-5)
+
+
+# -- runs
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", ["mlp", "lstm"])
+def test_a_rollout_has_the_distributions_that_acted(network: str) -> None:
+    settings = acer(**({"network": LSTM} if network == "lstm" else {}))
+    _, [worker] = by_descent(CORRIDOR, **settings)
+    rollout = worker._actor.collect(worker._learner.pull())
+    assert rollout.behaviour is not None
+    log_p = rollout.behaviour - np.log(np.exp(rollout.behaviour).sum(-1, keepdims=True))
+    taken = np.take_along_axis(log_p, rollout.actions[..., None], -1)[..., 0]
+    np.testing.assert_allclose(taken, rollout.log_probs, rtol=1e-5, atol=1e-6)
+    memory = worker._learner.memory
+    assert memory is not None
+    memory.add(rollout)
+    drawn, _ = memory.draw(np.random.default_rng(0), None)
+    np.testing.assert_array_equal(drawn.behaviour, rollout.behaviour)
+
+
+def test_it_learns_with_and_without_a_memory() -> None:
+    for memory in (acer()["memory"], None):
+        settings = acer(memory=memory, total_steps=6000)
+        _, [worker] = by_descent(
+            BANDIT,
+            optimizer={"_target_": "a3c_exp.optimizers.Adam", "learning_rate": 0.01},
+            **settings,
+        )
+        returns = np.concatenate([event.episodes.returns for event in events_of(worker)])
+        assert returns[-500:].mean() > 0.8 > returns[:200].mean()
+
+
+def test_images_and_cells_run() -> None:
+    for settings in ({"env": "scripted:Corners-v0", "network": SMALL_CNN}, {"network": LSTM}):
+        _, [worker] = by_descent(**acer(**settings), total_steps=48)
+        assert sum(event.updates for event in events_of(worker)) > 3
+
+
+@pytest.mark.parametrize("network", ["mlp", "lstm"])
+def test_a_run_is_loaded_and_goes_on(network: str, tmp_path: Path) -> None:
+    settings = acer(**({"network": LSTM} if network == "lstm" else {}))
+    train(tmp_path, CORRIDOR, **settings)
+    policy = a3c_exp.load(tmp_path, ["scripted"])
+    assert policy.act(np.int64(3)) in (0, 1)
+    resumed = train_config(
+        config(CORRIDOR, **settings) | {"total_steps": 240}, tmp_path, resume=True
+    )
+    assert resumed.summary["steps"] == 240
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    def check(key: str, value: object = ..., env: str = BANDIT, **changes: Any) -> None:
+        whole = config(env, **acer() | changes)
+        refused(lambda: load_experiment(whole), key, value)
+
+    check("algorithm", "ACER", env="scripted:Target-v0")
+    check("returns", "GAE", returns="a3c_exp.returns.GAE")
+    check("returns", "Retrace", algorithm={"_target_": "a3c_exp.algorithms.A3C"})
+    check("critic_returns", "VTrace", critic_returns={"_target_": "a3c_exp.returns.VTrace"})
+    check("epsilon", 0.1, epsilon=0.1)
+    check("backend", "Ga3c", backend="ga3c", memory=None)
+    check("algorithm.truncation", 0.0, algorithm__truncation=0.0)
+    check("algorithm.target_decay", 1.5, algorithm__target_decay=1.5)
