@@ -7,6 +7,7 @@ python -m a3c_exp.evaluate latest episodes=100 video=true
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -158,11 +159,17 @@ class Evaluation:
     def mean_return(self) -> float:
         return float(self.returns.mean())
 
+    @property
+    def std(self) -> float:
+        """Return the standard deviation of the returns, with E - 1; NaN for a single episode."""
+        return float(self.returns.std(ddof=1)) if len(self.returns) > 1 else math.nan
+
     def __repr__(self) -> str:
         numbers = statistics(self.episodes)
         film = "" if self.video is None else f", video {short(self.video)}"
         return (
             f"mean return {numbers['mean return']} of {numbers['episodes']} episodes, "
+            f"standard deviation {numbers['standard deviation']}, "
             f"{self.checkpoint.name} after {self.steps:,} steps{film}"
         )
 
