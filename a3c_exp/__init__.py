@@ -4,7 +4,7 @@ From Python:
 
     run = a3c_exp.train(["env=cartpole", "seed=1"])       # the folder, the summary
     run.evaluate(episodes=100, video=True)
-    action = a3c_exp.load(run.folder).act(observation)
+    action = run.load_policy().act(observation)
 
 From the command line: `python -m a3c_exp --help`. For readers of the code: docs/design.md says what
 each file does.
@@ -18,9 +18,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from a3c_exp.errors import ConfigError, RunError, named
+from a3c_exp.errors import ConfigError, RunError, named, texts
 from a3c_exp.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -30,6 +30,24 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["ConfigError", "RunError", "__version__", "compose", "load", "open_run", "train"]
+
+
+_ALGORITHMS = {"A2C": "a3c", "A3C": "a3c", "PPO": "ppo"}
+"""Names of classes in other libraries, which are settings here."""
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+if not TYPE_CHECKING:  # which finds such names by itself
+
+    def __getattr__(name: str) -> NoReturn:
+        """Raise AttributeError, with the call that is meant by a name of another library's."""
+        meant = ""
+        if name in _ALGORITHMS:
+            meant = f': a3c_exp.train(["algorithm={_ALGORITHMS[name]}", "env=cartpole"]) trains it'
+        raise AttributeError(f"a3c_exp has no {name!r}{meant}", name=name)
 
 
 def _require_packages() -> None:
@@ -64,19 +82,9 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     from a3c_exp.cli.hydra_compose import compose_unchecked
     from a3c_exp.config.builder import build_experiment
 
-    config = compose_unchecked(_checked(overrides), config_dir)
+    config = compose_unchecked(texts("overrides", overrides), config_dir)
     build_experiment(config)
     return config
-
-
-def _checked(
-    texts: Sequence[str], key: str = "overrides", form: str = '["env=lunar", "seed=1"]'
-) -> Sequence[str]:
-    """A list of texts as it was given. Raises ConfigError for anything else."""
-    is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
-    if not is_list or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(key, texts, f"must be a list of texts: {form}")
-    return texts
 
 
 def _check_word(override: str) -> None:
@@ -100,6 +108,7 @@ def train(
     folder: str | Path | None = None,
     config_dir: str | None = None,
     callbacks: Sequence[Callback] = (),
+    **settings: object,
 ) -> SavedRun:
     """Train as `python -m a3c_exp <overrides>` does, and return the run: its folder, its summary,
     and methods that evaluate, export and resume it.
@@ -120,6 +129,9 @@ def train(
     from a3c_exp.cli.hydra_compose import compose_unchecked
     from a3c_exp.config.saved import is_whole
 
+    for key, value in settings.items():
+        raise ConfigError(key, value, f'is a setting, in a list: train(["{key}={value}"])')
+
     watching = saved_run.as_callbacks(callbacks)
     if isinstance(overrides, Mapping):
         config = dict(overrides)
@@ -130,7 +142,7 @@ def train(
             )
             raise ConfigError("configuration", config, problem)
     else:
-        for override in _checked(overrides):
+        for override in texts("overrides", overrides):
             _check_word(override)
         config = compose_unchecked(overrides, config_dir)
     run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=watching))
@@ -153,19 +165,23 @@ def open_run(folder: str | Path, plugins: Sequence[str] = ()) -> SavedRun:
     with named("run"):
         run_folder = locate_run(folder)
         read_config(run_folder)
-    allowed = tuple(_checked(plugins, "plugins", '["my_a3c"]'))
+    allowed = tuple(texts("plugins", plugins, '["my_a3c"]'))
     return SavedRun(run_folder, read_summary(run_folder) or {}, plugins=allowed)
 
 
-def load(folder: str | Path, plugins: Sequence[str] = ()) -> Policy:
+def load(folder: str | Path | SavedRun, plugins: Sequence[str] = ()) -> Policy:
     """The policy of a run's best checkpoint, or its latest without evaluations:
     `load(run.folder).act(observation)`.
 
-    folder, plugins: see `open_run`. Raises ConfigError.
+    folder: see `open_run`. A run, which brings its own plugins, is taken too.
+    plugins: see `open_run`. Raises ConfigError.
     """
     from a3c_exp.evaluate import load_run
     from a3c_exp.run.run_folder import locate_run
+    from a3c_exp.saved_run import SavedRun
 
+    if isinstance(folder, SavedRun):
+        return folder.load_policy()
     with named("run"):
         run_folder = locate_run(folder)
     return load_run(run_folder, plugins=plugins).policy

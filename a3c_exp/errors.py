@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -111,6 +111,14 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise ConfigError("key = value: must be allowed") unless `condition` holds."""
     if not condition:
         raise ConfigError(key, value, f"must be {allowed}")
+
+
+def texts(key: str, values: Sequence[str], form: str = '["env=lunar", "seed=1"]') -> Sequence[str]:
+    """Return a list of texts as it was given. Raises ConfigError for anything else."""
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    if not is_list or not all(isinstance(value, str) for value in values):
+        raise ConfigError(key, values, f"must be a list of texts: {form}")
+    return values
 
 
 def require_package(key: str, value: object, extra: str, *packages: str) -> None:

@@ -159,11 +159,17 @@ class Evaluation:
     def mean_return(self) -> float:
         return float(self.returns.mean())
 
+    @property
+    def std(self) -> float:
+        """Return the standard deviation of the returns, with E - 1; NaN for a single episode."""
+        return float(self.returns.std(ddof=1)) if len(self.returns) > 1 else math.nan
+
     def __repr__(self) -> str:
         numbers = statistics(self.episodes)
         film = "" if self.video is None else f", video {short(self.video)}"
         return (
             f"mean return {numbers['mean return']} of {numbers['episodes']} episodes, "
+            f"standard deviation {numbers['standard deviation']}, "
             f"{self.checkpoint.name} after {self.steps:,} steps{film}"
         )
 
@@ -242,7 +248,7 @@ def statistics(episodes: PlayedEpisodes) -> dict[str, str]:
     mean = f"{returns.mean():.6g}"
     if several:
         mean = f"{_with_half_width(returns.mean(), student_half_width(returns))} (95 %)"
-    own_numbers = [f"{name} {mean:.6g}" for name, mean in episodes.means().items()]
+    own_numbers = [f"{name} {number:.6g}" for name, number in episodes.means().items()]
     return {
         "episodes": str(len(episodes)),
         "mean return": mean,

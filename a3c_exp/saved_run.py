@@ -19,15 +19,16 @@ from a3c_exp.config.saved import of_saved_run
 from a3c_exp.config.schema import build
 from a3c_exp.core.run_view import Callback
 from a3c_exp.core.seeding import globals_kept
-from a3c_exp.errors import ConfigError, RunError, say
-from a3c_exp.evaluate import Evaluation, Options, play
+from a3c_exp.errors import ConfigError, RunError, say, texts
+from a3c_exp.evaluate import Evaluation, Options, load_run, play
 from a3c_exp.export import __main__ as export
 from a3c_exp.run.console import duration, return_text
 from a3c_exp.run.outcome import clock_note, outcome, short
+from a3c_exp.run.policy import Policy
 from a3c_exp.run.run_folder import read_summary
 from a3c_exp.run.session import Run
 
-_POLICY = "a3c_exp.load(run.folder)"
+_POLICY = "run.load_policy()"
 HABITS = {
     "learn": 'run.resume(["total_steps=2e6"]) trains on, to that many steps in all',
     "predict": f"{_POLICY}.act(observation) returns the action",
@@ -56,6 +57,13 @@ class SavedRun(Run):
     plugins: tuple[str, ...] = ()
     config: Mapping[str, Any] | None = field(default=None, compare=False)
     callbacks: tuple[Callback, ...] = ()
+
+    def load_policy(self) -> Policy:
+        """Return the policy of the best checkpoint, or the latest of a run without evaluations.
+
+        Raises ConfigError.
+        """
+        return load_run(self.folder, plugins=self.plugins).policy
 
     def evaluate(self, episodes: int = 100, video: bool = False, **options: Any) -> Evaluation:
         """Play episodes with the policy of the best checkpoint, or the latest of a run without
@@ -103,7 +111,8 @@ class SavedRun(Run):
                 again["callbacks"] = self.config.get("callbacks") or []
         words = [f"{key}={typed(value)}" for key, value in again.items()]
         flags = [] if config_dir is None else ["--config-dir", config_dir]
-        line = read_arguments([*words, *overrides, *flags])
+        typed_words = texts("overrides", overrides, '["total_steps=2e6"]')
+        line = read_arguments([*words, *typed_words, *flags])
         plan = saved_plan("resume", str(self.folder), line)
 
         with of_saved_run():

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,10 @@ def test_a_run_from_python_restores_the_state_of_hydra(tmp_path: Path) -> None:
 def test_a_trained_policy_acts_and_names_of_the_package_stay_the_same(tmp_path: Path) -> None:
     before = {name: getattr(a3c_exp, name) for name in a3c_exp.__all__}
     run = a3c_exp.train(a3c_exp.compose(QUICK), tmp_path / "run")
-    assert a3c_exp.load(run.folder).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    policy = a3c_exp.load(run.folder)
+    assert policy.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    size = sum(parameter.numel() for parameter in policy.network.parameters())
+    assert f"{size:,} parameters" in repr(policy) and "Discrete(2)" in repr(policy)
     assert {name: getattr(a3c_exp, name) for name in a3c_exp.__all__} == before
 
 
@@ -114,6 +118,31 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_setting_as_an_argument_is_answered_with_the_list(tmp_path: Path) -> None:
+    train: Any = a3c_exp.train
+    assert '["env=cartpole"]' in refused(lambda: train(env="cartpole"), "env", "cartpole")
+    run: Any = SavedRun(tmp_path, {})
+    for wrong in (400000, "total_steps=2e6"):
+        refused(partial(run.resume, wrong), "overrides", wrong)
+    refused(lambda: run.export("x.pt"), "file", "x.pt")
+
+
+def test_the_package_shows_its_public_names_and_answers_those_of_others() -> None:
+    assert dir(a3c_exp) == sorted(a3c_exp.__all__)
+    for name, setting in (("PPO", "algorithm=ppo"), ("A3C", "algorithm=a3c")):
+        with pytest.raises(AttributeError, match=setting):
+            getattr(a3c_exp, name)
+    assert not hasattr(a3c_exp, "anything_else")
+
+
+def test_another_environment_does_not_train_with_the_settings_of_the_default() -> None:
+    refused(lambda: compose(["env.id=Acrobot-v1"]), "env.id", "Acrobot-v1")
+    refused(lambda: compose(["experiment=ppo", "env.id=Acrobot-v1"]), "env.id", "Acrobot-v1")
+    assert compose(["env.id=CartPole-v1"]) == compose([])
+    for chosen in ("env=gym", "env=cartpole"):
+        assert compose([chosen, "env.id=CartPole-v0"])["env"]["id"] == "CartPole-v0"
+
+
 def test_a_word_of_commands_is_answered_with_what_does_the_same(tmp_path: Path) -> None:
     assert "open_run('run')" in refused(lambda: a3c_exp.train(["resume=run"]), "resume", "run")
     assert "a3c_exp replay=" in refused(lambda: a3c_exp.train(["replay=run"]), "replay", "run")
@@ -154,6 +183,9 @@ def test_a_run_is_evaluated_and_resumed_from_python(
     run = a3c_exp.train([*QUICK, *SCRIPTED], tmp_path / "run")
     played = run.evaluate(episodes=3, seed=1)
     assert played.mean_return == played.returns.mean() and len(played.returns) == 3
+    assert played.std == pytest.approx(played.returns.std(ddof=1))
+    assert f"deviation {played.std:.3g}" in repr(played)
+    assert math.isnan(run.evaluate(episodes=1).std)
     assert repr(played).startswith(f"mean return {played.mean_return:.6g} +- ")
     refused(lambda: run.evaluate(episodes=0), "episodes", 0)
     refused(lambda: run.evaluate(games=3), "games", 3)
@@ -252,6 +284,12 @@ print(a3c_exp.open_run("env").resume(["total_steps=2000"]).summary["steps"])
 own = ["plugins=[__main__]", "algorithm={_target_: __main__.Own}", "backend=serial"]
 run = a3c_exp.train([*own, *words[2:]], "loss")
 print(len(run.evaluate(episodes=2).returns))
+policies = run.load_policy(), a3c_exp.load(run), a3c_exp.load("loss", plugins=["__main__"])
+print(len({policy.act(np.zeros(4)) for policy in policies}))
+try:
+    a3c_exp.load("loss")
+except a3c_exp.ConfigError as error:
+    print(error)
 print(run.resume(["total_steps=2000"]).summary["steps"])
 """
 
@@ -263,8 +301,9 @@ def test_what_a_notebook_defines_is_played_and_resumed_there_and_refused_elsewhe
     done = subprocess.run(
         [sys.executable, "notebook.py"], cwd=tmp_path, capture_output=True, text=True
     )
-    played, steps, episodes, more = done.stdout.splitlines()
+    played, steps, episodes, actions, refusal, more = done.stdout.splitlines()
     assert (float(played), int(episodes)) == (5.0, 2), done.stderr
+    assert actions == "1" and 'plugins=["__main__"]' in refusal
     assert int(steps) >= 2000 and int(more) >= 2000
     assert done.stderr.count("run.evaluate()") == 4, "no command knows these classes"
     assert "a3c_exp.evaluate" not in done.stderr

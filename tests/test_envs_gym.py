@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,23 @@ class TestErrors:
         assert hint in refused(
             lambda: made(Gym(id=f"scripted:{name}-v0"), render_mode="ansi"), "id"
         )
+
+    def test_a_film_of_a_class_that_cannot_be_drawn(self, register: Any) -> None:
+        name = register("Plain-v0", lambda: Echo(Discrete(2), Discrete(2), None))
+        problem = refused(lambda: made(Gym(id=name), render_mode="rgb_array"), "id", name)
+        for needed in ("render_mode=None", "'render_modes': ['rgb_array']", "render()"):
+            assert needed in problem
+
+    def test_a_class_of_the_program_that_is_not_registered(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.modules["__main__"], "Walk", Echo, raising=False)
+        line = 'gymnasium.register("Walk-v0", entry_point=Walk)'
+        for name in ("Walk", "Walk-v3", "__main__:Walk"):
+            assert line in refused(partial(made, Gym(id=name)), "id", name)
+        env = Gym(id="__main__:Walk")
+        assert line in refused(partial(env.validate, []), "id", env.id)
+        env.validate(["__main__"])
 
 
 @pytest.mark.parametrize(("settings", "warns"), [({"vectorized": True}, True), ({}, False)])

@@ -75,6 +75,12 @@ class TestThePolicyInAnotherProgram:
         )
         assert type(a3c_exp.load(tmp_path, plugins=["scripted"]).act(np.zeros(4))) is int
 
+    def test_an_argument_of_another_library_is_answered(self, corridor: Path) -> None:
+        policy: Any = a3c_exp.load(corridor, plugins=["scripted"])
+        with pytest.raises(TypeError, match=r"'deterministic'.* greedy=False") as caught:
+            policy.act(np.zeros(2), deterministic=False)
+        assert "\n" not in str(caught.value)
+
     def test_an_observation_of_another_shape_is_refused(self, tmp_path: Path) -> None:
         train(tmp_path, "Pendulum-v1")
         for observation, word in (

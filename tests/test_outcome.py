@@ -230,7 +230,8 @@ def test_a_command_names_the_package_of_an_environment_and_a_script_its_method(
     assert command("scripted.envs:Bandit").endswith(" 'plugins=[scripted]'")
     assert "plugins" not in command("gymnasium.envs.classic_control:CartPoleEnv")
     for of_script in ("__main__:Own", partial(type("Own", (), {"__module__": "__main__"}), 3)):
-        assert command(of_script).endswith("run.resume()")
+        call = f"a3c_exp.open_run({str(tmp_path)!r}, plugins=['__main__']).resume()"
+        assert command(of_script).endswith(call), "train has raised, and returned no run"
 
 
 @pytest.mark.parametrize(

@@ -452,7 +452,7 @@ def test_to_quit_the_debugger_interrupts_the_replay(
         timeout=120,
         check=False,
     )
-    assert "(Pdb)" in done.stdout
+    assert "(Pdb)" in done.stdout, done.stderr
     assert done.returncode == 130, done.stderr
     assert summary(again)["stop_reason"] == "interrupted"
     assert "Traceback" not in done.stderr and "resume=" not in done.stderr

@@ -17,7 +17,8 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 from PIL import Image
-from runs import wait_until
+from refusals import refused
+from runs import QUICK, wait_until
 
 import a3c_exp
 from a3c_exp.__main__ import main
@@ -253,6 +254,14 @@ def test_seconds_are_not_compared_between_runs_at_once(capsys: pytest.CaptureFix
         assert "--jobs" in capsys.readouterr().err
 
 
+def test_a_figure_of_an_environment_that_it_lacks_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert study.main(["--delay", "--env", "acrobot"]) == 2
+    line = capsys.readouterr().err
+    assert "--env acrobot" in line and "cartpole, lunar" in line
+
+
 # Figures.
 
 
@@ -292,6 +301,26 @@ def test_a_map_is_drawn_with_what_there_is(tmp_path: Path) -> None:
     maps.draw([panel], tmp_path / "map.svg")
     picture = (tmp_path / "map.svg").read_text()
     assert "<!-- A title -->" in picture and "<!-- 0/1 -->" in picture
+
+
+def test_the_map_of_a_sweep_is_drawn_into_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for delay in (0, 2):
+        words = ["workers=3", "reward_threshold=1", "env.max_episode_steps=10"]
+        a3c_exp.train(
+            [*QUICK, *words, f"backend.staleness={delay}", "total_steps=1500"],
+            tmp_path / f"{delay}",
+        )
+    assert maps.main([str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "runs solved: 2 of 2" in shown and "CartPole-v1" in shown
+    assert "<!-- CartPole-v1 -->" in (tmp_path / "map.svg").read_text()
+
+
+def test_a_sweep_without_delays_has_no_map(tmp_path: Path) -> None:
+    a3c_exp.train(QUICK, tmp_path / "0")
+    refused(lambda: maps.of_sweep(tmp_path), "backend.staleness", None)
 
 
 def test_the_runs_of_all_figures_can_be_made(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ server.
 from __future__ import annotations
 
 import atexit
+import importlib
 import multiprocessing
 import os
 import shutil
@@ -16,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
-import a3c_exp.__main__ as program
 from a3c_exp.backends import forkserver
 from a3c_exp.cli.startup import TRAINING, end_after
 from a3c_exp.errors import ConfigError
@@ -62,13 +62,15 @@ def _run_command(arguments: Sequence[str], variables: Mapping[str, str]) -> None
     process.daemon = False  # it may start processes
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv = [program.__file__, *arguments]
+    # by its name: it imports this module
+    program = importlib.import_module("a3c_exp.__main__")
+    sys.argv = [str(program.__file__), *arguments]
     sys.orig_argv = [sys.executable, "-m", "a3c_exp", *arguments]
     atexit.unregister(shutil.rmtree)  # the server deletes its folder, once nobody needs it
     forkserver.share()
     parent = multiprocessing.parent_process()
     assert parent is not None
     end_after(parent.join)
-    code = program.main()
+    code: int = program.main()
     atexit._run_exitfuncs()  # multiprocessing leaves them out
     sys.exit(code)

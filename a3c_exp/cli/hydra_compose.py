@@ -438,6 +438,7 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
             node.callbacks = session.callbacks(entries)
 
     _check_composed(session, node)
+    _check_env(session, typed, choices)
     return Composed(node, words)
 
 
@@ -507,6 +508,22 @@ def _check_frames(typed: Sequence[Override]) -> None:
     if game is not None and "env.wrappers" not in values:
         problem = f"has raw frames: {game} prepares them, or env.wrappers of your own"
         raise ConfigError("env.id", values["env.id"], problem)
+
+
+def _check_env(session: HydraSession, typed: Sequence[Override], choices: DictConfig) -> None:
+    """Raise ConfigError for an environment that would train with the settings of another one, since
+    no file of environments is chosen."""
+    values = {override.key_or_group: override.value() for override in typed}
+    name = values.get("env.id")
+    if name is None or "env" in values:
+        return
+
+    option = choices.get("env")
+    file = session.load(f"env/{option}")
+    default_name = None if file is None else OmegaConf.select(file.config, "env.id")
+    if default_name not in (None, name):
+        problem = f"needs env=gym, because env={option} has the settings of {default_name}"
+        raise ConfigError("env.id", name, problem)
 
 
 def compose_jobs(session: HydraSession, jobs: Iterable[Sequence[str]]) -> Iterator[Composed]:

@@ -17,7 +17,7 @@ _HERE = {
     "algorithm.target_every with algorithm=n_step_q": (
         "target_update_interval target_network_update_freq target_update"
     ),
-    "memory.capacity with memory=sequences or memory=transitions": (
+    "memory.capacity with memory=transitions": (
         "buffer_size replay_buffer_size replay_capacity memory_size"
     ),
     "memory.min_size with memory=transitions": "learning_starts replay_start min_replay_size",

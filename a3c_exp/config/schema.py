@@ -380,7 +380,8 @@ def _find(target: object, key: str, plugins: tuple[str, ...], hint: type = objec
     if module_name == "__main__" and not hasattr(sys.modules[module_name], name):
         raise ConfigError(key, target, f"is no class of this program. {ONLY_THERE}")
     allowed = isinstance(target, str) and is_allowed_module(module_name, plugins)
-    owners = f"a class of {PACKAGE}, or of a package that you allow: 'plugins=[<package>]'"
+    package = module_name.partition(".")[0] or "<package>"
+    owners = f'a class of {PACKAGE}, or of a package that you allow: plugins=["{package}"]'
     require(allowed, key, target, owners)
     try:
         module = importlib.import_module(module_name)

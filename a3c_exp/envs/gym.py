@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -221,6 +222,8 @@ class Gym(Environment):
             if not module:
                 advice = "If a package registers it: plugins=[<package>], or its module that does"
                 sentences.append(advice)
+            if isinstance(getattr(sys.modules["__main__"], _class_name(name), None), type):
+                sentences.append(f"Register the class first: {_registration(name)}")
 
             problem = " ".join(filter(None, sentences))
             raise ConfigError("id", self.id, problem)
@@ -290,16 +293,29 @@ class Gym(Environment):
 
         key, value = ("kwargs", self.kwargs) if self.kwargs else ("id", self.id)
         with refused(key, value, f"{self.id} cannot be made"):
-            env = make(**arguments)
+            try:
+                env = make(**arguments)
+            except TypeError as error:
+                if render_mode is None or "'render_mode'" not in str(error):
+                    raise
+                problem = f"cannot be drawn: {_needed_to_draw(render_mode)}"
+                raise ConfigError("id", self.id, problem) from error
 
         np.seterr(under="ignore")  # where an environment has it raise, a small gradient would fail
-        offered = env.metadata.get("render_modes") or ["none"]
-        if render_mode is not None and render_mode not in offered:  # gymnasium only warns of it
-            close_within(env)
-            problem = f"cannot be drawn as {render_mode!r}; it offers {', '.join(offered)}"
+        offered = env.metadata.get("render_modes")
+        if render_mode is not None and render_mode not in (offered or []):
+            close_within(env)  # gymnasium only warns of it
+            advice = f"it offers {', '.join(offered)}" if offered else _needed_to_draw(render_mode)
+            problem = f"cannot be drawn as {render_mode!r}; {advice}"
             raise ConfigError("id", self.id, problem)
 
         return env
+
+
+def _needed_to_draw(render_mode: str) -> str:
+    """Return what gymnasium asks of the class of an environment that is drawn."""
+    metadata = f"metadata = {{'render_modes': [{render_mode!r}]}}"
+    return f"its class needs render_mode=None in __init__, {metadata} and render()"
 
 
 def foreign_module(env: Environment) -> str | None:
@@ -373,10 +389,24 @@ def _free_port() -> int:
 
 def _allow(name: str, key: str, plugins: Sequence[str]) -> None:
     """Refuse 'module:...' of a package that is neither this one nor one of the user's plugins."""
-    module, colon, _ = name.rpartition(":")
+    module, colon, attribute = name.rpartition(":")
     if colon and not is_allowed_module(module, plugins):
         package = module.partition(".")[0]
-        raise ConfigError(key, name, f"imports {module}: allow it with plugins=[{package}]")
+        advice = f"allow it with plugins=[{package}]"
+        if key == "id" and module == "__main__":
+            advice = f"register the class instead: {_registration(attribute)}"
+        raise ConfigError(key, name, f"imports {module}: {advice}")
+
+
+def _class_name(id_: str) -> str:
+    """Return the class that an id is usually named after."""
+    return id_.partition("-v")[0]
+
+
+def _registration(id_: str) -> str:
+    """Return the line that registers the class of a script or a notebook."""
+    name = _class_name(id_)
+    return f'gymnasium.register("{name}-v0", entry_point={name})'
 
 
 def imported(module: str, key: str, value: object) -> Any:

@@ -19,6 +19,8 @@ from a3c_exp.config.schema import build
 from a3c_exp.errors import ConfigError, named, printable, require_package
 from a3c_exp.exit_codes import ExitCode, leave
 
+TORCH_SUFFIXES = (".pt", ".pth")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(Checked):
@@ -60,6 +62,10 @@ def export_run(folder: Path, options: ExportOptions) -> Path:
         raise ConfigError("run", str(folder), "must be the folder of a run")
 
     path = folder / f"policy.{options.format}" if options.file is None else expanded(options.file)
+    if path.suffix in TORCH_SUFFIXES:
+        advice = "network.state_dict() of a3c_exp.load(<run>) is for torch.save"
+        raise ConfigError("file", str(path), f"must end in .{options.format}: {advice}")
+
     if not path.parent.is_dir():
         raise ConfigError("file", str(path), "must be in a folder that exists")
 

@@ -186,8 +186,8 @@ def next_commands(
     allowed = "".join(" " + shlex.quote(f"{key}={typed(value)}") for key, value in again.items())
 
     if is_only_here:
-        method = "resume" if cut else "evaluate"
-        first = [f"in this program, which alone knows all that it has trained: run.{method}()"]
+        call = _resume_call(folder, again) if cut else "run.evaluate()"
+        first = [f"in this program, which alone knows all that it has trained: {call}"]
     elif cut:
         first = [f"{python} -m a3c_exp resume={folder_text}{allowed}"]
     elif best_checkpoint(folder).exists():
@@ -204,6 +204,16 @@ def next_commands(
         f"{_program('tensorboard')} --logdir {folder_text}",
         CHARTS_PAGE,
     ]
+
+
+def _resume_call(folder: Path, again: Mapping[str, Any]) -> str:
+    """Return the call that continues a run in a program, whose `train` has raised.
+
+    again: settings that it names again.
+    """
+    overrides = [f"{key}={typed(value)}" for key, value in again.items() if key != "plugins"]
+    plugins = f", plugins={again['plugins']}" if "plugins" in again else ""
+    return f"a3c_exp.open_run({short(folder)!r}{plugins}).resume({overrides or ''})"
 
 
 def _packages(experiment: Experiment) -> list[str]:

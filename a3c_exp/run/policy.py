@@ -75,6 +75,12 @@ class Policy:
         self.info_keys = experiment.eval_env.info_keys
         self.load(state)
 
+    def __repr__(self) -> str:
+        shape = self._env.observation_space.shape
+        actions = self._env.action_space
+        size = self._network.vector.size
+        return f"<policy: observations {shape}, actions {actions}, {size:,} parameters>"
+
     @cached_property
     def network(self) -> ActorCritic:
         """A torch module with parameters of its own, equal to the policy's: see
@@ -138,7 +144,9 @@ class Policy:
             return distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
         return distribution.to_env(distribution.sample(parameters, self._rng)[0])
 
-    def act(self, observation: EnvObservation, greedy: bool = True) -> EnvAction:
+    def act(
+        self, observation: EnvObservation, greedy: bool = True, **unknown: NoReturn
+    ) -> EnvAction:
         """The action for one observation, or the actions for a batch of N, in the spaces of the
         gymnasium environment.
 
@@ -148,8 +156,12 @@ class Policy:
             distribution.
         Raises ValueError for an observation of another shape, for numbers that are not finite, for
         those in an image that are no integers of 0 to 255, and for another N than the recurrent
-        state has.
+        state has; TypeError for the arguments of another library.
         """
+        if unknown:
+            problem = f"has no argument {next(iter(unknown))!r}"
+            raise TypeError(f"Policy.act {problem}: act(observation, greedy=False) samples actions")
+
         observations, is_batch = self._encoded(observation)
         shape = self._env.observation_space.shape
         # a user's batch may let it pass

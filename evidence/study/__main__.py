@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 entry.results(RECORDS).check(entry.recipe.settings())
             # a study that is interrupted has some of all
             seeds = range(max(entry.seeds for entry in chosen))
-            failures = train_all([(entry, seed) for seed in seeds for entry in chosen], flags.jobs)
+            tasks = [(entry, seed) for seed in seeds for entry in chosen]
+            print(f"at most {len(tasks)} runs, without those that have a record: {RUNS}/*.log")
+            failures = train_all(tasks, flags.jobs)
 
         write()
         print(f"{DOCUMENT}: written from the records")
@@ -116,6 +118,10 @@ def _chosen(entries: Mapping[str, Entry], flags: argparse.Namespace) -> list[Ent
 
 def _problem(flags: argparse.Namespace, chosen: Sequence[Entry]) -> str | None:
     """Return why these arguments cannot be followed, as a line; None if they can."""
+    if not chosen and flags.figures:
+        panels = [panel for figure in flags.figures for panel in figure.panels]
+        environments = sorted({panel.env for panel in panels})
+        return f"--env {flags.env} must be one of {', '.join(environments)} with this figure"
     if not chosen:
         return "no entry fits these arguments; presets are run with --presets"
     compares_seconds = not flags.figures or any(figure.timed for figure in flags.figures)

@@ -1,21 +1,30 @@
 """Maps of which learning rates work at which staleness, and the exponent of the border between
-those that do and those that do not."""
+those that do and those that do not.
+
+`python -m evidence.study.maps outputs/<sweep>` draws that of a sweep over
+`optimizer.learning_rate` and `backend.staleness` into its folder, map.svg.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a3c_exp.common.estimates import median_reached
+from a3c_exp.errors import ConfigError
+from a3c_exp.exit_codes import ExitCode, exit_code
 from a3c_exp.report import charts
+from a3c_exp.report.runs import find_runs
 from evidence.study import curves
-from evidence.study.records import Record
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
@@ -29,18 +38,35 @@ ENDS = (50, 200)
 """Thousand steps at the ends of the colours; further where runs have taken fewer, or more."""
 
 
+class Run(Protocol):
+    """What a map needs of a run. solved_steps: None if it was not solved."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def solved_steps(self) -> int | None: ...
+
+
+class SweptRun(NamedTuple):
+    """A run of a sweep: see `Run`."""
+
+    seed: int
+    solved_steps: int | None
+
+
 @dataclass(frozen=True)
 class Map:
     """The runs of a panel by learning rate and delay.
 
     rates, delays: in ascending order.
-    records: those of each pair that has been run.
+    records: the runs of each pair that has been run.
     """
 
     title: str
     rates: Sequence[float]
     delays: Sequence[int]
-    records: Mapping[tuple[float, int], Sequence[Record]]
+    records: Mapping[tuple[float, int], Sequence[Run]]
 
     def steps(self) -> NDArray[np.float64]:
         """Return the median steps until solved [rates, delays], infinite where most seeds are not
@@ -112,10 +138,11 @@ def draw(panels: Sequence[Map], target: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    rows = -(-len(panels) // 2)
+    columns = min(len(panels), 2)
+    rows = -(-len(panels) // columns)
     with matplotlib.rc_context(charts.LOOK | {"font.size": 9, "axes.grid": False}):
-        canvas = Canvas(figsize=(2 * INCHES[0], INCHES[1] * rows), layout="constrained")
-        grid = canvas.subplots(rows, 2, squeeze=False).ravel()
+        canvas = Canvas(figsize=(INCHES[0] * columns, INCHES[1] * rows), layout="constrained")
+        grid = canvas.subplots(rows, columns, squeeze=False).ravel()
         for axes, panel in zip(grid, panels, strict=False):
             _draw_panel(axes, panel)
         for axes in grid[len(panels) :]:
@@ -153,10 +180,56 @@ def _draw_panel(axes: Axes, panel: Map) -> None:
     axes.set_title(panel.title, loc="left")
 
 
-def _cell(records: Sequence[Record]) -> str:
+def _cell(records: Sequence[Run]) -> str:
     """Return how many thousand steps it took; of how many seeds, where some are not solved."""
     steps = [run.solved_steps for run in records]
     solved = sum(step is not None for step in steps)
     median = median_reached(steps)
     thousands = "" if median == inf else f"{median / 1000:.0f}"
     return thousands if solved == len(records) else f"{thousands}\n{solved}/{len(records)}".strip()
+
+
+def of_sweep(folder: Path) -> Map:
+    """Return the map of the runs in a folder that have ended. Raises ConfigError."""
+    runs, _ = find_runs([folder])
+    records: dict[tuple[float, int], list[Run]] = defaultdict(list)
+    for run in runs:
+        delay = run.settings.get("backend.staleness")
+        if not isinstance(delay, int):
+            problem = "must be a number in each run of the sweep: backend=serial has it"
+            raise ConfigError("backend.staleness", delay, problem)
+        if run.ended:
+            rate = float(run.settings["optimizer.learning_rate"])
+            solved = run.summary.get("solved_at_steps")
+            records[rate, delay].append(SweptRun(int(run.settings["seed"]), solved))
+    if not records:
+        raise ConfigError("folder", str(folder), "must have a run that has ended")
+
+    rates = sorted({rate for rate, _ in records})
+    delays = sorted({delay for _, delay in records})
+    return Map(runs[0].environment, rates, delays, records)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw the map of a sweep's folder. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m evidence.study.maps",
+        description="Draw the map of a sweep over optimizer.learning_rate and backend.staleness.",
+    )
+    parser.add_argument("folder", type=Path, help="the sweep's")
+    folder = parser.parse_args(arguments).folder
+    return exit_code(lambda: _draw_sweep(folder))
+
+
+def _draw_sweep(folder: Path) -> int:
+    swept = of_sweep(folder)
+    target = folder / "map.svg"
+    draw([swept], target)
+    for cell, column in zip(next(cells(swept)), COLUMNS.split(" | "), strict=True):
+        print(f"{column or 'environment'}: {cell}")
+    print(target)
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
