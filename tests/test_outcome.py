@@ -197,11 +197,14 @@ def test_the_next_commands_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monk
             for line in next_commands(reason, folder, run_config, experiment)
         ]
 
-    recorded_run = build_experiment(config(lock=True, record="order"))
-    again = f"{python} -m a3c_exp replay='a run' 'plugins=[scripted]'"
-    assert again in next_commands("total_steps", folder, {}, recorded_run)
     own = {"plugins": ["scripted", "user_modules"]}
     filming = [{"RecordVideo": {"video_folder": "films"}}]
+    run_config = config(lock=True, record="order", env__wrappers=filming)
+    _, replay, *_ = next_commands("total_steps", folder, run_config, build_experiment(run_config))
+    assert replay == (
+        f"{python} -m a3c_exp replay='a run' 'plugins=[scripted]' "
+        "'env.wrappers=[{RecordVideo:{video_folder:films}}]'"
+    )
     assert allowed("interrupted", Callback(), env__wrappers=filming, **own) == [
         " 'plugins=[scripted,user_modules]' 'env.wrappers=[{RecordVideo:{video_folder:films}}]'"
     ]

@@ -330,7 +330,7 @@ def _say_workers(workers: Sequence[tuple[object, int, int]], at_once: int) -> No
             f"warning: {at_once} runs at once, each on up to {most} cores, share "
             f"{usable_cores()} cores"
         )
-    elif ("auto", 1) in [each[:2] for each in workers]:
+    elif any(text == "auto" and count == 1 for text, count, _ in workers):
         say(
             f"warning: {at_once} runs at once on {usable_cores()} cores leave each run one "
             "worker; jobs=1 does not"

@@ -173,11 +173,11 @@ def atari_choice(name: str) -> str | None:
 def module_advice(name: str) -> str:
     """What trains on an environment of a user's module, my_env:Chase-v0, of a class that it does
     not register, my_env:Chase, or of a file, my_env.py; "" for another name."""
-    found = re.fullmatch(r"([\w.]+):(\w+?)(-v\d+)?|(\w+)\.py", name)
-    if found is None:
+    match = re.fullmatch(r"([\w.]+):(\w+?)(-v\d+)?|(\w+)\.py", name)
+    if match is None:
         return ""
 
-    module, attribute, version, file = found.groups()
+    module, attribute, version, file = match.groups()
     module = module or file
     attribute = attribute or "<Class>"
     package = module.partition(".")[0]

@@ -174,16 +174,11 @@ def next_commands(
     if config is not None and experiment is not None:
         packages = _packages(experiment)
         is_only_here = SCRIPT in packages
-        # a script's callbacks are not in config.yaml
-        watching = (
-            type(callback).__module__.partition(".")[0] for callback in experiment.callbacks
-        )
-        packages += [name for name in watching if name not in (PACKAGE, SCRIPT)]
         if packages:
-            again["plugins"] = list(dict.fromkeys(packages))
+            again["plugins"] = packages
         if cut:
             again |= beyond_folder(config)
-    allowed = "".join(" " + shlex.quote(f"{key}={typed(value)}") for key, value in again.items())
+    allowed = _quoted(again)
 
     if is_only_here:
         call = _resume_call(folder, again) if cut else "run.evaluate()"
@@ -197,6 +192,7 @@ def next_commands(
     if cut:
         return first
     if experiment is not None and experiment.record == "order" and not is_only_here:
+        allowed = _quoted({**again, **beyond_folder(config or {})})
         first += [f"{python} -m a3c_exp replay={folder_text}{allowed}"]
     return [
         *first,
@@ -217,13 +213,22 @@ def _resume_call(folder: Path, again: Mapping[str, Any]) -> str:
 
 
 def _packages(experiment: Experiment) -> list[str]:
-    """Return the packages that a command has to allow for a run's components: its plugins, and the
-    one that has registered its environment if none of them may have."""
+    """Return the packages that a command has to allow for a run's components: its plugins, the one
+    that has registered its environment if none of them may have, and those of its callbacks."""
     packages = [*experiment.plugins]
     module = foreign_module(experiment.env)
     if module == SCRIPT or (module is not None and not packages):
         packages.append(module.partition(".")[0])
-    return packages
+
+    # a script's callbacks are not in config.yaml
+    watching = (type(callback).__module__.partition(".")[0] for callback in experiment.callbacks)
+    packages += [name for name in watching if name not in (PACKAGE, SCRIPT)]
+    return list(dict.fromkeys(packages))
+
+
+def _quoted(settings: Mapping[str, Any]) -> str:
+    """Return settings as the end of a command."""
+    return "".join(f" {shlex.quote(f'{key}={typed(value)}')}" for key, value in settings.items())
 
 
 def _program(name: str) -> str:
