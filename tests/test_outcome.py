@@ -26,7 +26,7 @@ from a3c_exp.config.builder import build_experiment, load_experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import RMSProp
 from a3c_exp.run.console import return_text
-from a3c_exp.run.outcome import ending, next_commands, opening, outcome, size_warning
+from a3c_exp.run.outcome import ending, next_commands, opening, outcome, short, size_warning
 
 SUMMARY: dict[str, Any] = {
     "stop_reason": "total_steps",
@@ -233,7 +233,7 @@ def test_a_command_names_the_package_of_an_environment_and_a_script_its_method(
     assert command("scripted.envs:Bandit").endswith(" 'plugins=[scripted]'")
     assert "plugins" not in command("gymnasium.envs.classic_control:CartPoleEnv")
     for of_script in ("__main__:Own", partial(type("Own", (), {"__module__": "__main__"}), 3)):
-        call = f"a3c_exp.open_run({str(tmp_path)!r}, plugins=['__main__']).resume()"
+        call = f"a3c_exp.open_run({short(tmp_path)!r}, plugins=['__main__']).resume()"
         assert command(of_script).endswith(call), "train has raised, and returned no run"
 
 

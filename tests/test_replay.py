@@ -441,12 +441,16 @@ def test_a_debugger_begins_before_the_rollout_of_a_push(
 def test_to_quit_the_debugger_interrupts_the_replay(
     typed: str, a_recorded_run: Path, tmp_path: Path
 ) -> None:
-    """In the replay, and inside an environment, which is not blamed for it."""
+    """In the replay, and inside an environment, which is not blamed for it.
+
+    Ray, once a test has imported it, has put a debugger of its own in the place of Python's.
+    """
     again = tmp_path / "again"
     words = [f"replay={a_recorded_run}", f"hydra.run.dir={again}", "plugins=[scripted]"]
     done = subprocess.run(
         [sys.executable, "-m", "a3c_exp", *words, "backend.break_at=7"],
         input=f"{typed}\n",
+        env={name: value for name, value in os.environ.items() if name != "PYTHONBREAKPOINT"},
         capture_output=True,
         text=True,
         timeout=120,
