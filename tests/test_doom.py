@@ -107,6 +107,11 @@ def test_a_death_terminates(make_game: MakeGame) -> None:
     assert step.final_info is not None and step.final_info[0] == {"ammo2": 26.0, "health": 0.0}
 
 
+def test_a_video_has_the_games_own_speed(make_game: MakeGame) -> None:
+    game: Any = make_game()
+    assert game.render_fps == 35 / 4  # of 35 frames a second, every fourth
+
+
 def test_a_video_in_color_shows_a_policy_the_same_screens(make_game: MakeGame) -> None:
     gray, _ = played(make_game(), 5)
     color, _ = played(make_game("env.kwargs.screen_format=RGB24"), 5)

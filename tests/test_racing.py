@@ -64,6 +64,7 @@ def test_what_is_not_seen_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     frame: Any = skipping.render()
     assert frame.shape == (400, 600, 3)
+    assert skipping.metadata["render_fps"] == 50 / 8
     env.close()
 
 

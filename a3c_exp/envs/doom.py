@@ -40,6 +40,8 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = Box(0, 255, space["screen"].shape[:2], np.uint8)
         unwrapped: Any = env.unwrapped
         self._game = unwrapped.game
+        frames_per_second = env.metadata["render_fps"] / unwrapped.frame_skip
+        self.metadata = {**env.metadata, "render_fps": frames_per_second}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

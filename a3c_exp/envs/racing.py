@@ -17,6 +17,7 @@ class SkipDrawing(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], frames: int) -> None:
         super().__init__(env)
+        self.metadata = {**env.metadata, "render_fps": env.metadata["render_fps"] / frames}
         self._frames = frames
         racing: Any = env.unwrapped
         self._racing = racing
