@@ -155,9 +155,11 @@ def test_a_game_that_starts_leaves_other_threads_their_working_directory(
     game = make_game()
     here = os.getcwd()
     seen = set()
-    with ThreadPoolExecutor(1) as thread:
-        if thread.submit(ctypes.CDLL(None).unshare, CLONE_FS).result() != 0:
+    with ThreadPoolExecutor(1) as other:
+        if other.submit(ctypes.CDLL(None).unshare, CLONE_FS).result() != 0:
             pytest.skip("a container keeps threads from a working directory of their own")
+
+    with ThreadPoolExecutor(1) as thread:
         started = thread.submit(game.reset)
         while not started.done():
             seen.add(os.getcwd())

@@ -11,7 +11,7 @@ from contextlib import chdir
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,8 +27,6 @@ _GRAY = np.array([0.21, 0.72, 0.07], np.float32)
 
 _IS_LINUX = sys.platform == "linux"
 _CLONE_FS = 0x200  # of linux/sched.h: the working directory
-
-_Answer = TypeVar("_Answer")
 _starts = threading.Lock()
 
 
@@ -84,13 +82,13 @@ def _gray(observation: Any) -> Screen:
     return (screen @ _GRAY).astype(np.uint8)
 
 
-def _without_traces(start: Callable[[], _Answer]) -> _Answer:
+def _without_traces(start: Callable[[], Any]) -> Any:
     """Start a game that leaves no file, however it or this process ends."""
     with _starts, TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
         return thread.submit(_start_in, folder, start).result()
 
 
-def _start_in(folder: str, start: Callable[[], _Answer]) -> _Answer:
+def _start_in(folder: str, start: Callable[[], Any]) -> Any:
     """Start a game from another working directory, in which it makes a folder.
 
     On Linux it is that of this thread alone, unless a container forbids it. The shared memory of
