@@ -43,9 +43,10 @@ from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.config.builder import load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.order import Kind, Order, row_words, rows_of
-from a3c_exp.core.order_file import ORDER_FILE, read_order
 from a3c_exp.errors import leaves_debugger
 from a3c_exp.run import provenance
+from a3c_exp.run.order_file import read_order
+from a3c_exp.run.run_folder import ORDER_FILE
 from a3c_exp.run.session import Run
 
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
