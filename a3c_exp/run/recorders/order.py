@@ -52,6 +52,7 @@ class OrderFile(RunRecorder):
         versions = provenance.versions()
         description = {"config": dict(run.config), "versions": versions, "start": start}
         self._file.add(self._framer.session(description))
+        order.start(state["version"])
         self.save({"store": state})
 
     def on_tick(self, run: RunView) -> None:
@@ -64,6 +65,7 @@ class OrderFile(RunRecorder):
     def save(self, state: Mapping[str, Any]) -> None:
         """Write all rows, and one for a checkpoint of this state, which is written next."""
         saved = SavedState.of_state(state["store"])
+        self._order.wait_for(saved.version)
         self._take()
         words = row_words(Kind.SAVED, 0, saved.words())
         self._file.add(self._framer.rows(np.array(words, np.uint32)))
