@@ -162,6 +162,7 @@ class TestErrors:
         [
             ("ALE/Pong-v5", "atari"),
             ("MiniGrid-Empty-5x5-v0", "minigrid"),
+            ("VizdoomBasic-v1", "doom"),
             ("dm_control/cartpole-balance-v0", "dm_control"),
             ("Hopper-v5", "mujoco"),
         ],
