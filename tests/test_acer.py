@@ -110,14 +110,12 @@ def sample(spread: float, shape: tuple[int, int] = (6, 5)) -> tuple[NetworkOutpu
 
 def by_definition(algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays) -> Array:
     """The gradient by logits, action values and logits of the average policy, float64
-    [T, B, 3 A]: from the objective by probabilities, which torch differentiates, and the
-    conditions of the trust region, which are checked."""
+    [T, B, 3 A], without that of the entropy: from the objective by probabilities, which torch
+    differentiates, and the conditions of the trust region, which are checked."""
     assert (
         outputs.parameters is not None and batch.behaviour is not None and batch.valid is not None
     )
     expected = np.zeros(outputs.parameters.shape)
-    entropy_weight = algorithm.entropy_coefficient
-    assert isinstance(entropy_weight, float)
     count = batch.valid.sum()
     for t, b in np.argwhere(batch.valid):
         logits, q, average = torch.from_numpy(outputs.parameters[t, b]).double().chunk(3)
@@ -132,7 +130,6 @@ def by_definition(algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays) 
         objective = (
             min(c, float(rho[action])) * float(batch.advantages[t, b]) * p[action].log()
             + (fixed * ((rho - c) / rho).clamp(min=0) * p.log() * (q - v)).sum()
-            - entropy_weight * (p * p.log()).sum()
         )
         [g] = torch.autograd.grad(objective, p)
         [k] = torch.autograd.grad((average * (average / p).log()).sum(), p)
@@ -164,6 +161,7 @@ def by_definition(algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays) 
 def test_the_gradient_is_that_of_the_paper(settings: dict[str, Any], spread: float) -> None:
     algorithm = ACER(**settings)
     outputs, batch = sample(spread)
+    assert batch.valid is not None and isinstance(algorithm.entropy_coefficient, float)
     expected = by_definition(algorithm, outputs, batch)
     for gradient, _ in (
         differentiate(algorithm, None, outputs, batch, 0.5),
@@ -171,6 +169,8 @@ def test_the_gradient_is_that_of_the_paper(settings: dict[str, Any], spread: flo
     ):
         assert gradient.parameters is not None
         np.testing.assert_allclose(gradient.parameters, expected, rtol=1e-5, atol=1e-5)
+        by_entropy = -algorithm.entropy_coefficient * batch.valid / batch.valid.sum()
+        np.testing.assert_allclose(gradient.entropy, by_entropy, rtol=1e-5)
         assert not gradient.log_probs.any() and not gradient.values.any()
 
 
@@ -202,6 +202,20 @@ def test_where_all_policies_are_one_it_is_the_gradient_of_a3c() -> None:
     np.testing.assert_allclose(
         gradient.parameters[..., :ACTIONS], by_logits.numpy(), rtol=1e-4, atol=1e-6
     )
+
+
+def test_the_entropys_multiplier_is_a_factor_of_its_coefficient() -> None:
+    gradients = []
+    for coefficient, multiplier in ((0.02, 3.0), (0.06, 1.0), (0.02, 1.0)):
+        settings = acer(algorithm__entropy_coefficient=coefficient)
+        store, [worker] = by_descent(BANDIT, **settings)
+        store.set_multipliers(entropy=multiplier)
+        learner = worker._learner
+        snapshot = learner.pull()
+        next(learner.learn(worker._actor.collect(snapshot), snapshot))
+        gradients.append(learner.network.gradient.copy())
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5, atol=1e-7)
+    assert not np.allclose(gradients[0], gradients[2], rtol=1e-5, atol=1e-7)
 
 
 def test_an_action_that_a_mask_forbids_changes_nothing() -> None:

@@ -30,7 +30,7 @@ class ACER(Algorithm):
     the probabilities is
 
         g(a) = [a = a_t] min(c, rho(a)) (Q^ret_t - V(s_t)) / p(a)
-               + max(0, 1 - c / rho(a)) (Q(s_t, a) - V(s_t))  +  c_e dH / dp(a)
+               + max(0, 1 - c / rho(a)) (Q(s_t, a) - V(s_t))
 
     the trust region around an average policy p_a is
 
@@ -38,7 +38,7 @@ class ACER(Algorithm):
 
     and the loss, with z held constant,
 
-        L = mean_t  - sum_a z(a) p(a)  +  c_v 1/2 (Q^ret_t - Q(s_t, a_t))^2
+        L = mean_t  - sum_a z(a) p(a)  +  c_v 1/2 (Q^ret_t - Q(s_t, a_t))^2  -  c_e H(pi(. | s_t))
 
     The returns make Q^ret: `Retrace`. Memories make it off-policy; without one it learns on-policy
     alone.
@@ -86,8 +86,6 @@ class ACER(Algorithm):
             g = is_taken * weights * batch.advantages[..., None]
             correction = (1 - (log_c - log_p + log_mu).clamp(max=LARGEST_LOG).exp()).clamp(min=0)
             g = g + correction * (action_values - state_values)
-            entropies = -(p * log_p).sum(-1)
-            g = g - value(self.entropy_coefficient, progress) * (log_p + 1)
             g = torch.where(allowed, g, 0.0)
 
             k = -(log_average - log_p).clamp(max=LARGEST_LOG).exp()
@@ -100,11 +98,17 @@ class ACER(Algorithm):
         policy_losses = -(z * p).sum(-1)
         values_taken = action_values.gather(-1, taken)[..., 0]
         value_losses = 0.5 * (batch.targets - values_taken) ** 2
-        loss = batch.mean(policy_losses + self.value_coefficient * value_losses)
-        return loss, {
+        entropy_coefficient = value(self.entropy_coefficient, progress)
+        losses = (
+            policy_losses
+            + self.value_coefficient * value_losses
+            - entropy_coefficient * policy.entropy
+        )
+
+        return batch.mean(losses), {
             "policy_loss": policy_losses,
             "value_loss": value_losses,
-            "entropy": entropies,
+            "entropy": policy.entropy,
             "policy_distance": distances,
             "limited": excess[..., 0] > 0,
         }

@@ -233,7 +233,6 @@ def _acer(
     log_c = np.float32(math.log(algorithm.truncation))
     cut_off = 1 - np.exp(np.minimum(log_c - log_p + log_mu, np.float32(LARGEST_LOG)))
     g = np.maximum(cut_off, 0) * (action_values - state_values)
-    g -= np.float32(value(algorithm.entropy_coefficient, progress)) * (log_p + 1)
     weights = np.minimum(log_c - log_p, -log_mu)
     weight = np.exp(np.minimum(np.take_along_axis(weights, taken, -1), np.float32(LARGEST_LOG)))
     of_taken = np.take_along_axis(g, taken, -1) + weight * batch.advantages[..., None]
@@ -257,12 +256,14 @@ def _acer(
     scale = np.float32(algorithm.value_coefficient / count)
     np.put_along_axis(by_values, taken, errors[..., None] * scale, -1)
     nothing = np.zeros_like(errors)
-    gradient = OutputGradients(nothing, nothing, nothing, None, grad)
+    entropy_coefficient = value(algorithm.entropy_coefficient, progress)
+    by_entropy = broadcast(-entropy_coefficient / count, outputs.entropy, valid)
+    gradient = OutputGradients(nothing, by_entropy, nothing, None, grad)
     distances = (np.exp(log_average) * (log_average - log_p)).sum(-1)
     return gradient, {
         "policy_loss": -total(gains, valid) / count,
         "value_loss": 0.5 * dot(errors, errors) / count,
-        "entropy": -total((p * log_p).sum(-1), valid) / count,
+        "entropy": total(outputs.entropy, valid) / count,
         "policy_distance": total(distances, valid) / count,
         "limited": total(excess[..., 0] > 0, valid) / count,
     }
