@@ -3,9 +3,9 @@ average, and its place in the shared vector."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from a3c_exp.engine.losses import LOSSES, differentiate
 from a3c_exp.networks import ActorCritic, Cnn, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
 from a3c_exp.networks.distributions import FORBIDDEN, Categorical
 from a3c_exp.networks.recurrent import RecurrentInput
-from a3c_exp.returns import Retrace, Trajectory
+from a3c_exp.returns import Retrace, Returns, Trajectory
 
 ACTIONS = 4
 
@@ -367,6 +367,30 @@ def test_a_run_is_loaded_and_goes_on(network: str, tmp_path: Path) -> None:
         config(CORRIDOR, **settings) | {"total_steps": 240}, tmp_path, resume=True
     )
     assert resumed.summary["steps"] == 240
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnReturns(Returns):
+    """Retrace of a user's own, which keeps what it has been given."""
+
+    off_policy: ClassVar[bool] = True
+    needs_action_values: ClassVar[bool] = True
+    trajectories: ClassVar[list[Trajectory]] = []
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        self.trajectories.append(trajectory)
+        return Retrace()(trajectory, gamma)
+
+
+def test_returns_of_ones_own_get_the_action_values() -> None:
+    own = {"_target_": f"{__name__}.OwnReturns"}
+    _, [worker] = by_descent(
+        BANDIT, **acer(returns=own), plugins=["scripted", __name__], total_steps=64
+    )
+    OwnReturns.trajectories.clear()
+    assert events_of(worker)
+    assert OwnReturns.trajectories
+    assert all(trajectory.action_values is not None for trajectory in OwnReturns.trajectories)
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
