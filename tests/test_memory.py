@@ -187,7 +187,7 @@ def test_a_million_game_frames_fit_into_7_5_gigabytes() -> None:
     memory.add(
         stacked_rollout(rng, rng.integers(0, 256, (2, 4, 2, 3), np.uint8), np.zeros((9, 2), bool))
     )
-    arrays = [*memory._rings.values(), *memory._observations.arrays().values()]
+    arrays = [*memory._rings.values(), *memory._observations.rings.values()]
     assert sum(array.nbytes for array in arrays) < 1000 * (2 * 3 + 40)
 
 
