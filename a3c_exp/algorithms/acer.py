@@ -67,36 +67,14 @@ class ACER(Algorithm):
 
         Unless kernels=false, `engine.losses` computes the same with derivatives written out.
         """
-        assert batch.behaviour is not None
         logits, action_values, average = policy.parameters.chunk(3, dim=-1)
-        log_p = logits.log_softmax(-1)
-        p = log_p.exp()
-        taken = batch.actions[..., None]
-
         with torch.no_grad():
-            log_mu = batch.behaviour.log_softmax(-1)
+            direction, is_limited = self._direction(logits, action_values, average, batch)
             log_average = average.log_softmax(-1)
-            allowed = logits > NOT_ALLOWED
-            state_values = (p * action_values).sum(-1, keepdim=True)
+            distances = (log_average.exp() * (log_average - logits.log_softmax(-1))).sum(-1)
 
-            log_c = torch.tensor(self.truncation).log()
-            # min(c, rho) / p is min(c / p, 1 / mu)
-            weights = torch.minimum(log_c - log_p, -log_mu).clamp(max=LARGEST_LOG).exp()
-            is_taken = torch.zeros_like(p).scatter(-1, taken, 1.0)
-            g = is_taken * weights * batch.advantages[..., None]
-            correction = (1 - (log_c - log_p + log_mu).clamp(max=LARGEST_LOG).exp()).clamp(min=0)
-            g = g + correction * (action_values - state_values)
-            g = torch.where(allowed, g, 0.0)
-
-            k = -(log_average - log_p).clamp(max=LARGEST_LOG).exp()
-            k = torch.where(allowed, k, 0.0)
-            excess = (k * g).sum(-1, keepdim=True)
-            excess = excess - (torch.inf if self.trust_region is None else self.trust_region)
-            z = g - (excess / k.square().sum(-1, keepdim=True)).clamp(min=0) * k
-            distances = (log_average.exp() * (log_average - log_p)).sum(-1)
-
-        policy_losses = -(z * p).sum(-1)
-        values_taken = action_values.gather(-1, taken)[..., 0]
+        policy_losses = -(direction * logits.softmax(-1)).sum(-1)
+        values_taken = action_values.gather(-1, batch.actions[..., None])[..., 0]
         value_losses = 0.5 * (batch.targets - values_taken) ** 2
         entropy_coefficient = value(self.entropy_coefficient, progress)
         losses = (
@@ -110,5 +88,32 @@ class ACER(Algorithm):
             "value_loss": value_losses,
             "entropy": policy.entropy,
             "policy_distance": distances,
-            "limited": excess[..., 0] > 0,
+            "limited": is_limited,
         }
+
+    def _direction(
+        self, logits: Tensor, action_values: Tensor, average: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """Return z, [T, B, A], and whether g lies outside the trust region, [T, B]."""
+        assert batch.behaviour is not None
+        log_p = logits.log_softmax(-1)
+        p = log_p.exp()
+        log_mu = batch.behaviour.log_softmax(-1)
+        state_values = (p * action_values).sum(-1, keepdim=True)
+
+        log_c = torch.tensor(self.truncation).log()
+        # min(c, rho) / p is min(c / p, 1 / mu)
+        weights = torch.minimum(log_c - log_p, -log_mu).clamp(max=LARGEST_LOG).exp()
+        is_taken = torch.zeros_like(p).scatter(-1, batch.actions[..., None], 1.0)
+        correction = (1 - (log_c - log_p + log_mu).clamp(max=LARGEST_LOG).exp()).clamp(min=0)
+        g = is_taken * weights * batch.advantages[..., None]
+        g = g + correction * (action_values - state_values)
+        k = -(average.log_softmax(-1) - log_p).clamp(max=LARGEST_LOG).exp()
+
+        allowed = logits > NOT_ALLOWED
+        g = torch.where(allowed, g, 0.0)
+        k = torch.where(allowed, k, 0.0)
+        bound = torch.inf if self.trust_region is None else self.trust_region
+        excess = (k * g).sum(-1, keepdim=True) - bound
+        z = g - (excess / k.square().sum(-1, keepdim=True)).clamp(min=0) * k
+        return z, excess[..., 0] > 0
