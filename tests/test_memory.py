@@ -435,6 +435,14 @@ def test_a_damaged_or_another_memory_is_empty_and_says_so(tmp_path: Path) -> Non
         assert len(memory) <= 5
 
 
+def test_a_memory_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> None:
+    _, [worker] = by_descent(memory={"capacity": 1000}, total_steps=32, **VTRACE)
+    events_of(worker)
+    worker._memory_file = tmp_path / "memory_0.npz"
+    worker._memory_file.symlink_to("/dev/full")
+    refused(worker.close, "memory.save", True)
+
+
 def test_a_replaced_worker_begins_with_an_empty_memory_and_says_so_once() -> None:
     whole = faulty("kill", memory={"capacity": 1000, "ratio": 1}, **VTRACE)
     events = ended(whole)
