@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_final
-from a3c_exp.core.order_file import read_order
+from a3c_exp.run.order_file import read_order
 from evidence.bench import __main__ as bench
 from evidence.bench import fuzz, replay, size, soak, versus
 from evidence.bench.checkout import HERE
