@@ -540,7 +540,14 @@ def test_a_run_leaves_what_the_table_says(finished: Path) -> None:
     left = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
     assert [name for name in left if not any(fnmatch(name, pattern) for pattern in table)] == []
     others = {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)}
-    assert others == {"checkpoints/step_*.ckpt", "videos/", "trace.json", "policy.onnx", "report/*"}
+    assert others == {
+        "checkpoints/step_*.ckpt",
+        "checkpoints/memory_*.npz",
+        "videos/",
+        "trace.json",
+        "policy.onnx",
+        "report/*",
+    }
     assert set(table["summary.json"]) <= set(summary(finished))
 
 
