@@ -124,8 +124,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with one run in outputs/ and the file of settings.md."""
+    """A folder to work in, with one run in outputs/, those of examples/ and the file of
+    settings.md."""
     shutil.copytree(finished, tmp_path / "outputs" / "run")
+    shutil.copytree(ROOT / "examples" / "runs", tmp_path / "examples" / "runs")
     mine = tmp_path / "my_conf" / "experiment" / "mine.yaml"
     mine.parent.mkdir(parents=True)
     [shown] = blocks(DOCUMENTS["settings.md"], "yaml")
@@ -145,6 +147,8 @@ def train(arguments: list[str], here: Path) -> None:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     if {"env=mujoco", "experiment=ppo_mujoco"} & set(arguments):
         pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
+    if any(argument.startswith("env=doom") for argument in arguments):
+        pytest.importorskip("vizdoom", reason="Doom: pip install 'a3c-exp[doom]'")
     for name in ("wandb", "mlflow", "video"):
         if any("callbacks" in argument and name in argument.lower() for argument in arguments):
             pytest.importorskip({"video": "moviepy"}.get(name, name))
@@ -332,7 +336,7 @@ def test_commands_for_environments_of_other_packages_have_settings_that_exist() 
     for words in shown:
         composed = a3c_exp.compose([word for word in words if not word.startswith("plugins=")])
         start = next(filter(composed["env"]["id"].startswith, PACKAGES), None)
-        if start is not None and importlib.util.find_spec(PACKAGES[start][0]) is not None:
+        if start is not None and importlib.util.find_spec(PACKAGES[start][0].partition(".")[0]):
             load_experiment(composed)
     for plugin, *words in tried:
         package = re.fullmatch(r"plugins=\[(\w+)[\w.]*\]", plugin)

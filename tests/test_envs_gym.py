@@ -107,7 +107,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"id": "Acrobot-v1", "vectorized": True}, "vectorized", "no native vector environment"),
     ({"vectorized": True, "wrappers": ("FlattenObservation",)}, "vectorized", "false"),
     ({"engine": "envpol"}, "engine", "envpool"),
-    ({"engine": "envpool", "wrappers": ("FlattenObservation",)}, "engine", "wrappers"),
+    ({"engine": "envpool", "wrappers": ("TimeAwareObservation",)}, "engine", "wrappers"),
+    ({"engine": "m:f", "wrappers": ("FlattenObservation",)}, "engine", "wrappers"),
     ({"engine": "scripted:nothing"}, "engine", "nothing"),
     ({"kwargs": {"gravity_": 1}}, "kwargs", "gravity_"),
     ({"id": "LunarLander-v3", "kwargs": {"gravity": 5.0}}, "kwargs", "gravity"),
@@ -162,6 +163,7 @@ class TestErrors:
         [
             ("ALE/Pong-v5", "atari"),
             ("MiniGrid-Empty-5x5-v0", "minigrid"),
+            ("VizdoomBasic-v1", "doom"),
             ("dm_control/cartpole-balance-v0", "dm_control"),
             ("Hopper-v5", "mujoco"),
         ],

@@ -64,9 +64,22 @@ def test_a_film_plays_at_the_speed_of_the_environment(tmp_path: Path) -> None:
     target = tmp_path / "film.gif"
     film.main([str(run.folder), "--target", str(target)])
     with Image.open(target) as image:
-        assert image.format == "GIF" and image.size == film.SIZE
+        assert image.format == "GIF" and image.size == (420, 280)
         assert image.info["duration"] == 40, "two steps of 50 a second"
     assert target.stat().st_size < 1_000_000
+
+
+def test_a_film_of_doom_is_in_color_and_stops_in_time(tmp_path: Path) -> None:
+    pytest.importorskip("vizdoom", reason="Doom: pip install 'a3c-exp[doom]'")
+    pytest.importorskip("cv2", reason="Doom: pip install 'a3c-exp[doom]'")
+    known = "env.normalize_observations=[128,64]"
+    run = a3c_exp.train([*SMALL[1:], "env=doom", known], folder=tmp_path / "run")
+    target = tmp_path / "film.gif"
+    film.main([str(run.folder), "--every", "1", "--seconds", "0.4", "--target", str(target)])
+    with Image.open(target) as image:
+        assert image.size == (420, 315) and 1 <= getattr(image, "n_frames", 1) <= 4
+        red, green, blue = np.asarray(image.convert("RGB"), float).mean((0, 1))
+        assert red > 1.1 * blue and green > 1.1 * blue, "brown walls"
 
 
 # Records.
