@@ -21,6 +21,9 @@ from a3c_exp.run import files
 RECORD = "record"
 SEED = "seed"
 
+Grid = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""The columns and the rows of a table that a page shows."""
+
 
 def read(path: Path) -> Sequence[Mapping[str, str]]:
     """Return the rows of a table; none without the file."""
