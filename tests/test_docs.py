@@ -46,9 +46,10 @@ from evidence.bench import settings
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-FOLDERS = (".", "docs", "evidence/notes")
+FOLDERS = (".", "docs", "evidence/notes", "evidence/results")
 PATHS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
+RECORDED = [path.name for path in PATHS if path.parent.name == "results"]
 README, DESIGN, INDEX = (DOCUMENTS[f"{name}.md"] for name in ("README", "design", "index"))
 
 # With these a command of the documents runs for a moment.
@@ -287,13 +288,14 @@ def distinct(*names: str) -> list[list[str]]:
     return [list(words) for words in dict.fromkeys(found)]
 
 
-# Commands of cluster*.md need a cluster, those of RESULTS.md and tuning*.md hours, those of recipes
+# Commands of cluster*.md need a cluster, those of results and tuning*.md hours, those of recipes
 # examples/, those of environments.md other packages. Each kind has a test.
 EXTENDING = [name for name in DOCUMENTS if name.startswith("extend") or name == "research.md"]
 LATER = (
     "cluster.md",
     "cluster_setup.md",
     "RESULTS.md",
+    *RECORDED,
     "tuning.md",
     "tuning_images.md",
     "environments.md",
@@ -309,7 +311,7 @@ def test_a_command_runs(words: list[str], here: Path) -> None:
 
 
 def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
-    """Those of RESULTS.md are of entries of the study, which have been run."""
+    """Those of results are of entries of the study, which have been run."""
     shown = [
         words
         for words in distinct("tuning.md", "tuning_images.md")
@@ -538,7 +540,14 @@ def test_a_run_leaves_what_the_table_says(finished: Path) -> None:
     left = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
     assert [name for name in left if not any(fnmatch(name, pattern) for pattern in table)] == []
     others = {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)}
-    assert others == {"checkpoints/step_*.ckpt", "videos/", "trace.json", "policy.onnx", "report/*"}
+    assert others == {
+        "checkpoints/step_*.ckpt",
+        "checkpoints/memory_*.npz",
+        "videos/",
+        "trace.json",
+        "policy.onnx",
+        "report/*",
+    }
     assert set(table["summary.json"]) <= set(summary(finished))
 
 
@@ -594,9 +603,9 @@ def test_figures_are_those_of_the_results() -> None:
         part for part in sections if part.startswith(("Results", "Beside other systems"))
     )
     found = figures(re.sub(r"```.*?```", "", shown, flags=re.DOTALL))
-    known = figures(DOCUMENTS["RESULTS.md"]) | figures(
-        (ROOT / "evidence/bench/RESULTS.md").read_text(encoding="utf-8")
-    )
+    measured = (ROOT / "evidence/bench").glob("*.md")
+    known = set[str]().union(*(figures(path.read_text(encoding="utf-8")) for path in measured))
+    known = known.union(*(figures(DOCUMENTS[name]) for name in RECORDED))
     assert found
     assert found <= known | {"200,000"}, "but for the zoo's steps: evidence/study/peers.py"
 

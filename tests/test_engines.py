@@ -9,10 +9,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import FilterObservation, FlattenObservation
 from refusals import refused
 
 import a3c_exp
 from a3c_exp.envs import EnvBatch, Gym
+from a3c_exp.envs.vector_batch import VectorFilter, VectorFlatten
 from a3c_exp.errors import ConfigError
 
 IDS = [
@@ -60,6 +64,47 @@ def test_a_function_of_a_plugin_makes_the_environments(tmp_path: Path) -> None:
     assert all((engines[name] == gymnasiums[name]).all() for name in gymnasiums)
 
 
+class Parts(gymnasium.Env[Any, Any]):
+    """Observations of several parts, at random."""
+
+    observation_space = Dict(
+        {
+            "word": Text(9),
+            "grid": Box(0, 255, (2, 3), np.uint8),
+            "side": Discrete(4, start=-1),
+            "lamps": MultiBinary(3),
+        }
+    )
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_parts_of_a_native_vector_are_flattened_as_gymnasium_flattens_them() -> None:
+    keys = ["side", "grid", "lamps"]
+    vector = VectorFlatten(VectorFilter(SyncVectorEnv([Parts, Parts]), keys))
+    single = FlattenObservation(FilterObservation(Parts(), filter_keys=keys))
+    observations, _ = vector.reset(seed=1)  # and the second environment 2
+    assert vector.single_observation_space == single.observation_space
+    assert observations.dtype == single.observation_space.dtype
+    for seed, observation in zip([1, 2], observations, strict=True):
+        assert np.array_equal(observation, single.reset(seed=seed)[0])
+
+
+def test_a_part_that_is_not_there_or_that_is_a_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="word"):
+        VectorFilter(SyncVectorEnv([Parts]), ["words"])
+    with pytest.raises(TypeError, match="word"):
+        VectorFlatten(SyncVectorEnv([Parts]))
+    with pytest.raises(TypeError, match="Dict"):
+        VectorFlatten(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")]))
+
+
 @pytest.mark.skipif(find_spec("envpool") is not None, reason="EnvPool is there")
 def test_without_envpool_the_extra_is_named() -> None:
     assert "envpool" in refused(
@@ -94,6 +139,29 @@ def test_envpool_is_the_environment_that_gymnasium_has(name: str) -> None:
     assert lengths and max(lengths) <= limit
     shorter = Gym(id=name, engine="envpool", max_episode_steps=5).make(2, [1, 2])
     assert [bool(step.truncated.all()) for step in play(shorter, 5)] == [False] * 4 + [True]
+
+
+@needs_envpool
+def test_envpool_and_gymnasium_show_the_same_of_minigrid() -> None:
+    pytest.importorskip("minigrid", reason="pip install 'a3c-exp[minigrid]'")
+    wrappers = (
+        {"FilterObservation": {"filter_keys": ["direction", "image"]}},
+        "FlattenObservation",
+    )
+    # the same room for every seed
+    environment = {"id": "MiniGrid-Empty-5x5-v0", "wrappers": wrappers}
+    batches = [
+        Gym(engine=engine, **environment).make(2, [1, 2])  # type: ignore[arg-type]
+        for engine in ("envpool", "gymnasium")
+    ]
+    for envpool, own in zip(*(batch_observations(batch) for batch in batches), strict=True):
+        assert np.array_equal(envpool, own)
+
+
+def batch_observations(batch: EnvBatch) -> list[Any]:
+    """The observations of a walk around the room, which turns and goes forward."""
+    walk = [2, 2, 1, 2, 0, 0, 2, 1]
+    return [batch.reset(), *(batch.step(np.full(batch.count, action)).obs for action in walk)]
 
 
 @needs_envpool

@@ -187,7 +187,7 @@ def test_a_million_game_frames_fit_into_7_5_gigabytes() -> None:
     memory.add(
         stacked_rollout(rng, rng.integers(0, 256, (2, 4, 2, 3), np.uint8), np.zeros((9, 2), bool))
     )
-    arrays = [*memory._rings.values(), *memory._observations.arrays().values()]
+    arrays = [*memory._rings.values(), *memory._observations.rings.values()]
     assert sum(array.nbytes for array in arrays) < 1000 * (2 * 3 + 40)
 
 
@@ -433,6 +433,14 @@ def test_a_damaged_or_another_memory_is_empty_and_says_so(tmp_path: Path) -> Non
         memory.add(make_actor(1).collect(START))
         assert path.name in memory.notice
         assert len(memory) <= 5
+
+
+def test_a_memory_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> None:
+    _, [worker] = by_descent(memory={"capacity": 1000}, total_steps=32, **VTRACE)
+    events_of(worker)
+    worker._memory_file = tmp_path / "memory_0.npz"
+    worker._memory_file.symlink_to("/dev/full")
+    refused(worker.close, "memory.save", True)
 
 
 def test_a_replaced_worker_begins_with_an_empty_memory_and_says_so_once() -> None:

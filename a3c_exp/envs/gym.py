@@ -26,7 +26,7 @@ from a3c_exp.envs.batch import MAX_STEPS_GUARD, EnvBatch, Environment
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.progress import report_progress
 from a3c_exp.envs.sync_batch import Env, SyncEnvBatch
-from a3c_exp.envs.vector_batch import VectorEnvBatch
+from a3c_exp.envs.vector_batch import VECTOR_WRAPPERS, VectorEnvBatch
 from a3c_exp.errors import (
     UNREGISTERED,
     ConfigError,
@@ -84,7 +84,7 @@ class Gym(Environment):
     engine: 'gymnasium'; 'envpool': EnvPool's environment of that id, in C++; or 'module:function'
         of a package in `plugins`: function(id, num_envs=K, seed=seed, **kwargs) returns a
         gymnasium.vector.VectorEnv, in any autoreset mode. These have one seed for K environments.
-        Videos are of gymnasium's own environment.
+        EnvPool takes the wrappers in VECTOR_WRAPPERS. Videos are of gymnasium's own environment.
     The other settings are those of every `Environment`.
     """
 
@@ -101,7 +101,6 @@ class Gym(Environment):
         if self.vectorized and self.wrappers:
             raise ConfigError("vectorized", True, "must be false where wrappers are used")
 
-        self._check_engine()
         for name in ("id", "max_episode_steps", "disable_env_checker", "num_envs"):
             if name in self.kwargs:
                 problem = "must be left out: it is set elsewhere"
@@ -118,6 +117,8 @@ class Gym(Environment):
                 forms = "a name, {name: {argument: value}} or {wrapper: name, argument: value}"
                 raise ConfigError("wrappers", entry, f"must be {forms}")
 
+        self._check_engine()
+
     def _check_engine(self) -> None:
         """Raise ConfigError for an engine that is none, or that another setting does not suit."""
         of_gymnasium = self.engine == GYMNASIUM
@@ -125,9 +126,17 @@ class Gym(Environment):
             needed = f"empty unless engine={GYMNASIUM} and vectorized=false"
             problem = f"must be {needed}: others reset themselves"
             raise ConfigError("reset_options", self.reset_options, problem)
-        if not of_gymnasium and (self.wrappers or self.vectorized):
-            problem = f"must be {GYMNASIUM} where wrappers or vectorized=true are used"
+        if not of_gymnasium and self.vectorized:
+            problem = f"must be {GYMNASIUM} where vectorized=true is used"
             raise ConfigError("engine", self.engine, problem)
+
+        allowed = VECTOR_WRAPPERS if self.engine == ENVPOOL else {}
+        names = [_parsed(entry)[0] for entry in self.wrappers]
+        if not of_gymnasium and not set(names) <= allowed.keys():
+            exception = f"{ENVPOOL} takes {' and '.join(VECTOR_WRAPPERS)} alone"
+            problem = f"must be {GYMNASIUM} where wrappers are used: {exception}"
+            raise ConfigError("engine", self.engine, problem)
+
         if not of_gymnasium and self.engine != ENVPOOL and ":" not in self.engine:
             problem = f"must be {GYMNASIUM}, {ENVPOOL} or module:function"
             raise ConfigError("engine", self.engine, problem)
@@ -264,7 +273,13 @@ class Gym(Environment):
         make_env = partial(make, self.id, num_envs=count, seed=seed, **threads)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of EnvPool's bounds, in float64
-            return VectorEnvBatch(self._made(make_env), None)
+            env = self._made(make_env)
+            for entry in self.wrappers:
+                name, arguments = _parsed(entry)
+                with refused("wrappers", entry, f"does not fit {self.id}"):
+                    env = VECTOR_WRAPPERS[name](env, **arguments)
+
+            return VectorEnvBatch(env, None)
 
     def _native(self, spec: EnvSpec, count: int, render_mode: str | None) -> Any:
         """Make the native vector environment."""

@@ -7,8 +7,14 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Tuple
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Space, Tuple, flatten_space
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+)
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.envs.answers import AnswerCheck, flags_of, rewards_of
@@ -149,3 +155,65 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         f"{env} does not say how it restarts episodes: metadata['autoreset_mode'] is "
         f"{declared!r}, none of {modes}"
     )
+
+
+class VectorFilter(VectorObservationWrapper):
+    """Keeps some parts of a Dict of observations, like gymnasium's FilterObservation.
+
+    filter_keys: their names.
+    Raises ValueError about a name that is none, TypeError if observations are no Dict.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], filter_keys: Sequence[str]) -> None:
+        super().__init__(env)
+        spaces = _parts_of(env.single_observation_space)
+        self._keys = tuple(filter_keys)
+        if not set(self._keys) <= set(spaces):
+            raise ValueError(f"filter_keys must be among {', '.join(spaces)}")
+
+        self.single_observation_space = Dict({key: spaces[key] for key in self._keys})
+
+    def observations(self, observations: Any) -> Any:
+        """Return the parts of K observations, [K, ...] each."""
+        return {key: observations[key] for key in self._keys}
+
+
+class VectorFlatten(VectorObservationWrapper):
+    """Puts the parts of a Dict of observations side by side, like gymnasium's FlattenObservation:
+    Discrete ones as one-hot vectors. Gymnasium's own loops over the environments.
+
+    Raises TypeError if observations are no Dict, or for a part that is neither an array nor
+    Discrete.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self._spaces = _parts_of(env.single_observation_space)
+        for key, space in self._spaces.items():
+            if not isinstance(space, (Box, Discrete, MultiBinary)):
+                raise TypeError(f"{key} cannot be flattened in a native vector: {space}")
+
+        self.single_observation_space = flatten_space(env.single_observation_space)
+
+    def observations(self, observations: Any) -> Array:
+        """Return K observations as vectors [K, D]."""
+        vectors = []
+        for key, space in self._spaces.items():
+            part = observations[key]
+            if isinstance(space, Discrete):
+                part = part[:, None] == np.arange(space.start, space.start + space.n)
+            vectors.append(part.reshape(len(part), -1))
+
+        return np.concatenate(vectors, 1, dtype=self.single_observation_space.dtype)
+
+
+def _parts_of(space: Space[Any]) -> dict[str, Space[Any]]:
+    """Return the spaces of a Dict by their keys."""
+    if not isinstance(space, Dict):
+        raise TypeError(f"its observations are no Dict: {space}")
+    return dict(space.items())
+
+
+VECTOR_WRAPPERS = {"FilterObservation": VectorFilter, "FlattenObservation": VectorFlatten}
+"""Wrappers of a native vector environment, by the name of those of gymnasium that do the same with
+one environment."""

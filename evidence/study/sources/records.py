@@ -98,7 +98,7 @@ def _own(scores: Sequence[float]) -> str:
 
 
 def section(table: Path) -> str:
-    """Return the part of RESULTS.md. table: the file of the records."""
+    """Return the section of presets.md. table: the file of the records."""
     rows = []
     for name, source in SOURCES.items():
         lines = read_rows(table, Line, name)
