@@ -93,6 +93,7 @@ def test_the_records_of_this_checkout_give_its_pages_and_nothing_is_composed(
     monkeypatch.setattr(curves, "draw", lambda *_: None)
     monkeypatch.setattr(curves, "draw_report", lambda *_: None)
     monkeypatch.setattr(figures, "draw", lambda *_: None)
+    monkeypatch.setattr(curves, "save", lambda *_: None)
     monkeypatch.setattr(files, "write_text", written.__setitem__)
     assert study.main(["--table"]) == 0
     assert {path.name for path in written} == {

@@ -36,7 +36,7 @@ from evidence.study import curves, maps, tables
 from evidence.study.entries import Entry
 from evidence.study.records import Record
 from evidence.study.runs import Replayed, Trial, describe
-from evidence.study.text import text
+from evidence.study.text import text, wrapped
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
@@ -247,10 +247,20 @@ def _section(figure: Figure, rows: Rows, picture: str) -> str:
         table=markdown.table(*_grid(figure, rows)),
         study="\n".join(dict.fromkeys(_study(figure, panel) for panel, _ in rows)),
         commands="\n".join(f"python -m a3c_exp {panel.command}" for panel, _ in rows),
-        notes=" ".join(panel.note for panel, _ in rows if panel.note),
+        notes=wrapped(" ".join(panel.note for panel, _ in rows if panel.note)),
         runs=len(records),
+        planned=_planned(figure, [panel for panel, _ in rows]),
         minutes=f"{sum(record.seconds for record in records) / 60:.0f}",
         machines="; ".join(sorted({record.machine for record in records})),
+    )
+
+
+def _planned(figure: Figure, present: Sequence[Panel]) -> int:
+    """Return how many runs a figure is to have: of panels on request, those that are present."""
+    return sum(
+        panel.seeds * len(panel.series or figure.series) * len(panel.values or figure.values)
+        for panel in figure.panels
+        if panel in present or not panel.on_request
     )
 
 
@@ -313,8 +323,9 @@ def ratios(records: Sequence[Record], first: Sequence[Record]) -> Iterator[str]:
             np.median(rng.choice(values, (DRAWS, len(values))), axis=1) for values in (over, under)
         ]
         if np.isfinite(draws).all():
+            ratio = f"{np.median(over) / np.median(under):.2f}"
             low, high = np.quantile(draws[0] / draws[1], BOUNDS)
-            yield f"{np.median(over) / np.median(under):.2f} [{low:.2f}, {high:.2f}]"
+            yield ratio if len(over) == len(under) == 1 else f"{ratio} [{low:.2f}, {high:.2f}]"
         else:
             yield "-"
 
