@@ -66,11 +66,13 @@ class Returns(Checked, ABC):
     off_policy: whether it corrects for the lag between the policy that acted and the one that
         learns. Such an estimator is given the log-probabilities of both and the learner's own
         values, and its worker pulls again between a rollout and its gradient.
+    needs_action_values: whether it is given the learner's action values. Only `ACER` has them.
     across_episodes: whether what comes after the end of an episode is meant to change results
         before it.
     """
 
     off_policy: ClassVar[bool] = False
+    needs_action_values: ClassVar[bool] = False
     across_episodes: ClassVar[bool] = False
 
     @abstractmethod
@@ -108,7 +110,7 @@ def example_trajectory(estimator: Returns) -> Trajectory:
         truncated,
         log_probs,
         target_log_probs if estimator.off_policy else None,
-        action_values if isinstance(estimator, Retrace) else None,
+        action_values if estimator.needs_action_values else None,
     )
 
 
@@ -325,6 +327,7 @@ class Retrace(Returns):
     lambda_: Share = 1.0
 
     off_policy: ClassVar[bool] = True
+    needs_action_values: ClassVar[bool] = True
 
     def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
         assert trajectory.log_probs is not None and trajectory.target_log_probs is not None

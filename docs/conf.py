@@ -21,6 +21,7 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
     "evidence/notes/*.md",
+    "evidence/results/*.md",
     "evidence/study/sources/README.md",
     "evidence/bench/*.md",
     "RESULTS.md",

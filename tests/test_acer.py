@@ -3,9 +3,9 @@ average, and its place in the shared vector."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,12 +23,14 @@ from a3c_exp.algorithms import ACER
 from a3c_exp.common.arrays import Array, Floats
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.modules import network_of
+from a3c_exp.core.events import Event
+from a3c_exp.core.rollout import Rollout
 from a3c_exp.engine.arrays import BatchArrays, NetworkOutputs, OutputGradients
 from a3c_exp.engine.losses import LOSSES, differentiate
 from a3c_exp.networks import ActorCritic, Cnn, EncoderNetwork, Lstm, Mlp, ModuleSpec, Network
 from a3c_exp.networks.distributions import FORBIDDEN, Categorical
 from a3c_exp.networks.recurrent import RecurrentInput
-from a3c_exp.returns import Retrace, Trajectory
+from a3c_exp.returns import Retrace, Returns, Trajectory
 
 ACTIONS = 4
 
@@ -110,14 +112,12 @@ def sample(spread: float, shape: tuple[int, int] = (6, 5)) -> tuple[NetworkOutpu
 
 def by_definition(algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays) -> Array:
     """The gradient by logits, action values and logits of the average policy, float64
-    [T, B, 3 A]: from the objective by probabilities, which torch differentiates, and the
-    conditions of the trust region, which are checked."""
+    [T, B, 3 A], without that of the entropy: from the objective by probabilities, which torch
+    differentiates, and the conditions of the trust region, which are checked."""
     assert (
         outputs.parameters is not None and batch.behaviour is not None and batch.valid is not None
     )
     expected = np.zeros(outputs.parameters.shape)
-    entropy_weight = algorithm.entropy_coefficient
-    assert isinstance(entropy_weight, float)
     count = batch.valid.sum()
     for t, b in np.argwhere(batch.valid):
         logits, q, average = torch.from_numpy(outputs.parameters[t, b]).double().chunk(3)
@@ -132,7 +132,6 @@ def by_definition(algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays) 
         objective = (
             min(c, float(rho[action])) * float(batch.advantages[t, b]) * p[action].log()
             + (fixed * ((rho - c) / rho).clamp(min=0) * p.log() * (q - v)).sum()
-            - entropy_weight * (p * p.log()).sum()
         )
         [g] = torch.autograd.grad(objective, p)
         [k] = torch.autograd.grad((average * (average / p).log()).sum(), p)
@@ -164,6 +163,7 @@ def by_definition(algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays) 
 def test_the_gradient_is_that_of_the_paper(settings: dict[str, Any], spread: float) -> None:
     algorithm = ACER(**settings)
     outputs, batch = sample(spread)
+    assert batch.valid is not None and isinstance(algorithm.entropy_coefficient, float)
     expected = by_definition(algorithm, outputs, batch)
     for gradient, _ in (
         differentiate(algorithm, None, outputs, batch, 0.5),
@@ -171,6 +171,8 @@ def test_the_gradient_is_that_of_the_paper(settings: dict[str, Any], spread: flo
     ):
         assert gradient.parameters is not None
         np.testing.assert_allclose(gradient.parameters, expected, rtol=1e-5, atol=1e-5)
+        by_entropy = -algorithm.entropy_coefficient * batch.valid / batch.valid.sum()
+        np.testing.assert_allclose(gradient.entropy, by_entropy, rtol=1e-5)
         assert not gradient.log_probs.any() and not gradient.values.any()
 
 
@@ -204,6 +206,20 @@ def test_where_all_policies_are_one_it_is_the_gradient_of_a3c() -> None:
     )
 
 
+def test_the_entropys_multiplier_is_a_factor_of_its_coefficient() -> None:
+    gradients = []
+    for coefficient, multiplier in ((0.02, 3.0), (0.06, 1.0), (0.02, 1.0)):
+        settings = acer(algorithm__entropy_coefficient=coefficient)
+        store, [worker] = by_descent(BANDIT, **settings)
+        store.set_multipliers(entropy=multiplier)
+        learner = worker._learner
+        snapshot = learner.pull()
+        next(learner.learn(worker._actor.collect(snapshot), snapshot))
+        gradients.append(learner.network.gradient.copy())
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5, atol=1e-7)
+    assert not np.allclose(gradients[0], gradients[2], rtol=1e-5, atol=1e-7)
+
+
 def test_an_action_that_a_mask_forbids_changes_nothing() -> None:
     outputs, batch = sample(0.5)
     assert outputs.parameters is not None and batch.behaviour is not None
@@ -223,6 +239,141 @@ def test_an_action_that_a_mask_forbids_changes_nothing() -> None:
         assert not by_logits[..., -1].any() and not by_values[..., -1].any()
         expected = plain.parameters[..., :ACTIONS]
         np.testing.assert_allclose(by_logits[..., :-1], expected, rtol=1e-4, atol=1e-6)
+
+
+# -- an update from memory
+# --------------------------------------------------------------------------------------------------
+
+PLACES = 3
+GAMMA = 0.9
+TABLE = {"_target_": "a3c_exp.networks.Mlp", "hidden_sizes": []}
+"""A layer on the places of a corridor: tables of logits and of action values."""
+
+
+def tables(vector: Array) -> tuple[list[Array], Array]:
+    """Logits and action values of each place and action, and the average policy's logits."""
+    online, average = np.split(vector.astype(np.float64), 2)
+    parts = [*np.split(online, 2), np.split(average, 2)[0]]
+    logits, q, average_logits = (part[:-2].reshape(2, PLACES).T + part[-2:] for part in parts)
+    return [logits, q], average_logits
+
+
+def softmax(logits: Array) -> Array:
+    """Probabilities [..., A]."""
+    shares: Array = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    return shares
+
+
+def sequences_of(rollout: Rollout) -> list[dict[str, Any]]:
+    """What a memory should know of each environment: places, actions, rewards, how rows ended, the
+    places after them, and the probabilities with which it acted."""
+    assert rollout.experience is not None and rollout.behaviour is not None
+    following = rollout.experience.observations[1:].argmax(-1)
+    finals = rollout.experience.final_observations
+    for (time, env), final in zip(rollout.experience.finals.tolist(), finals, strict=True):
+        following[time, env] = final.argmax()
+    columns = {
+        "place": rollout.observations.argmax(-1),
+        "action": rollout.actions,
+        "reward": rollout.rewards,
+        "terminated": rollout.terminated,
+        "truncated": rollout.truncated,
+        "following": following,
+        "mu": softmax(rollout.behaviour.astype(np.float64)),
+    }
+    return [
+        {name: column[:, env] for name, column in columns.items()}
+        for env in range(rollout.rewards.shape[1])
+    ]
+
+
+def update_by_definition(algorithm: ACER, vector: Array, sequences: list[dict[str, Any]]) -> Array:
+    """The gradient of algorithm 2 over whole sequences, row by row."""
+    (logits, q), average_logits = tables(vector)
+    p = softmax(logits)
+    average = softmax(average_logits)
+    v = (p * q).sum(-1)
+    by_logits, by_values = np.zeros((2, PLACES, 2))
+    count = 0
+    for sequence in sequences:
+        length = len(sequence["reward"])
+        q_ret = 0.0
+        for t in reversed(range(length)):
+            after = sequence["following"][t]
+            is_last = sequence["truncated"][t] or t == length - 1
+            if sequence["terminated"][t]:
+                value = 0.0
+            elif is_last:
+                value = v[after]
+            else:
+                action = sequence["action"][t + 1]
+                trace = min(1.0, p[after, action] / sequence["mu"][t + 1][action])
+                value = v[after] + trace * (q_ret - q[after, action])
+            q_ret = sequence["reward"][t] + GAMMA * value
+
+            place, action = sequence["place"][t], sequence["action"][t]
+            rho = p[place] / sequence["mu"][t]
+            g = np.maximum(0, 1 - algorithm.truncation / rho) * (q[place] - v[place])
+            weight = min(algorithm.truncation, rho[action])
+            g[action] += weight * (q_ret - v[place]) / p[place, action]
+            k = -average[place] / p[place]
+            assert algorithm.trust_region is not None
+            z = g - max(0, (k @ g - algorithm.trust_region) / (k @ k)) * k
+
+            log_p = np.log(p[place])
+            entropy = -(p[place] * log_p).sum()
+            assert isinstance(algorithm.entropy_coefficient, float)
+            by_logits[place] -= p[place] * (z - p[place] @ z)
+            by_logits[place] += algorithm.entropy_coefficient * p[place] * (log_p + entropy)
+            by_values[place, action] += algorithm.value_coefficient * (q[place, action] - q_ret)
+            count += 1
+    online = [np.concatenate([table.T.ravel(), table.sum(0)]) for table in (by_logits, by_values)]
+    gradient: Array = np.concatenate([*online, np.zeros(len(vector) // 2)]) / count
+    return gradient
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_an_update_from_memory_is_that_of_the_papers_algorithm(envs: int) -> None:
+    """Over sequences in which episodes end both ways, and which other policies acted in."""
+    rows = 12
+    algorithm = {"truncation": 1.2, "trust_region": 0.5, "entropy_coefficient": 0.1}
+    settings = acer(
+        algorithm={"_target_": "a3c_exp.algorithms.ACER"} | algorithm,
+        memory={"capacity": rows * envs, "ratio": 1, "batch_size": 100},
+        network=TABLE,
+    )
+    store, [worker] = by_descent(
+        CORRIDOR,
+        envs_per_worker=envs,
+        rollout_length=4,
+        env__kwargs={"n": PLACES},
+        env__max_episode_steps=5,
+        **settings,
+    )
+    learner = worker._learner
+    memory = learner.memory
+    assert memory is not None
+    rng = np.random.default_rng(5)
+    size = len(learner.network.vector)
+    kept: list[list[dict[str, Any]]] = []
+    ends = np.zeros(2)
+    for _ in range(40):
+        store.initialize(rng.normal(0, 1, size).astype(np.float32))
+        rollout = worker._actor.collect(learner.pull())
+        memory.add(rollout)
+        kept.append(sequences_of(rollout))
+        while sum(len(sequences[0]["reward"]) for sequences in kept) > rows:
+            del kept[0]
+        ends += rollout.terminated.sum(), rollout.truncated.sum()
+
+        vector = rng.normal(0, 1, size).astype(np.float32)
+        store.initialize(vector)
+        gradient = learner._memory_gradient(memory, Event(0), None).gradient
+        assert gradient is not None
+        everything = [sequence for sequences in kept for sequence in sequences]
+        expected = update_by_definition(ACER(**algorithm), vector, everything)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-5)
+    assert ends.min() > 5
 
 
 # -- the network
@@ -353,6 +504,30 @@ def test_a_run_is_loaded_and_goes_on(network: str, tmp_path: Path) -> None:
         config(CORRIDOR, **settings) | {"total_steps": 240}, tmp_path, resume=True
     )
     assert resumed.summary["steps"] == 240
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnReturns(Returns):
+    """Retrace of a user's own, which keeps what it has been given."""
+
+    off_policy: ClassVar[bool] = True
+    needs_action_values: ClassVar[bool] = True
+    trajectories: ClassVar[list[Trajectory]] = []
+
+    def __call__(self, trajectory: Trajectory, gamma: float) -> tuple[Floats, Floats]:
+        self.trajectories.append(trajectory)
+        return Retrace()(trajectory, gamma)
+
+
+def test_returns_of_ones_own_get_the_action_values() -> None:
+    own = {"_target_": f"{__name__}.OwnReturns"}
+    _, [worker] = by_descent(
+        BANDIT, **acer(returns=own), plugins=["scripted", __name__], total_steps=64
+    )
+    OwnReturns.trajectories.clear()
+    assert events_of(worker)
+    assert OwnReturns.trajectories
+    assert all(trajectory.action_values is not None for trajectory in OwnReturns.trajectories)
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:

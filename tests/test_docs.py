@@ -46,9 +46,10 @@ from evidence.bench import settings
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
-FOLDERS = (".", "docs", "evidence/notes")
+FOLDERS = (".", "docs", "evidence/notes", "evidence/results")
 PATHS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.md"))]
 DOCUMENTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
+RECORDED = [path.name for path in PATHS if path.parent.name == "results"]
 README, DESIGN, INDEX = (DOCUMENTS[f"{name}.md"] for name in ("README", "design", "index"))
 
 # With these a command of the documents runs for a moment.
@@ -123,8 +124,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with one run in outputs/ and the file of settings.md."""
+    """A folder to work in, with one run in outputs/, those of examples/ and the file of
+    settings.md."""
     shutil.copytree(finished, tmp_path / "outputs" / "run")
+    shutil.copytree(ROOT / "examples" / "runs", tmp_path / "examples" / "runs")
     mine = tmp_path / "my_conf" / "experiment" / "mine.yaml"
     mine.parent.mkdir(parents=True)
     [shown] = blocks(DOCUMENTS["settings.md"], "yaml")
@@ -144,6 +147,8 @@ def train(arguments: list[str], here: Path) -> None:
         pytest.importorskip("ale_py", reason="Atari games: pip install 'a3c-exp[atari]'")
     if {"env=mujoco", "experiment=ppo_mujoco"} & set(arguments):
         pytest.importorskip("mujoco", reason="robots: pip install 'a3c-exp[mujoco]'")
+    if any(argument.startswith("env=doom") for argument in arguments):
+        pytest.importorskip("vizdoom", reason="Doom: pip install 'a3c-exp[doom]'")
     for name in ("wandb", "mlflow", "video"):
         if any("callbacks" in argument and name in argument.lower() for argument in arguments):
             pytest.importorskip({"video": "moviepy"}.get(name, name))
@@ -283,13 +288,14 @@ def distinct(*names: str) -> list[list[str]]:
     return [list(words) for words in dict.fromkeys(found)]
 
 
-# Commands of cluster*.md need a cluster, those of RESULTS.md and tuning*.md hours, those of recipes
+# Commands of cluster*.md need a cluster, those of results and tuning*.md hours, those of recipes
 # examples/, those of environments.md other packages. Each kind has a test.
 EXTENDING = [name for name in DOCUMENTS if name.startswith("extend") or name == "research.md"]
 LATER = (
     "cluster.md",
     "cluster_setup.md",
     "RESULTS.md",
+    *RECORDED,
     "tuning.md",
     "tuning_images.md",
     "environments.md",
@@ -305,7 +311,7 @@ def test_a_command_runs(words: list[str], here: Path) -> None:
 
 
 def test_commands_of_the_notes_on_tuning_are_of_runs_that_can_be_made() -> None:
-    """Those of RESULTS.md are of entries of the study, which have been run."""
+    """Those of results are of entries of the study, which have been run."""
     shown = [
         words
         for words in distinct("tuning.md", "tuning_images.md")
@@ -330,7 +336,7 @@ def test_commands_for_environments_of_other_packages_have_settings_that_exist() 
     for words in shown:
         composed = a3c_exp.compose([word for word in words if not word.startswith("plugins=")])
         start = next(filter(composed["env"]["id"].startswith, PACKAGES), None)
-        if start is not None and importlib.util.find_spec(PACKAGES[start][0]) is not None:
+        if start is not None and importlib.util.find_spec(PACKAGES[start][0].partition(".")[0]):
             load_experiment(composed)
     for plugin, *words in tried:
         package = re.fullmatch(r"plugins=\[(\w+)[\w.]*\]", plugin)
@@ -534,7 +540,14 @@ def test_a_run_leaves_what_the_table_says(finished: Path) -> None:
     left = {str(path.relative_to(finished)) for path in finished.rglob("*") if path.is_file()}
     assert [name for name in left if not any(fnmatch(name, pattern) for pattern in table)] == []
     others = {pattern for pattern in table if not any(fnmatch(name, pattern) for name in left)}
-    assert others == {"checkpoints/step_*.ckpt", "videos/", "trace.json", "policy.onnx", "report/*"}
+    assert others == {
+        "checkpoints/step_*.ckpt",
+        "checkpoints/memory_*.npz",
+        "videos/",
+        "trace.json",
+        "policy.onnx",
+        "report/*",
+    }
     assert set(table["summary.json"]) <= set(summary(finished))
 
 
@@ -591,8 +604,8 @@ def test_figures_are_those_of_the_results() -> None:
     )
     found = figures(re.sub(r"```.*?```", "", shown, flags=re.DOTALL))
     measured = (ROOT / "evidence/bench").glob("*.md")
-    texts = [DOCUMENTS["RESULTS.md"], *(path.read_text(encoding="utf-8") for path in measured)]
-    known = set[str]().union(*map(figures, texts))
+    known = set[str]().union(*(figures(path.read_text(encoding="utf-8")) for path in measured))
+    known = known.union(*(figures(DOCUMENTS[name]) for name in RECORDED))
     assert found
     assert found <= known | {"200,000"}, "but for the zoo's steps: evidence/study/peers.py"
 

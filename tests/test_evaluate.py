@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from gymnasium.vector.utils import concatenate, create_empty_array
 from policies import Still
 from refusals import Refuses
-from runs import CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, latest, train
+from runs import CORNERS, CORRIDOR, SCRIPTED, SMALL_CNN, TARGET, content, latest, train
 from scripted import Echo
 
 import a3c_exp
@@ -38,6 +38,18 @@ def corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.summary["best_eval_return"] == pytest.approx(0.96)
     return folder
+
+
+def test_the_run_that_travels_with_the_repository_is_played_and_stays_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = Path(__file__).parents[1] / "examples" / "runs" / "cartpole"
+    before = content(folder)
+    assert before.keys() == {"config.yaml", "summary.json", "checkpoints/best.ckpt"}
+    assert sum(map(len, before.values())) < 20_000
+    assert evaluate.main([str(folder), "episodes=5"]) == 0
+    assert "mean return: 500 " in capsys.readouterr().out
+    assert content(folder) == before
 
 
 def test_a_terminal_shows_how_far_it_is(

@@ -112,3 +112,11 @@ def test_what_trains_nothing_imports_neither_torch_nor_gymnasium(
     assert done.stdout.splitlines()[-1] == str(code)
     assert done.stderr.splitlines()[-1] == "[]"
     assert "A-v0" in done.stdout + done.stderr or argument == "--help"
+
+
+def test_a_command_imports_no_numpy_or_torch_before_its_fork_server_starts() -> None:
+    program = "import sys; import a3c_exp.cli.main; print({'numpy', 'torch'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"

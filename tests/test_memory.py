@@ -178,6 +178,34 @@ def test_stacks_of_frames_are_what_they_were() -> None:
     assert len(unseen.columns) == np.count_nonzero(~drawn.terminated)
 
 
+def test_stacks_of_frames_that_were_saved_are_what_they_were(tmp_path: Path) -> None:
+    """Those of other episodes follow them, which begin with the next session."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "memory_0.npz"
+    settings: dict[str, Any] = {"sample": "transitions", "batch_size": 100}
+    saved = make_memory(40, 2, **settings)
+    going_on = np.zeros((5, 2), np.bool_)
+    stacks = []
+    for first in rng.integers(0, 256, (2, 2, 4, 2, 3), np.uint8):
+        rollout = stacked_rollout(rng, first, going_on)
+        assert rollout.experience is not None
+        stacks.append(rollout.experience.observations)
+        if len(stacks) == 1:
+            saved.add(rollout)
+            saved.save(path)
+    memory = RolloutMemory(Memory(capacity=40, **settings), 1, 2, saved=path)
+    memory.add(rollout)
+
+    drawn, unseen = memory.draw(rng, None)
+    assert not memory.notice
+    expected = np.concatenate([observations[:-1] for observations in stacks])
+    assert np.array_equal(drawn.observations[0], expected.reshape(20, 4, 2, 3))
+    following = np.concatenate([observations[1:] for observations in stacks])
+    assert np.array_equal(
+        unseen.observations[np.argsort(unseen.columns)], following.reshape(20, 4, 2, 3)
+    )
+
+
 def test_a_million_game_frames_fit_into_7_5_gigabytes() -> None:
     network = load_network(BANDIT)
     space = Box(0, 255, (4, 84, 84), np.uint8)
@@ -187,7 +215,7 @@ def test_a_million_game_frames_fit_into_7_5_gigabytes() -> None:
     memory.add(
         stacked_rollout(rng, rng.integers(0, 256, (2, 4, 2, 3), np.uint8), np.zeros((9, 2), bool))
     )
-    arrays = [*memory._rings.values(), *memory._observations.arrays().values()]
+    arrays = [*memory._rings.values(), *memory._observations.rings.values()]
     assert sum(array.nbytes for array in arrays) < 1000 * (2 * 3 + 40)
 
 
@@ -433,6 +461,14 @@ def test_a_damaged_or_another_memory_is_empty_and_says_so(tmp_path: Path) -> Non
         memory.add(make_actor(1).collect(START))
         assert path.name in memory.notice
         assert len(memory) <= 5
+
+
+def test_a_memory_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> None:
+    _, [worker] = by_descent(memory={"capacity": 1000}, total_steps=32, **VTRACE)
+    events_of(worker)
+    worker._memory_file = tmp_path / "memory_0.npz"
+    worker._memory_file.symlink_to("/dev/full")
+    refused(worker.close, "memory.save", True)
 
 
 def test_a_replaced_worker_begins_with_an_empty_memory_and_says_so_once() -> None:

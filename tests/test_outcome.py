@@ -108,6 +108,7 @@ def test_a_run_says_in_words_how_it_has_ended(summary: dict[str, Any], text: str
     [
         ({}, None, "26.5k/s | best greedy evaluation 500.0"),
         ({}, 500.0, "not solved: training stayed below 500"),
+        ({"mean_return_100": None}, 500.0, "not solved: fewer than 100 episodes ended"),
         ({"rejected_updates": 3}, None, "3 updates rejected"),
     ],
 )

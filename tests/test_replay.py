@@ -13,6 +13,7 @@ import sys
 import threading
 import zlib
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +37,7 @@ from runs import (
     train_config,
     wait_until,
 )
+from stores import make_store, ones, push
 
 import a3c_exp
 from a3c_exp.__main__ import main
@@ -43,9 +45,10 @@ from a3c_exp.callbacks import Callback, RunView
 from a3c_exp.config.builder import load_final
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.order import Kind, Order, row_words, rows_of
-from a3c_exp.core.order_file import ORDER_FILE, read_order
 from a3c_exp.errors import leaves_debugger
 from a3c_exp.run import provenance
+from a3c_exp.run.order_file import read_order
+from a3c_exp.run.run_folder import ORDER_FILE
 from a3c_exp.run.session import Run
 
 LINEAR = {"_target_": "a3c_exp.schedules.Linear", "start": 1.0, "end": 0.0}
@@ -518,6 +521,31 @@ class TestTheRing:
         order.take()
         waiting.join(10)
         assert not waiting.is_alive()
+
+    def test_has_the_row_of_an_update_that_a_checkpoint_saw(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = make_store(lock=True, record="order")
+        order = store.order
+        assert order is not None
+        seen = threading.Event()
+        add = order.add
+
+        def add_once_seen(kind: Kind, worker: int, extra: Sequence[int] = ()) -> None:
+            if kind is Kind.PUSH:
+                assert seen.wait(10)
+            add(kind, worker, extra)
+
+        monkeypatch.setattr(order, "add", add_once_seen)
+        pushing = threading.Thread(target=push, args=(store, 0, ones()), daemon=True)
+        pushing.start()
+        wait_until(lambda: store.version == 1)
+
+        # it looks, and sleeps: the push goes on
+        monkeypatch.setattr("a3c_exp.core.order.time.sleep", lambda seconds: seen.set())
+        order.wait_for(store.state()["version"])
+        assert rows_of(order.take())[-1].kind is Kind.PUSH
+        pushing.join(10)
 
 
 def make_order(workers: int = 3) -> Order:

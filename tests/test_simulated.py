@@ -146,6 +146,11 @@ class TestTheClock:
         assert equal(times[:8], [10, 10, 20, 20, 30, 30, 40, 40])
         assert staleness(events)[4:8] == [3] * 4, "all are at work, whatever the cores"
 
+    @pytest.mark.parametrize("lock", [False, True])
+    def test_a_push_needs_no_core(self, lock: bool) -> None:
+        times = timed(simulated(2, 4, TIMES | {"cores": 1, "push_ms": 4.0}, lock=lock))[1]
+        assert equal(times[:4], [14, 24, 34, 44])
+
     def test_stragglers_are_the_last_workers(self) -> None:
         slow = TIMES | {"stragglers": 0.5, "slowdown": 3.0}
         events, times = timed(simulated(4, 8, slow))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import threading
@@ -63,15 +64,28 @@ def test_a_film_plays_at_the_speed_of_the_environment(tmp_path: Path) -> None:
     target = tmp_path / "film.gif"
     film.main([str(run.folder), "--target", str(target)])
     with Image.open(target) as image:
-        assert image.format == "GIF" and image.size == film.SIZE
+        assert image.format == "GIF" and image.size == (420, 280)
         assert image.info["duration"] == 40, "two steps of 50 a second"
     assert target.stat().st_size < 1_000_000
+
+
+def test_a_film_of_doom_is_in_color_and_stops_in_time(tmp_path: Path) -> None:
+    pytest.importorskip("vizdoom", reason="Doom: pip install 'a3c-exp[doom]'")
+    pytest.importorskip("cv2", reason="Doom: pip install 'a3c-exp[doom]'")
+    known = "env.normalize_observations=[128,64]"
+    run = a3c_exp.train([*SMALL[1:], "env=doom", known], folder=tmp_path / "run")
+    target = tmp_path / "film.gif"
+    film.main([str(run.folder), "--every", "1", "--seconds", "0.4", "--target", str(target)])
+    with Image.open(target) as image:
+        assert image.size == (420, 315) and 1 <= getattr(image, "n_frames", 1) <= 4
+        red, green, blue = np.asarray(image.convert("RGB"), float).mean((0, 1))
+        assert red > 1.1 * blue and green > 1.1 * blue, "brown walls"
 
 
 # Records.
 
 
-def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(
+def test_the_records_of_this_checkout_give_its_pages_and_nothing_is_composed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written = dict[Path, str]()
@@ -79,9 +93,61 @@ def test_the_records_of_this_checkout_give_its_table_and_nothing_is_composed(
     monkeypatch.setattr(curves, "draw", lambda *_: None)
     monkeypatch.setattr(curves, "draw_report", lambda *_: None)
     monkeypatch.setattr(figures, "draw", lambda *_: None)
+    monkeypatch.setattr(curves, "save", lambda *_: None)
     monkeypatch.setattr(files, "write_text", written.__setitem__)
     assert study.main(["--table"]) == 0
-    assert written == {ROOT / "RESULTS.md": (ROOT / "RESULTS.md").read_text()}
+    assert {path.name for path in written} == {
+        "RESULTS.md",
+        "learning.md",
+        "presets.md",
+        "methods.md",
+        "workers.md",
+    }
+    assert written == {path: path.read_text() for path in written}
+
+
+def test_a_command_of_the_first_page_prints_the_numbers_beside_it() -> None:
+    """Those that it says of another's work, in the column "it reports", are not its own."""
+    page = (ROOT / "RESULTS.md").read_text()
+    findings = re.findall(r"^\d+\. (.*?)```sh\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    rows = re.findall(r"^\|[^|]*\|[^|]*\| ([^|]*) \| `(.*)` \|$", page, re.MULTILINE)
+    assert len(findings) == 10 and len(rows) >= 10
+
+    entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
+    for sentence, command in [*findings, *rows]:
+        flags = study._flags(entries, shlex.split(command)[3:])
+        assert flags.show
+        printed = numbers("\n".join(study.shown(flags)))
+        assert numbers(re.sub(r"\(\S+\)|`.*?`", "", sentence)) - printed == set(), command
+
+
+def numbers(text: str) -> set[str]:
+    """Numbers with a decimal point or a thousands separator, as they are written."""
+    return set(re.findall(r"-?\d+(?:,\d{3})+(?:\.\d+)?|-?\d+\.\d+", text))
+
+
+def test_every_record_belongs_to_a_row_or_to_a_point() -> None:
+    folder = ROOT / "evidence" / "results"
+    entries = [entry for section in SECTIONS.values() for entry in section]
+    known = {(entry.kind, entry.name) for entry in entries}
+    for figure in figures.FIGURES.values():
+        for machine in figures.machines(figure, folder):
+            for panel in figure.panels:
+                points = figures.points(figure, panel, folder, machine)
+                known |= {(p.entry.kind, p.entry.table or p.entry.name) for p in points}
+                known |= {(p.entry.kind, p.entry.name) for p in points}
+
+    tables_of_runs = [*folder.glob("*.csv"), *(folder / "curves").glob("*.csv")]
+    recorded = {
+        (path.stem, row["record"])
+        for path in tables_of_runs
+        if path.stem != "sources"
+        for row in tables.read(path)
+    }
+    assert recorded - known == set()
+    pictures = {path.name for path in (folder / "curves").iterdir() if path.suffix != ".csv"}
+    pages = "".join(page.read_text() for page in folder.glob("*.md"))
+    assert {name for name in pictures if f"](curves/{name})" not in pages} == set()
 
 
 def test_the_records_of_this_checkout_have_commands_that_run_today() -> None:
@@ -164,10 +230,12 @@ def test_the_command_trains_plays_and_writes(
     ) == (7.0, 7.0, 7.0, 3)
     assert record.stop_reason == "total_steps"
     assert record.command == f"python -m a3c_exp {' '.join(recipe.overrides)} seed=0"
-    text = (tmp_path / "RESULTS.md").read_text()
-    assert "mean >= 7, worst >= 1000 | yes, no | 0 of 1 |" in text
-    assert "](evidence/results/curves/curves.svg)" in text
-    assert str(tmp_path) not in text
+    table = (results / "learning.md").read_text()
+    assert "mean >= 7, worst >= 1000 | yes, no | 0 of 1 |" in table
+    assert "](curves/curves.svg)" in (results / "presets.md").read_text()
+    front = (tmp_path / "RESULTS.md").read_text()
+    assert "[One](evidence/results/learning.md#one)" in front
+    assert not any(str(tmp_path) in path.read_text() for path in results.glob("*.md"))
 
     curve = tiny.curves(results).read()[0]
     assert 1 <= len(curve) <= curves.POINTS
@@ -179,7 +247,7 @@ def test_the_command_trains_plays_and_writes(
     assert (results / "curves" / "curves.svg").read_bytes() == picture, "git sees no change"
     monkeypatch.setattr(study, "SECTIONS", {"One": (replace(tiny, name="other"),)})
     study.write()
-    assert "curves" not in (tmp_path / "RESULTS.md").read_text(), "nothing has been run"
+    assert "curves.svg" not in (results / "presets.md").read_text(), "nothing has been run"
     assert (results / "curves" / "curves.svg").exists(), "nothing is deleted"
 
 

@@ -30,7 +30,7 @@ class ACER(Algorithm):
     the probabilities is
 
         g(a) = [a = a_t] min(c, rho(a)) (Q^ret_t - V(s_t)) / p(a)
-               + max(0, 1 - c / rho(a)) (Q(s_t, a) - V(s_t))  +  c_e dH / dp(a)
+               + max(0, 1 - c / rho(a)) (Q(s_t, a) - V(s_t))
 
     the trust region around an average policy p_a is
 
@@ -38,7 +38,7 @@ class ACER(Algorithm):
 
     and the loss, with z held constant,
 
-        L = mean_t  - sum_a z(a) p(a)  +  c_v 1/2 (Q^ret_t - Q(s_t, a_t))^2
+        L = mean_t  - sum_a z(a) p(a)  +  c_v 1/2 (Q^ret_t - Q(s_t, a_t))^2  -  c_e H(pi(. | s_t))
 
     The returns make Q^ret: `Retrace`. Memories make it off-policy; without one it learns on-policy
     alone.
@@ -67,44 +67,53 @@ class ACER(Algorithm):
 
         Unless kernels=false, `engine.losses` computes the same with derivatives written out.
         """
-        assert batch.behaviour is not None
         logits, action_values, average = policy.parameters.chunk(3, dim=-1)
-        log_p = logits.log_softmax(-1)
-        p = log_p.exp()
-        taken = batch.actions[..., None]
-
         with torch.no_grad():
-            log_mu = batch.behaviour.log_softmax(-1)
+            direction, is_limited = self._direction(logits, action_values, average, batch)
             log_average = average.log_softmax(-1)
-            allowed = logits > NOT_ALLOWED
-            state_values = (p * action_values).sum(-1, keepdim=True)
+            distances = (log_average.exp() * (log_average - logits.log_softmax(-1))).sum(-1)
 
-            log_c = torch.tensor(self.truncation).log()
-            # min(c, rho) / p is min(c / p, 1 / mu)
-            weights = torch.minimum(log_c - log_p, -log_mu).clamp(max=LARGEST_LOG).exp()
-            is_taken = torch.zeros_like(p).scatter(-1, taken, 1.0)
-            g = is_taken * weights * batch.advantages[..., None]
-            correction = (1 - (log_c - log_p + log_mu).clamp(max=LARGEST_LOG).exp()).clamp(min=0)
-            g = g + correction * (action_values - state_values)
-            entropies = -(p * log_p).sum(-1)
-            g = g - value(self.entropy_coefficient, progress) * (log_p + 1)
-            g = torch.where(allowed, g, 0.0)
-
-            k = -(log_average - log_p).clamp(max=LARGEST_LOG).exp()
-            k = torch.where(allowed, k, 0.0)
-            excess = (k * g).sum(-1, keepdim=True)
-            excess = excess - (torch.inf if self.trust_region is None else self.trust_region)
-            z = g - (excess / k.square().sum(-1, keepdim=True)).clamp(min=0) * k
-            distances = (log_average.exp() * (log_average - log_p)).sum(-1)
-
-        policy_losses = -(z * p).sum(-1)
-        values_taken = action_values.gather(-1, taken)[..., 0]
+        policy_losses = -(direction * logits.softmax(-1)).sum(-1)
+        values_taken = action_values.gather(-1, batch.actions[..., None])[..., 0]
         value_losses = 0.5 * (batch.targets - values_taken) ** 2
-        loss = batch.mean(policy_losses + self.value_coefficient * value_losses)
-        return loss, {
+        entropy_coefficient = value(self.entropy_coefficient, progress)
+        losses = (
+            policy_losses
+            + self.value_coefficient * value_losses
+            - entropy_coefficient * policy.entropy
+        )
+
+        return batch.mean(losses), {
             "policy_loss": policy_losses,
             "value_loss": value_losses,
-            "entropy": entropies,
+            "entropy": policy.entropy,
             "policy_distance": distances,
-            "limited": excess[..., 0] > 0,
+            "limited": is_limited,
         }
+
+    def _direction(
+        self, logits: Tensor, action_values: Tensor, average: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """Return z, [T, B, A], and whether g lies outside the trust region, [T, B]."""
+        assert batch.behaviour is not None
+        log_p = logits.log_softmax(-1)
+        p = log_p.exp()
+        log_mu = batch.behaviour.log_softmax(-1)
+        state_values = (p * action_values).sum(-1, keepdim=True)
+
+        log_c = torch.tensor(self.truncation).log()
+        # min(c, rho) / p is min(c / p, 1 / mu)
+        weights = torch.minimum(log_c - log_p, -log_mu).clamp(max=LARGEST_LOG).exp()
+        is_taken = torch.zeros_like(p).scatter(-1, batch.actions[..., None], 1.0)
+        correction = (1 - (log_c - log_p + log_mu).clamp(max=LARGEST_LOG).exp()).clamp(min=0)
+        g = is_taken * weights * batch.advantages[..., None]
+        g = g + correction * (action_values - state_values)
+        k = -(average.log_softmax(-1) - log_p).clamp(max=LARGEST_LOG).exp()
+
+        allowed = logits > NOT_ALLOWED
+        g = torch.where(allowed, g, 0.0)
+        k = torch.where(allowed, k, 0.0)
+        bound = torch.inf if self.trust_region is None else self.trust_region
+        excess = (k * g).sum(-1, keepdim=True) - bound
+        z = g - (excess / k.square().sum(-1, keepdim=True)).clamp(min=0) * k
+        return z, excess[..., 0] > 0

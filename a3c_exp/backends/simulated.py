@@ -54,8 +54,8 @@ class Simulated(MaxRestarts, Backend):
         rollout and gradient.
     stragglers: share of the workers that are slower than the others.
     slowdown: factor of step_ms and gradient_ms of stragglers.
-    cores: cores that compute rollouts and gradients. A worker waits until one is free. None: one
-        for each worker.
+    cores: cores that compute rollouts and gradients. A worker waits until one is free; a push needs
+        none. None: one for each worker.
     """
 
     step_ms: Positive = 0.1
@@ -195,17 +195,15 @@ class _Cluster:
         spread = settings.turn_spread
         factor = self._slowness[turn.worker] * self._rng.lognormal(_log_mean(spread), spread)
         milliseconds = (settings.step_ms * steps + settings.gradient_ms * pushes) * float(factor)
-        needs_lock = pushes and self._takes_turns_to_push
-        if pushes and not needs_lock:
-            milliseconds += settings.push_ms
-
         start = turn.time + settings.pull_ms / 1000
         if self._cores is not None:
             start = max(start, self._cores[0])
-        end = start + milliseconds / 1000
-        if self._cores is not None:
-            heapq.heapreplace(self._cores, end)
-        self.resume(turn.worker, end, needs_lock=needs_lock)
+            heapq.heapreplace(self._cores, start + milliseconds / 1000)
+
+        needs_lock = pushes and self._takes_turns_to_push
+        if pushes and not needs_lock:
+            milliseconds += settings.push_ms
+        self.resume(turn.worker, start + milliseconds / 1000, needs_lock=needs_lock)
 
 
 def _log_mean(spread: float) -> float:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra.conf
-import numpy as np
 from hydra import __version__ as hydra_version
 from hydra import initialize_config_dir, version
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -801,6 +800,8 @@ def loguniform(low: Any, high: Any, count: Any = None, seed: Any = 0) -> Sweep:
 
     if count is None:
         return IntervalSweep(start=float(low), end=float(high), tags={"log"})
+
+    import numpy as np  # here: the fork server starts before this command imports it
 
     logarithms = np.random.default_rng(abs(seed)).uniform(math.log(low), math.log(high), count)
     return ChoiceSweep(list=[float(f"{number:.5g}") for number in np.exp(logarithms)])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import TARGET
 from a3c_exp.config.saved import LOG_EVERY, as_typed, read_config
-from a3c_exp.core.order_file import ORDER_FILE, RecordedSession, read_order
 from a3c_exp.errors import ConfigError, FolderError, one_line
-from a3c_exp.run.run_folder import latest_checkpoints, read_summary
+from a3c_exp.run.run_folder import ORDER_FILE, latest_checkpoints, read_summary
+
+if TYPE_CHECKING:
+    from a3c_exp.run.order_file import RecordedSession
 
 REPLAY_CLASS = "a3c_exp.run.replay.Replay"
 OF_THE_ORDER = (
@@ -37,6 +39,7 @@ def replay_config(folder: str, changed: Sequence[str]) -> dict[str, Any]:
     changed: dotted keys of the settings that differ from the recorded ones.
     Raises FolderError if the order cannot be used.
     """
+    from a3c_exp.run.order_file import read_order
     from a3c_exp.run.replay import WATCHING, learning_settings
 
     config = read_config(folder)

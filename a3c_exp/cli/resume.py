@@ -19,7 +19,7 @@ from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
 from a3c_exp.cli.hydra_compose import compose_unchecked, parse, set_value, to_container
 from a3c_exp.cli.replay import OF_THE_ORDER, check_replayable, check_resumable, replay_config
 from a3c_exp.common.reading import expanded
-from a3c_exp.common.settings import flatten
+from a3c_exp.common.settings import MISSING, flatten
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import (
     LOG_EVERY,
@@ -30,10 +30,8 @@ from a3c_exp.config.saved import (
     with_value,
     without_typed,
 )
-from a3c_exp.config.schema import MISSING
-from a3c_exp.core.order_file import ORDER_FILE
 from a3c_exp.errors import ConfigError, FolderError, named, require
-from a3c_exp.run.run_folder import CONFIG_FILE, locate_run
+from a3c_exp.run.run_folder import CONFIG_FILE, ORDER_FILE, locate_run
 
 
 def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from a3c_exp.errors import ConfigError
 
 TARGET = "_target_"
+MISSING = "???"  # OmegaConf's mark for a value that the user has to give
 """The key by which a mapping names the class of a component."""
 
 

@@ -24,7 +24,7 @@ from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import check_param_groups
-from a3c_exp.returns import NStep, NStepZero, Retrace, Returns, Trajectory, example_trajectory
+from a3c_exp.returns import NStep, NStepZero, Returns, Trajectory, example_trajectory
 from a3c_exp.run.checkpoint import load_state
 from a3c_exp.run.run_folder import best_checkpoint, environment_of
 
@@ -234,13 +234,14 @@ def _check_reuse(
 
 def _check_behaviour(experiment: Experiment, estimators: Mapping[str, Returns]) -> None:
     """Raise ConfigError for settings that do not fit an average policy or the parameters of those
-    that acted, and for Retrace without action values. estimators: by their keys."""
+    that acted, and for returns that need action values without any. estimators: by their
+    keys."""
     algorithm = experiment.algorithm
     name = type(algorithm).__name__
     is_averaged = algorithm.target_decay is not None
     for key, returns in estimators.items():
         allowed = f"retrace with {name}" if is_averaged else "another one: only acer has its values"
-        fits = isinstance(returns, Retrace) == is_averaged
+        fits = returns.needs_action_values == is_averaged
         require(fits, key, type(returns).__name__, allowed)
 
     if algorithm.needs_behaviour:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, cast
 
 from a3c_exp.common.reading import LARGEST, check_plain
-from a3c_exp.common.settings import TARGET, Setting, hints_of
+from a3c_exp.common.settings import MISSING, TARGET, Setting, hints_of
 from a3c_exp.common.trust import PACKAGE, is_allowed_module
 from a3c_exp.config.elsewhere import EXAMPLES, number_meant, unknown
 from a3c_exp.errors import (
@@ -35,8 +35,6 @@ from a3c_exp.errors import (
     under,
 )
 from a3c_exp.optimizers import TorchOptimizer
-
-MISSING = "???"  # OmegaConf's mark for a value that the user has to give
 
 T = TypeVar("T")
 

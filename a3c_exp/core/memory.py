@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,9 @@ from a3c_exp.errors import one_line
 from a3c_exp.networks.inputs import stacked_frames
 
 Indices = NDArray[np.intp]
+
+RowEntries = dict[tuple[int, int], Array]
+"""Arrays that a few rows have besides, by their row and environment, in the order of the rows."""
 
 MEMORY_MAX = Path("/sys/fs/cgroup/memory.max")
 
@@ -87,7 +89,6 @@ class RolloutMemory:
         self._last_length = 0
         self._sequences: deque[_Sequence] = deque()
         self._next_state: Floats | None = None
-        self._finals: dict[tuple[int, int], tuple[Array, Floats | None]] = {}
         self._saved = saved
         self.notice = notice
 
@@ -116,10 +117,10 @@ class RolloutMemory:
         for name, column in _kept_columns(rollout, experience).items():
             self._rings[name][positions] = column
         self._observations.write(first, experience.observations)
-        for index, (time, env) in enumerate(experience.finals.tolist()):
-            states = experience.final_states
-            state = None if states is None else states[index]
-            self._finals[first + time, env] = experience.final_observations[index], state
+        keys = [(first + time, env) for time, env in experience.finals.tolist()]
+        self._finals.update(zip(keys, experience.final_observations, strict=True))
+        if experience.final_states is not None:
+            self._final_states.update(zip(keys, experience.final_states, strict=True))
 
         self._sequences.append(_Sequence(first, length, rollout.state))
         self._next_state = experience.next_state
@@ -128,8 +129,20 @@ class RolloutMemory:
         while self._sequences[0].first < self._begin:
             self._sequences.popleft()
         _drop_before(self._begin, self._finals)
+        _drop_before(self._begin, self._final_states)
 
     def _allocate(self, rollout: Rollout, experience: Experience) -> None:
+        """Make the rings, and read the file of an earlier session."""
+        self._make_rings(rollout, experience)
+        if self._saved is None:
+            return
+        try:
+            self._load(self._saved)
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            self._make_rings(rollout, experience)  # nothing of the file counts
+            self.notice = f"begins with an empty memory: {self._saved.name}: {one_line(error)}"
+
+    def _make_rings(self, rollout: Rollout, experience: Experience) -> None:
         space = experience.space
         kind = _Observations if stacked_frames(space) == 1 else _Stacks
         # the observation after the last row, and the older frames of the first one
@@ -139,13 +152,9 @@ class RolloutMemory:
             for name, array in _kept_columns(rollout, experience).items()
         }
         self._observations = kind(self._size, self._envs, space)
+        self._finals: RowEntries = {}
+        self._final_states: RowEntries = {}
         self._next_state = experience.next_state
-        if self._saved is None:
-            return
-        try:
-            self._load(self._saved)
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            self.notice = f"begins with an empty memory: {self._saved.name}: {one_line(error)}"
 
     def count_draws(self, rng: np.random.Generator) -> int:
         """Return how many gradients from memory follow the last rollout."""
@@ -268,75 +277,85 @@ class RolloutMemory:
         last, cut: positions of rows that the next row follows, and of those that a time limit
             follows.
         """
-        keys = zip(rows[cut].tolist(), envs[cut[1]].tolist(), strict=True)
-        finals = [self._finals[key] for key in keys]
-        observations = [self._observations.read(rows[last] + 1, envs[last[1]])]
-        observations += [observation[None] for observation, _ in finals]
+        keys = list(zip(rows[cut].tolist(), envs[cut[1]].tolist(), strict=True))
+        following = self._observations.read(rows[last] + 1, envs[last[1]])
+        finals = [self._finals[key][None] for key in keys]
         after = None
         if states is not None:
-            of_finals = [state[None] for _, state in finals if state is not None]
-            after = np.concatenate([states[1][last[1]], *of_finals])
+            final_states = [self._final_states[key][None] for key in keys]
+            after = np.concatenate([states[1][last[1]], *final_states])
         times, columns = np.concatenate([last, cut], axis=1)
-        return Unseen(times, columns, np.concatenate(observations), after)
+        return Unseen(times, columns, np.concatenate([following, *finals]), after)
 
     # -- files
 
     def save(self, path: Path) -> None:
-        """Write the memory into a file, which is the old one or the new one, whole."""
+        """Write the memory into a file. One that a kill has cut short is refused by `_load`."""
         if not self._end:
             return
-        content: dict[str, Any] = {
+        content = {
             **self._rings,
-            **self._observations.arrays(),
+            **self._observations.rings,
             "end": np.array(self._end),
             "sequences": np.array([sequence[:2] for sequence in self._sequences]),
-            **_packed("final", {key: final for key, (final, _) in self._finals.items()}),
         }
         if self._next_state is not None:
             numbers = range(len(self._sequences) + 1)
             content["states"] = np.stack([self._state(number) for number in numbers])
-            content |= _packed(
-                "final_state", {key: state for key, (_, state) in self._finals.items()}
-            )
-        partial = path.with_name(f"{path.name}.partial")
-        with open(partial, "wb") as file:
-            np.savez(file, **content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        for name, entries in self._entries().items():
+            if entries:
+                content[f"{name}_keys"] = np.array(list(entries))
+                content[name] = np.stack(list(entries.values()))
+        np.savez(path, allow_pickle=False, **content)
+
+    def _entries(self) -> dict[str, RowEntries]:
+        """Return what a few rows have besides, by its name in a file."""
+        return {
+            "finals": self._finals,
+            "final_states": self._final_states,
+            "whole": self._observations.whole,
+        }
 
     def _load(self, path: Path) -> None:
         """Read what `save` has written. Where a session has ended, a time limit ends the episodes:
         the environments begin anew.
 
-        Raises OSError, KeyError or ValueError for a file that is missing, damaged or of a memory of
-        another size.
+        Raises OSError, KeyError, ValueError or BadZipFile for a file that is missing, damaged or of
+        a memory of another size.
         """
-        with np.load(path, allow_pickle=False) as content:
-            for name, ring in {**self._rings, **self._observations.arrays()}.items():
-                _copy(content[name], ring)
-            end = int(content["end"])
-            table = content["sequences"].tolist()
-            states = content["states"] if "states" in content else [None] * (len(table) + 1)
-            if (states[0] is None) != (self._next_state is None):
-                raise ValueError("of another network")
-            self._observations.restore(content)
-            finals = _unpacked("final", content)
-            final_states = _unpacked("final_state", content)
+        with np.load(path, allow_pickle=False) as file:
+            content = dict(file)
+        if ("states" in content) != (self._next_state is not None):
+            raise ValueError("of another network")
 
-        self._finals = {key: (final, final_states.get(key)) for key, final in finals.items()}
-        self._sequences.extend(
-            _Sequence(first, length, state)
-            for (first, length), state in zip(table, states, strict=False)
-        )
-        self._end = end
+        for rings in (self._rings, self._observations.rings):
+            for name, ring in rings.items():
+                saved = content[name]
+                if (saved.shape, saved.dtype) != (ring.shape, ring.dtype):
+                    raise ValueError(f"{saved.dtype} {saved.shape}, not {ring.dtype} {ring.shape}")
+                rings[name] = saved
+        end = int(content["end"])
+        table = content["sequences"].tolist()
+        states = content.get("states", [None] * (len(table) + 1))
+        for name, entries in self._entries().items():
+            if name in content:
+                keys = map(tuple, content[f"{name}_keys"].tolist())
+                entries.update(zip(keys, content[name], strict=True))
+
         last = (end - 1) % self._size
         going_on = ~(self._rings["terminated"][last] | self._rings["truncated"][last])
         self._rings["truncated"][last] |= going_on
+        following = self._observations.read(np.full(self._envs, end), np.arange(self._envs))
         for env in np.flatnonzero(going_on).tolist():
-            state = None if states[-1] is None else states[-1][env]
-            observation = self._observations.read(np.array(end), np.array(env))
-            self._finals[end - 1, env] = observation, state
+            self._finals[end - 1, env] = following[env]
+            if self._next_state is not None:
+                self._final_states[end - 1, env] = states[-1][env]
+
+        self._sequences.extend(
+            _Sequence(first, length, state)
+            for (first, length), state in zip(table, states[:-1], strict=True)
+        )
+        self._end = end
 
 
 def _kept_columns(rollout: Rollout, experience: Experience) -> dict[str, Array]:
@@ -353,114 +372,80 @@ def _choose(rng: np.random.Generator, population: int, count: int) -> Indices:
     return np.sort(rng.choice(population, count, replace=False, shuffle=False))
 
 
-def _packed(name: str, by_row: Mapping[tuple[int, int], Any]) -> dict[str, Array]:
-    """Return entries of rows as arrays for a file; none if there are none."""
-    if not by_row:
-        return {}
-    return {f"{name}_keys": np.array(list(by_row)), name: np.stack(list(by_row.values()))}
-
-
-def _unpacked(name: str, content: Mapping[str, Array]) -> dict[tuple[int, int], Array]:
-    """Return the entries of rows that `_packed` was given."""
-    if name not in content:
-        return {}
-    keys = content[f"{name}_keys"].tolist()
-    return {(row, env): value for (row, env), value in zip(keys, content[name], strict=True)}
-
-
-def _copy(source: Array, into: Array) -> None:
-    """Copy an array of a file. Raises ValueError for another shape or type."""
-    if (source.shape, source.dtype) != (into.shape, into.dtype):
-        raise ValueError(f"{source.dtype} {source.shape}, not {into.dtype} {into.shape}")
-    into[:] = source
-
-
-def _drop_before(row: int, by_row: dict[tuple[int, int], Any]) -> None:
-    """Delete the entries of rows before this one. They lie in the order of their rows."""
-    while by_row and (key := next(iter(by_row)))[0] < row:
-        del by_row[key]
+def _drop_before(row: int, entries: RowEntries) -> None:
+    """Delete the entries of rows before this one."""
+    while entries and (key := next(iter(entries)))[0] < row:
+        del entries[key]
 
 
 # -- observations
 
 
 class _Observations:
-    """Observations of rows, as they are."""
+    """Observations of rows, as they are.
+
+    rings, whole: for a file.
+    """
 
     def __init__(self, size: int, envs: int, space: Box) -> None:
         self._size = size
-        self._ring = np.zeros((size, envs, *space.shape), space.dtype)
+        self.rings = {"observations": np.zeros((size, envs, *space.shape), space.dtype)}
+        self.whole: RowEntries = {}
 
     def write(self, first: int, observations: Array) -> None:
         """Write observations [N, B, ...] of rows from `first` on."""
-        self._ring[(first + np.arange(len(observations))) % self._size] = observations
+        positions = (first + np.arange(len(observations))) % self._size
+        self.rings["observations"][positions] = observations
 
     def read(self, rows: Indices, envs: Indices) -> Array:
         """Return observations [..., *shape] of rows [...] of environments [...]."""
-        return self._ring[rows % self._size, envs]
-
-    def arrays(self) -> dict[str, Array]:
-        """Return its arrays for a file."""
-        return {"observations": self._ring}
-
-    def restore(self, content: Mapping[str, Array]) -> None:
-        """Take what else a file has."""
+        stored: Array = self.rings["observations"][rows % self._size, envs]
+        return stored
 
 
 class _Stacks:
     """Stacks of frames, of which each row keeps the newest.
 
-    A row whose older frames are not the newer ones of the row before, such as the first of an
-    episode, also keeps those older frames.
+    The older frames are those of the rows before. A row that has others, such as the first ones of
+    an episode, is also kept whole.
+
+    rings, whole: for a file.
     """
 
     def __init__(self, size: int, envs: int, space: Box) -> None:
         self._size = size
-        self._depth, *frame = list(space.shape)
-        self._frames: Array = np.zeros((size, envs, *frame), np.uint8)
-        # rows since the last one that is whole, at most as many as a stack has older frames
-        self._ages = np.zeros((size, envs), np.int64)
-        self._whole: dict[tuple[int, int], Array] = {}
-
-    def arrays(self) -> dict[str, Array]:
-        """Return its arrays for a file."""
-        return {"frames": self._frames, "ages": self._ages, **_packed("whole", self._whole)}
-
-    def restore(self, content: Mapping[str, Array]) -> None:
-        """Take what else a file has."""
-        self._whole = _unpacked("whole", content)
+        depth, *frame = space.shape
+        self._older = np.arange(depth - 1, -1, -1)
+        self.rings = {
+            "frames": np.zeros((size, envs, *frame), np.uint8),
+            "is_whole": np.zeros((size, envs), np.bool_),
+        }
+        self.whole: RowEntries = {}
 
     def write(self, first: int, observations: Array) -> None:
-        """Write observations [N, B, ...] of rows from `first` on. The first has been written as the
-        last one of the call before, unless it has changed."""
-        follows = np.empty(observations.shape[:2], np.bool_)
-        envs = np.arange(observations.shape[1])
-        stacks = tuple(range(2, observations.ndim))
-        follows[1:] = (observations[1:, :, :-1] == observations[:-1, :, 1:]).all(stacks)
-        follows[0] = False
-        if first:
-            before = self.read(np.full(len(envs), first), envs)
-            follows[0] = (observations[0] == before).all(tuple(range(1, before.ndim)))
+        """Write observations [N, B, ...] of rows from `first` on."""
+        length, count = observations.shape[:2]
+        rows = first + np.arange(length)
+        self.rings["frames"][rows % self._size] = observations[:, :, -1]
 
-        positions = (first + np.arange(len(observations))) % self._size
-        self._frames[positions] = observations[:, :, -1]
-        ages = np.where(follows[0], self._ages[positions[0]], 0)
-        self._ages[positions[0]] = ages
-        for position, is_next in zip(positions[1:], follows[1:], strict=True):
-            ages = np.where(is_next, np.minimum(ages + 1, self._depth - 1), 0)
-            self._ages[position] = ages
-        for time, env in np.argwhere(~follows).tolist():
-            self._whole[first + time, env] = observations[time, env, :-1].copy()
-        _drop_before(first + len(observations) - self._size, self._whole)
+        stacks = self._stacks(rows[:, None], np.arange(count))
+        is_whole = (stacks != observations).any(tuple(range(2, observations.ndim)))
+        self.rings["is_whole"][rows % self._size] = is_whole
+        for time, env in np.argwhere(is_whole).tolist():
+            self.whole[first + time, env] = observations[time, env].copy()
+        _drop_before(first + length - self._size, self.whole)
 
     def read(self, rows: Indices, envs: Indices) -> Array:
         """Return observations [..., *shape] of rows [...] of environments [...]."""
         rows, envs = np.broadcast_arrays(rows, envs)
-        older = np.arange(self._depth - 1, -1, -1)
-        stacks: Array = self._frames[(rows[..., None] - older) % self._size, envs[..., None]]
-        ages = self._ages[rows % self._size, envs]
-        for index in zip(*np.nonzero(ages < self._depth - 1), strict=True):
-            age = ages[index]
-            frames = self._whole[int(rows[index] - age), int(envs[index])][age:]
-            stacks[index][: len(frames)] = frames
+        stacks = self._stacks(rows, envs)
+        is_whole = self.rings["is_whole"][rows % self._size, envs]
+        for index in zip(*np.nonzero(is_whole), strict=True):
+            stacks[index] = self.whole[int(rows[index]), int(envs[index])]
+        return stacks
+
+    def _stacks(self, rows: Indices, envs: Indices) -> Array:
+        """Return the frames of rows and of those before them."""
+        positions = (rows[..., None] - self._older) % self._size
+        stacks: Array = self.rings["frames"][positions, envs[..., None]]
         return stacks

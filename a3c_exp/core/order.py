@@ -25,10 +25,11 @@ from a3c_exp.common.arrays import Array, ArraySpecs
 CHECKSUM_EVERY = 50
 """Updates between two checksums of the parameters."""
 
-_WRITTEN, _TAKEN = range(2)
+_WRITTEN, _TAKEN, _VERSION = range(3)
 _RING = 1 << 18
 _LONGEST_ROWS = 64  # words that one worker may write before it looks for room again
 _WAIT_SECONDS = 1e-3
+_LONGEST_UPDATE_SECONDS = 1.0
 _KIND_SHIFT = 16
 _WORKER_MASK = (1 << _KIND_SHIFT) - 1
 
@@ -195,6 +196,22 @@ class Order:
             self._words[position % self._size] = word
             position += 1
         self._counts[_WRITTEN] = position  # at last: who is killed before has added nothing
+
+    def add_push(self, worker: int, version: int) -> None:
+        """Add a push whose update made this version. The caller holds the store's lock."""
+        self.add(Kind.PUSH, worker)
+        self._counts[_VERSION] = version
+
+    def start(self, version: int) -> None:
+        """Say which version a session begins with."""
+        self._counts[_VERSION] = version
+
+    def wait_for(self, version: int) -> None:
+        """Wait, without the lock, until the update that made this version has its row: whoever
+        sees the version may be in between. A worker that was stopped there is not waited for."""
+        end = time.monotonic() + _LONGEST_UPDATE_SECONDS
+        while self._counts[_VERSION] < version and time.monotonic() < end:
+            time.sleep(_WAIT_SECONDS)
 
     def add_pull(self, worker: int, multipliers: tuple[float, float]) -> None:
         """Add a pull, and before it the multipliers if they have changed since the last one."""

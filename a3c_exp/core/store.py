@@ -239,8 +239,9 @@ class SharedStore:
         if push.gradient is None:
             order.add(Kind.REFUSED if push.weight else Kind.EMPTY, worker)
             return
-        order.add(Kind.PUSH, worker)
-        if self.version % CHECKSUM_EVERY == 0:
+        version = self.version
+        order.add_push(worker, version)
+        if version % CHECKSUM_EVERY == 0:
             order.add(Kind.CHECKSUM, worker, [self.parameters.checksum()])
 
     def _submit(self, rounds: SynchronousRounds, worker: int, push: Push) -> Ticket:

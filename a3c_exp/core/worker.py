@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -41,7 +42,7 @@ from a3c_exp.engine.arrays import (
 )
 from a3c_exp.engine.losses import loss_gradient
 from a3c_exp.envs import EnvBatch, close_within, on_progress
-from a3c_exp.errors import RunError
+from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import construction
 from a3c_exp.optimizers import clip, euclidean_norm
@@ -142,9 +143,16 @@ class Worker:
         try:
             self._store.leave(self._index)
             if self._memory_file is not None and self._learner.memory is not None:
-                self._learner.memory.save(self._memory_file)
+                self._save_memory(self._learner.memory, self._memory_file)
         finally:  # a server may be dead
             close_within(self._actor.env)
+
+    def _save_memory(self, memory: RolloutMemory, file: Path) -> None:
+        try:
+            memory.save(file)
+        except OSError as error:
+            problem = f"{file.name} cannot be written: {one_line(error)}"
+            raise ConfigError("memory.save", True, problem) from None
 
     def _build_network(self, env: EnvBatch) -> ActorCritic:
         # Nothing is drawn: the first pull brings the parameters.

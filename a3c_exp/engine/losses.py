@@ -220,35 +220,22 @@ def _acer(
     algorithm: ACER, outputs: NetworkOutputs, batch: BatchArrays, progress: float
 ) -> LossGradient:
     """See `ACER.loss`."""
-    assert outputs.parameters is not None and batch.behaviour is not None
+    assert outputs.parameters is not None
     valid = batch.valid
+    taken = batch.actions[..., None]
     logits, action_values, average = np.split(outputs.parameters, 3, axis=-1)
     log_p = log_softmax(logits)
     p = np.exp(log_p)
-    log_mu = log_softmax(batch.behaviour)
     log_average = log_softmax(average)
-    state_values = (p * action_values).sum(-1, keepdims=True)
-    taken = batch.actions[..., None]
-
-    log_c = np.float32(math.log(algorithm.truncation))
-    cut_off = 1 - np.exp(np.minimum(log_c - log_p + log_mu, np.float32(LARGEST_LOG)))
-    g = np.maximum(cut_off, 0) * (action_values - state_values)
-    g -= np.float32(value(algorithm.entropy_coefficient, progress)) * (log_p + 1)
-    weights = np.minimum(log_c - log_p, -log_mu)
-    weight = np.exp(np.minimum(np.take_along_axis(weights, taken, -1), np.float32(LARGEST_LOG)))
-    of_taken = np.take_along_axis(g, taken, -1) + weight * batch.advantages[..., None]
-    np.put_along_axis(g, taken, of_taken, -1)
-
-    forbidden = logits <= NOT_ALLOWED
-    g[forbidden] = 0
-    k = -np.exp(np.minimum(log_average - log_p, np.float32(LARGEST_LOG)))
-    k[forbidden] = 0
-    z, excess = _within_trust_region(g, k, algorithm.trust_region)
+    allowed = logits > NOT_ALLOWED
+    z, is_limited = _acer_direction(algorithm, batch, log_p, log_average, action_values, allowed)
 
     gains = (p * z).sum(-1)
     errors: Floats = of_transitions(
         np.take_along_axis(action_values, taken, -1)[..., 0] - batch.targets, valid
     )
+    entropy_coefficient = value(algorithm.entropy_coefficient, progress)
+
     count = count_of(errors, valid)
     grad = np.zeros_like(outputs.parameters)
     by_logits, by_values, _ = np.split(grad, 3, axis=-1)
@@ -257,21 +244,51 @@ def _acer(
     scale = np.float32(algorithm.value_coefficient / count)
     np.put_along_axis(by_values, taken, errors[..., None] * scale, -1)
     nothing = np.zeros_like(errors)
-    gradient = OutputGradients(nothing, nothing, nothing, None, grad)
+    by_entropy = broadcast(-entropy_coefficient / count, outputs.entropy, valid)
+
     distances = (np.exp(log_average) * (log_average - log_p)).sum(-1)
-    return gradient, {
+    return OutputGradients(nothing, by_entropy, nothing, None, grad), {
         "policy_loss": -total(gains, valid) / count,
         "value_loss": 0.5 * dot(errors, errors) / count,
-        "entropy": -total((p * log_p).sum(-1), valid) / count,
+        "entropy": total(outputs.entropy, valid) / count,
         "policy_distance": total(distances, valid) / count,
-        "limited": total(excess[..., 0] > 0, valid) / count,
+        "limited": total(is_limited, valid) / count,
     }
 
 
-def _within_trust_region(g: Floats, k: Floats, bound: float | None) -> tuple[Floats, Floats]:
-    """Return z [T, B, A] of `ACER`, and by how much k . g is above its bound, [T, B, 1]."""
-    excess = (k * g).sum(-1, keepdims=True) - np.float32(math.inf if bound is None else bound)
-    return g - np.maximum(excess / (k * k).sum(-1, keepdims=True), 0) * k, excess
+def _acer_direction(
+    algorithm: ACER,
+    batch: BatchArrays,
+    log_p: Floats,
+    log_average: Floats,
+    action_values: Floats,
+    allowed: Bools,
+) -> tuple[Floats, Bools]:
+    """Return z of `ACER`, [T, B, A], and whether g lies outside the trust region, [T, B].
+
+    log_p, log_average: log-probabilities [T, B, A] of the policy and of the average one.
+    allowed: bool [T, B, A], actions that no mask forbids.
+    """
+    assert batch.behaviour is not None
+    largest = np.float32(LARGEST_LOG)
+    log_mu = log_softmax(batch.behaviour)
+    state_values = (np.exp(log_p) * action_values).sum(-1, keepdims=True)
+    taken = batch.actions[..., None]
+
+    log_c = np.float32(math.log(algorithm.truncation))
+    correction = np.maximum(1 - np.exp(np.minimum(log_c - log_p + log_mu, largest)), 0)
+    g = correction * (action_values - state_values)
+    log_weights = np.take_along_axis(np.minimum(log_c - log_p, -log_mu), taken, -1)
+    of_taken = np.exp(np.minimum(log_weights, largest)) * batch.advantages[..., None]
+    np.put_along_axis(g, taken, np.take_along_axis(g, taken, -1) + of_taken, -1)
+    k = -np.exp(np.minimum(log_average - log_p, largest))
+
+    g[~allowed] = 0
+    k[~allowed] = 0
+    bound = math.inf if algorithm.trust_region is None else algorithm.trust_region
+    excess = (k * g).sum(-1, keepdims=True) - np.float32(bound)
+    z = g - np.maximum(excess / (k * k).sum(-1, keepdims=True), 0) * k
+    return z, excess[..., 0] > 0
 
 
 def _advantages(advantages: Floats, valid: Bools | None, normalize: bool) -> Floats:

@@ -42,6 +42,7 @@ REGISTERED = "_registered"
 PACKAGES = {
     "ALE/": ("ale_py", "atari"),
     "MiniGrid-": ("minigrid", "minigrid"),
+    "Vizdoom": ("vizdoom.gymnasium_wrapper", "doom"),
     "dm_control/": ("shimmy", "dm_control"),
 }
 """Packages whose environments need no `plugins`, by the start of the names, and the extra that
@@ -58,7 +59,7 @@ def register(start: str, key: str, value: str) -> None:
     Raises ConfigError about a setting if their package is not installed, or lacks another one.
     """
     package, extra = PACKAGES[start]
-    require_package(key, value, extra, package)
+    require_package(key, value, extra, package.partition(".")[0])
     imported(package, key, value)
 
 

@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from a3c_exp.common.log import log
 from a3c_exp.common.reading import UnreadableError
 from a3c_exp.common.signals import Interruption
@@ -249,6 +247,8 @@ def write_text(path: Path, text: str, before: Callable[[], object] = lambda: Non
 
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as JSON, atomically. NaN and infinities, which JSON lacks, become null."""
+    import numpy as np  # here: the fork server starts before this command imports it
+
     text = json.dumps(value, default=np.generic.item)
     write_text(
         path, json.dumps(json.loads(text, parse_constant=lambda name: None), indent=2) + "\n"

@@ -122,7 +122,11 @@ def ending(summary: Mapping[str, Any], threshold: float | None) -> list[str]:
     if best is not None:
         facts.append(f"best greedy evaluation {return_text(best)}")
     if threshold is not None and summary["solved_at_steps"] is None:
-        facts.append(f"not solved: training stayed below {threshold:g}")
+        has_mean = summary["mean_return_100"] is not None
+        why = (
+            f"training stayed below {threshold:g}" if has_mean else "fewer than 100 episodes ended"
+        )
+        facts.append(f"not solved: {why}")
     rejected = summary["rejected_updates"]
     return [
         *outcome(summary, threshold).split("; "),

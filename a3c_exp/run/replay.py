@@ -19,12 +19,12 @@ from a3c_exp.core.counters import RNG_WORDS, Multipliers
 from a3c_exp.core.events import Event, YieldPoint
 from a3c_exp.core.experiment import Backend, Experiment, RunContext
 from a3c_exp.core.order import PUSHES, Begin, Kind, Row, SavedState, from_words
-from a3c_exp.core.order_file import RecordedSession, read_order
 from a3c_exp.core.store import SharedStore
 from a3c_exp.core.worker import Worker
 from a3c_exp.ending import StopReason
 from a3c_exp.errors import RunError
 from a3c_exp.run import provenance
+from a3c_exp.run.order_file import RecordedSession, read_order
 
 WATCHING = (
     "callbacks",

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from a3c_exp.common.reading import UnreadableError, check_plain, expanded, read_text
-from a3c_exp.core.order_file import ORDER_FILE
 from a3c_exp.errors import ConfigError, FolderError, either, one_line
 from a3c_exp.run.files import copy_as, set_aside
 
@@ -20,6 +19,7 @@ CONFIG_FILE = "config.yaml"
 SUMMARY_FILE = "summary.json"
 EPISODES_FILE = "episodes.csv"
 METRICS_FILE = "metrics.csv"
+ORDER_FILE = "order.bin"  # of record=order
 LOG_FILE = "train.log"
 TRACE_FILE = "trace.json"  # of callbacks.Profile
 EVENTS = "events.out.tfevents."

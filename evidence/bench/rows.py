@@ -20,7 +20,12 @@ from evidence.bench.runs import (
     training_speed,
     whole_training_speed,
 )
-from evidence.bench.stepping import atari_random_stepping, random_stepping
+from evidence.bench.stepping import (
+    atari_random_stepping,
+    batch_random_stepping,
+    doom_random_stepping,
+    random_stepping,
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,8 @@ KINDS: dict[str, Callable[[Any, float], float]] = {
         "workers/wait_share", *overrides.split(), seconds=seconds
     ),
     "stepping": random_stepping,
+    "batch_stepping": batch_random_stepping,
+    "doom_stepping": doom_random_stepping,
     "atari_stepping": lambda what, seconds: atari_random_stepping(what[0], what[1], seconds),
     "peer": _peer,
     "zoo": _zoo,

@@ -1,1 +1,2 @@
-"""Learning over many seeds: `python -m evidence.study` trains, evaluates and writes RESULTS.md."""
+"""Learning over many seeds: `python -m evidence.study` trains, evaluates and writes RESULTS.md and
+the pages of evidence/results/."""

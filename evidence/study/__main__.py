@@ -1,5 +1,5 @@
-"""`python -m evidence.study`: train the runs without a record, then write RESULTS.md from
-evidence/results/.
+"""`python -m evidence.study`: train the runs without a record, then write RESULTS.md and the pages
+of evidence/results/ from the records there.
 
 `python -m evidence.study --scaling` and the like train those of a figure. A recorded run is not
 repeated. An interrupted study continues, and so does the run that was interrupted.
@@ -11,21 +11,25 @@ import argparse
 import importlib.util
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files
-from evidence.study import cluster, corrections, curves, figures
-from evidence.study.document import document
+from evidence.study import cluster, corrections, curves, document, figures, findings, tables
 from evidence.study.entries import SECTIONS, Entry, Recorded
 from evidence.study.runs import EPISODES, ROOT, RunFailedError, interrupt
 from evidence.study.sources import records as sources
+from evidence.study.text import text, wrapped
 
 RECORDS = ROOT / "evidence" / "results"
 DOCUMENT = ROOT / "RESULTS.md"
 RUNS = ROOT / "outputs" / "study"
+NOTES = {"MiniGrid": "minigrid", "MuJoCo's robots": "mujoco"}
+"""Texts below the headings of tables."""
+BY_HAND = {"cluster": cluster, "corrections": corrections}
+"""Figures whose section and tables a module of their own writes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failures: list[str] = []
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        if flags.show:
+            for line in shown(flags):
+                print(line)
+            return 0
+
         if not flags.table:
             for entry in chosen:  # before hours of training
                 entry.results(RECORDS).check(entry.recipe.settings())
@@ -53,9 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         write()
         print(f"{DOCUMENT}: written from the records")
-        for figure in flags.figures or ():
-            for line in figures.findings(figure, RECORDS):
-                print(line)
+        for line in shown(flags):
+            print(line)
     except KeyboardInterrupt:
         print("interrupted: the same command continues", file=sys.stderr)
         return 130
@@ -70,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _flags(entries: Mapping[str, Entry], arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m evidence.study", description="Learning over seeds; writes RESULTS.md."
+        prog="python -m evidence.study",
+        description="Learning over seeds; writes RESULTS.md, and the pages of evidence/results/.",
     )
     environments = sorted({entry.env for entry in entries.values()})
     parser.add_argument("--env", choices=environments, help="only the entries of this environment")
@@ -80,9 +89,10 @@ def _flags(entries: Mapping[str, Entry], arguments: Sequence[str] | None) -> arg
     parser.add_argument(
         "--only",
         choices=entries,
-        action="append",
+        action="extend",
+        nargs="+",
         metavar="NAME",
-        help="only this entry; any number",
+        help="only these entries",
     )
     for name, figure in figures.FIGURES.items():
         parser.add_argument(
@@ -96,28 +106,38 @@ def _flags(entries: Mapping[str, Entry], arguments: Sequence[str] | None) -> arg
         "--jobs", type=int, default=1, metavar="N", help="runs at once, of figures without seconds"
     )
     parser.add_argument(
-        "--table", action="store_true", help="train nothing: write RESULTS.md from the records"
+        "--table", action="store_true", help="train nothing: write the pages from the records"
+    )
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="train and write nothing: print the numbers of --only and of figures from the records",
     )
     return parser.parse_args(arguments)
 
 
 def _chosen(entries: Mapping[str, Entry], flags: argparse.Namespace) -> list[Entry]:
     """Return the entries that the flags ask for. Presets are a study of their own."""
-    if flags.figures:
-        return [
+    if flags.figures or flags.only:
+        points = [
             entry
-            for figure in flags.figures
+            for figure in flags.figures or ()
             for entry in figures.entries(figure, RECORDS, flags.env)
         ]
+        only = [entries[name] for name in flags.only or ()]
+        return points + [entry for entry in only if flags.env in (None, entry.env)]
 
-    names = flags.only or [
-        name for name, entry in entries.items() if flags.presets == (entry.source is not None)
+    return [
+        entry
+        for entry in entries.values()
+        if flags.presets == (entry.source is not None) and flags.env in (None, entry.env)
     ]
-    return [entries[name] for name in names if flags.env in (None, entries[name].env)]
 
 
 def _problem(flags: argparse.Namespace, chosen: Sequence[Entry]) -> str | None:
     """Return why these arguments cannot be followed, as a line; None if they can."""
+    if flags.show and not (flags.figures or flags.only):
+        return "--show needs a figure or --only"
     if not chosen and flags.figures:
         panels = [panel for figure in flags.figures for panel in figure.panels]
         environments = sorted({panel.env for panel in panels})
@@ -125,6 +145,7 @@ def _problem(flags: argparse.Namespace, chosen: Sequence[Entry]) -> str | None:
     if not chosen:
         return "no entry fits these arguments; presets are run with --presets"
     compares_seconds = not flags.figures or any(figure.timed for figure in flags.figures)
+    compares_seconds |= bool(flags.only)
     if flags.jobs < 1 or (flags.jobs > 1 and compares_seconds):
         allowed = "1, or a larger whole number with figures that compare no seconds"
         return f"--jobs {flags.jobs} must be {allowed}"
@@ -171,37 +192,66 @@ def train(entry: Entry, seed: int) -> list[str]:
     return []
 
 
+def shown(flags: argparse.Namespace) -> Iterator[str]:
+    """Yield the rows of the figures and of the entries that the flags name, a cell a line."""
+    grids: list[tables.Grid] = []
+    for figure in flags.figures or ():
+        module = BY_HAND.get(figure.name, figures)
+        grids += figures.grids(figure, RECORDS) if module is figures else module.grids(RECORDS)
+
+    entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
+    lines = [recorded(entries[name]) for name in flags.only or ()]
+    grids += [document.grid([line], document.machines([line])) for line in lines]
+
+    for columns, rows in grids:
+        for title, *cells in rows:
+            yield title
+            named = zip(columns[1:], cells, strict=True)
+            yield from (f"  {column}: {cell}" for column, cell in named if cell)
+
+
 def write() -> None:
-    """Write RESULTS.md and its figures from all records, each with the settings that were recorded
-    with it."""
+    """Write RESULTS.md, the pages and their figures from all records, each with the settings that
+    were recorded with it."""
+    numbers = findings.names(RECORDS)
     sections = {
         heading: [recorded(entry) for entry in entries] for heading, entries in SECTIONS.items()
     }
     by_name = {line.entry.name: line for lines in sections.values() for line in lines}
+    machines = document.machines([*by_name.values()])
 
-    by_env = dict[str, dict[str, Sequence[curves.Curve]]]()
-    for line in by_name.values():
-        if line.entry.curve and line.records:
-            by_seed = line.entry.curves(RECORDS).read()
-            plotted = [by_seed[record.seed] for record in line.records if record.seed in by_seed]
-            by_env.setdefault(line.entry.env, {})[line.entry.title] = plotted
+    tables_of: dict[bool, list[str]] = {False: [], True: []}
+    for heading, lines in sections.items():
+        note = wrapped(text(NOTES[heading], **numbers)) if heading in NOTES else ""
+        section = document.section(heading, note, lines, machines)
+        tables_of[lines[0].entry.source is not None].append(section)
 
-    target = RECORDS / curves.FOLDER / "curves.svg"
+    pages = {
+        "learning": [*tables_of[False], *curves.reports(RECORDS, by_name)],
+        "presets": [
+            *tables_of[True],
+            sources.section(RECORDS / sources.TABLE),
+            curves.section(RECORDS, by_name),
+        ],
+        "methods": figures.sections(RECORDS, "methods"),
+        "workers": [
+            *figures.sections(RECORDS, "workers"),
+            cluster.section(RECORDS),
+            corrections.section(RECORDS),
+        ],
+    }
 
-    picture = None
-    if by_env:
-        curves.draw(by_env, target)
-        picture = target.relative_to(DOCUMENT.parent)
+    contents = []
+    for name, parts in pages.items():
+        path = RECORDS / f"{name}.md"
+        page = "\n".join([text(f"page_{name}", episodes=EPISODES), *filter(None, parts)])
+        files.write_text(path, page)
+        contents.append(document.contents(page, path.relative_to(DOCUMENT.parent).as_posix()))
 
-    parts = [
-        *figures.sections(RECORDS),
-        cluster.section(RECORDS),
-        corrections.section(RECORDS),
-        sources.section(RECORDS / sources.TABLE),
-        *curves.reports(RECORDS, by_name),
-    ]
-    parts = [part for part in parts if part]
-    files.write_text(DOCUMENT, document(sections, EPISODES, picture, parts))
+    sentences = wrapped(text("findings", **numbers))
+    paper = text("paper", **numbers).rstrip()
+    front = text("results", findings=sentences, paper=paper, contents="\n".join(contents))
+    files.write_text(DOCUMENT, front)
 
 
 def recorded(entry: Entry) -> Recorded:

@@ -1,4 +1,4 @@
-"""The section of RESULTS.md on simulated clusters: `python -m evidence.study --cluster`.
+"""The section on simulated clusters, and its tables: `python -m evidence.study --cluster`.
 
 Its runs are those of the figures `cluster` and `cluster_measured` in figures.yaml. What has no
 record yet is left out.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from a3c_exp.common.estimates import median_reached, spread
 from a3c_exp.report import charts
 from a3c_exp.run import markdown
-from evidence.study import curves
+from evidence.study import curves, tables
 from evidence.study.figures import FIGURES, machines, points, solved
 from evidence.study.records import Record
 from evidence.study.text import text
@@ -54,6 +54,7 @@ def section(folder: Path) -> str:
         for machine in machines(FIGURES["cluster_measured"], folder)
     ]
     draw(simulated, measured, target)
+    check = _check_grid(folder)
     records = [
         record
         for lines in simulated.values()
@@ -64,14 +65,20 @@ def section(folder: Path) -> str:
     return text(
         "cluster",
         runs=len(records),
-        picture=target.relative_to(folder.parents[1]).as_posix(),
-        table=_seconds_table(simulated),
-        methods=_methods_table(folder),
-        check=_check_table(folder),
+        picture=target.relative_to(folder).as_posix(),
+        table=markdown.table(*_seconds_grid(simulated)),
+        methods=markdown.table(*_methods_grid(folder)),
+        check=markdown.table(*check) if check[1] else "Not measured yet.",
         commands="\n".join(
             f"python -m a3c_exp {panel.command}" for panel in FIGURES["cluster"].panels
         ),
     )
+
+
+def grids(folder: Path) -> list[tables.Grid]:
+    """Return the tables of the section. folder: of the records."""
+    simulated = {name: _lines("cluster", name, folder) for name in DRAWN}
+    return [_seconds_grid(simulated), _methods_grid(folder), _check_grid(folder)]
 
 
 def _lines(figure: str, panel: str, folder: Path, machine: str = "") -> dict[str, Line]:
@@ -91,7 +98,7 @@ def _seconds(records: Sequence[Record]) -> float:
     return median_reached([record.solved_seconds for record in records])
 
 
-def _seconds_table(simulated: Mapping[str, Mapping[str, Line]]) -> str:
+def _seconds_grid(simulated: Mapping[str, Mapping[str, Line]]) -> tables.Grid:
     panels = {panel.name: panel for panel in FIGURES["cluster"].panels}
     workers = sorted(
         {count for lines in simulated.values() for line in lines.values() for count in line}
@@ -101,7 +108,7 @@ def _seconds_table(simulated: Mapping[str, Mapping[str, Line]]) -> str:
         for name, lines in simulated.items()
         for series, line in lines.items()
     ]
-    return markdown.table(["", "updates", *map(str, workers)], rows)
+    return ["", "updates", *map(str, workers)], rows
 
 
 def _seconds_cell(records: Sequence[Record]) -> str:
@@ -113,7 +120,7 @@ def _seconds_cell(records: Sequence[Record]) -> str:
     return shown if is_solved else f"{shown} ({solved(records)})"
 
 
-def _methods_table(folder: Path) -> str:
+def _methods_grid(folder: Path) -> tables.Grid:
     """The speed-up of each method, simulated and measured, and that of the paper."""
     sources = {"simulated": _lines("cluster", "methods", folder)}
     for machine in machines(FIGURES["speedup"], folder):
@@ -125,7 +132,7 @@ def _methods_table(folder: Path) -> str:
                 cells = [_speedup(lines[method], count) for count in THREADS]
                 rows.append([method, source, *cells])
         rows.append([method, "paper", *(f"{speedup:.1f}" for speedup in speedups)])
-    return markdown.table(["", "", *map(str, THREADS)], rows)
+    return ["", "runs", *map(str, THREADS)], rows
 
 
 def _speedup(line: Line, workers: int) -> str:
@@ -145,7 +152,7 @@ CHECK_COLUMNS = (
 )
 
 
-def _check_table(folder: Path) -> str:
+def _check_grid(folder: Path) -> tables.Grid:
     """Runs as they were measured, beside the simulation. Each machine's one worker has a speed of
     its own, to which the simulation is scaled: more workers alone are predicted."""
     rows: list[list[str]] = []
@@ -159,7 +166,7 @@ def _check_table(folder: Path) -> str:
                 if 1 in measured and 1 in simulated:
                     compared = _check_rows(machine, measured, simulated)
                     rows += [[titles[panel], *cells] for cells in compared]
-    return markdown.table(CHECK_COLUMNS.split(" | "), rows) if rows else "Not measured yet."
+    return CHECK_COLUMNS.split(" | "), rows
 
 
 def _check_rows(machine: str, measured: Line, simulated: Line) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""The section of RESULTS.md on corrections of staleness: `python -m evidence.study --corrections`.
+"""The section on corrections of staleness: `python -m evidence.study --corrections`.
 
 Its runs are those of the figure `corrections` in figures.yaml. Each seed has one recorded run,
 whose order all corrections follow. Two of them differ by the correction alone. The first series has
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from a3c_exp.common.estimates import BOUNDS, DRAWS, Scores, bootstrap_interval
 from a3c_exp.report import charts
 from a3c_exp.run import markdown
-from evidence.study import curves
+from evidence.study import curves, tables
 from evidence.study.figures import FIGURES, Panel, points, score, solved
 from evidence.study.records import Record, average
 from evidence.study.text import text
@@ -44,6 +44,8 @@ COLUMNS = (
 
 Line = Sequence[Record]
 """The records of a correction, by seed."""
+Panels = Sequence[tuple[Panel, Mapping[str, Line]]]
+"""Panels with the records of each correction."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,7 @@ class Comparison:
 def section(folder: Path) -> str:
     """Draw the figure, and return the section; "" without two seeds of a panel. folder: of the
     records."""
-    figure = FIGURES["corrections"]
-    panels = [(panel, _lines(panel, folder)) for panel in figure.panels]
-    recorded = [
-        (panel, lines) for panel, lines in panels if len(next(iter(lines.values()))) >= LEAST
-    ]
+    recorded = _recorded(folder)
     if not recorded:
         return ""
 
@@ -113,11 +111,8 @@ def section(folder: Path) -> str:
     plain = [record for _, lines in recorded for record in next(iter(lines.values()))]
     return text(
         "corrections",
-        picture=target.relative_to(folder.parents[1]).as_posix(),
-        table=markdown.table(
-            COLUMNS.split(" | "),
-            [cells for panel, lines in recorded for cells in _rows(panel, lines)],
-        ),
+        picture=target.relative_to(folder).as_posix(),
+        table=markdown.table(*_grid(recorded)),
         commands="\n".join(f"python -m a3c_exp {panel.command} seed=0" for panel, _ in recorded),
         replays="\n".join(line[0].command for line in recorded[0][1].values()),
         runs=len(records),
@@ -126,6 +121,22 @@ def section(folder: Path) -> str:
         ratios=_range_of_ratios([lines for _, lines in recorded]),
         machines="; ".join(sorted({record.machine for record in records})),
     )
+
+
+def grids(folder: Path) -> list[tables.Grid]:
+    """Return the table of the section. folder: of the records."""
+    return [_grid(_recorded(folder))]
+
+
+def _recorded(folder: Path) -> Panels:
+    """Return the panels with two seeds or more, and the records of their corrections."""
+    panels = [(panel, _lines(panel, folder)) for panel in FIGURES["corrections"].panels]
+    return [(panel, lines) for panel, lines in panels if len(next(iter(lines.values()))) >= LEAST]
+
+
+def _grid(recorded: Panels) -> tables.Grid:
+    rows = [cells for panel, lines in recorded for cells in _rows(panel, lines)]
+    return COLUMNS.split(" | "), rows
 
 
 def _lines(panel: Panel, folder: Path) -> Mapping[str, Line]:
@@ -197,7 +208,7 @@ def _difference_cells(compared: Comparison, digits: int) -> Iterator[str]:
         yield f"{ratio:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def draw(rows: Sequence[tuple[Panel, Mapping[str, Line]]], target: Path) -> None:
+def draw(rows: Panels, target: Path) -> None:
     """Draw a row for each panel and a column for each measure, as an SVG. Raises ImportError
     without matplotlib."""
     import matplotlib

@@ -91,6 +91,23 @@ def draw(curves: Mapping[str, Mapping[str, Sequence[Curve]]], target: Path) -> N
     save(figure, target)
 
 
+def section(folder: Path, recorded: Mapping[str, Recorded]) -> str:
+    """Draw the curves of the entries that keep them, and return their section; "" without one.
+    folder: of all records. recorded: the entries by name."""
+    by_env = dict[str, dict[str, Sequence[Curve]]]()
+    for line in recorded.values():
+        if line.entry.curve and line.records:
+            by_seed = line.entry.curves(folder).read()
+            plotted = [by_seed[record.seed] for record in line.records if record.seed in by_seed]
+            by_env.setdefault(line.entry.env, {})[line.entry.title] = plotted
+
+    if not by_env:
+        return ""
+    target = folder / FOLDER / "curves.svg"
+    draw(by_env, target)
+    return text("curves", picture=target.relative_to(folder).as_posix())
+
+
 def save(figure: Figure, target: Path) -> None:
     """Write a figure as an SVG: the same curves are the same file."""
     import matplotlib
@@ -119,15 +136,15 @@ def _draw_panel(
 
 
 REPORTED = {"LunarLander-v3": {"2 workers": "lunar", "16 workers": "lunar_workers_16"}}
-"""Records whose report is in RESULTS.md, by environment: the entries of its configurations. They
+"""Records whose report is in learning.md, by environment: the entries of its configurations. They
 were trained to their last step (`stop.mean_return=null`)."""
 
 
 def reports(folder: Path, recorded: Mapping[str, Recorded]) -> list[str]:
-    """Draw the reports on REPORTED, and return their sections of RESULTS.md. Raises ImportError
-    without matplotlib.
+    """Draw the reports on REPORTED, and return their sections. Raises ImportError without
+    matplotlib.
 
-    folder: of all records, two levels below that of RESULTS.md. recorded: the entries by name.
+    folder: of all records. recorded: the entries by name.
     """
     sections = []
     for env, entries in REPORTED.items():
@@ -144,14 +161,12 @@ def reports(folder: Path, recorded: Mapping[str, Recorded]) -> list[str]:
         ranked = rank(runs)
         target = folder / FOLDER / f"{env}.png"
         draw_report(ranked, target)
-        picture = target.relative_to(folder.parents[1])
         sections.append(
             text(
                 "report",
                 env=env,
                 comparison="\n".join(comparison(ranked)),
-                folder=picture.parent.as_posix(),
-                picture=picture.as_posix(),
+                picture=target.relative_to(folder).as_posix(),
             )
         )
 

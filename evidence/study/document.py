@@ -1,17 +1,17 @@
-"""The text of RESULTS.md, from the records."""
+"""The tables of entries, from their records, as the pages of evidence/results/ show them."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import mean, median
 
 from a3c_exp.common.estimates import decimals, estimate, median_reached, spread
 from a3c_exp.run import markdown
+from evidence.study import tables
 from evidence.study.entries import Goals, Recorded
 from evidence.study.records import Record, average
-from evidence.study.text import text
 
 COLUMNS = (
     " | seeds | greedy return: IQM [95 %] | mean | worst, "
@@ -31,41 +31,35 @@ FULL_LENGTH = (
 )
 
 
-def document(
-    sections: Mapping[str, Sequence[Recorded]],
-    episodes: int,
-    picture: Path | None = None,
-    others: Sequence[str] = (),
-) -> str:
-    """Return the whole text.
-
-    picture: figure of the curves, relative to RESULTS.md; None for none. others: sections after the
-    tables.
-    """
-    parts = [text("learning", episodes=episodes)]
-    seen = sorted(
-        {record.machine for lines in sections.values() for line in lines for record in line.records}
-    )
-    machines = {machine: number for number, machine in enumerate(seen, 1)}
-
-    for heading, lines in sections.items():
-        preface = text("presets") + "\n" if _are_presets(lines) else ""
-        parts.append(
-            f"## {heading}\n\n{preface}{_table(lines, machines)}\n\n{_origin(lines, machines)}\n"
-        )
-
-    parts.extend(others)
-    if picture is not None:
-        parts.append(text("curves", picture=picture.as_posix(), folder=picture.parent.as_posix()))
-    return "\n".join(parts)
+def section(heading: str, note: str, lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
+    """Return a section: its text, table, commands and machines. machines: see `machines`."""
+    table = markdown.table(*grid(lines, machines))
+    parts = [f"## {heading}", note, table, _origin(lines, machines)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _are_presets(lines: Sequence[Recorded]) -> bool:
-    return all(line.entry.source for line in lines)
+def machines(lines: Sequence[Recorded]) -> dict[str, int]:
+    """Return the machines of records with their numbers, the first one 1."""
+    names = sorted({record.machine for line in lines for record in line.records})
+    return {name: number for number, name in enumerate(names, 1)}
 
 
-def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
-    head_line, cells = (PRESET_COLUMNS, _preset_cells) if _are_presets(lines) else (COLUMNS, _cells)
+def contents(page: str, path: str) -> str:
+    """Return a line of links to a page and to its sections. path: of the page."""
+    title, *headings = re.findall(r"^##? (.+)$", page, re.MULTILINE)
+    links = " · ".join(f"[{heading}]({path}#{_anchor(heading)})" for heading in headings)
+    return f"- **[{title}]({path})**: {links}"
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor that GitHub gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-")
+
+
+def grid(lines: Sequence[Recorded], machines: Mapping[str, int]) -> tables.Grid:
+    """Return the table of entries, all of them presets or none. machines: their numbers."""
+    are_presets = all(line.entry.source for line in lines)
+    head_line, cells = (PRESET_COLUMNS, _preset_cells) if are_presets else (COLUMNS, _cells)
     columns = head_line.split(" | ")
 
     rows = []
@@ -78,7 +72,7 @@ def _table(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
         )
         rows.append([*head, *(cells(line, where) if line.records else blank)])
 
-    return markdown.table(columns, rows)
+    return columns, rows
 
 
 def _cells(line: Recorded, machines: str) -> list[str]:
@@ -130,10 +124,12 @@ def _greedy(records: Sequence[Record]) -> list[float]:
 
 
 def _drawn(records: Sequence[Record]) -> str:
-    """Return the mean return of episodes with sampled actions, and the lowest one of each seed."""
+    """Return the mean return of episodes with sampled actions, with its interval, and the lowest
+    one of each seed."""
     means = [record.drawn_return for record in records if record.drawn_return is not None]
     lowest = [record.drawn_lowest for record in records if record.drawn_lowest is not None]
-    return f"{mean(means):.1f} ({', '.join(f'{value:.0f}' for value in lowest)})" if means else "-"
+    shown = ", ".join(f"{value:.0f}" for value in lowest)
+    return f"{estimate(means, average)} ({shown})" if means else "-"
 
 
 def _ends(records: Sequence[Record]) -> str:
@@ -172,7 +168,7 @@ def _wanted(goals: Goals, greedy: Sequence[float], records: Sequence[Record]) ->
 
 
 def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
-    """Commands, commits and machines of a table."""
+    """Return the commands, machines and dates of a table."""
     parts = [
         "Each with `seed=0`, `seed=1` and so on:",
         "",
@@ -187,11 +183,9 @@ def _origin(lines: Sequence[Recorded], machines: Mapping[str, int]) -> str:
 
     records = [record for line in lines for record in line.records]
     if records:
-        commits = sorted({f"{record.commit[:7]}{record.commit[40:]}" for record in records})
         here = {record.machine for record in records}
         used = "; ".join(f"{number}: {name}" for name, number in machines.items() if name in here)
         dates = sorted({record.date for record in records})
-        made = f"{dates[0]} to {dates[-1]}; commits {', '.join(commits)}"
-        parts += ["", f"Machine {used}. {made}."]
+        parts += ["", f"Machine {used}. {dates[0]} to {dates[-1]}."]
 
     return "\n".join(parts)

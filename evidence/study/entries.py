@@ -1,4 +1,4 @@
-"""Entries of the study, one for each row of RESULTS.md: they stand in entries.yaml."""
+"""Entries of the study, one for each row of its tables: they stand in entries.yaml."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of RESULTS.md, or a point of one of its figures.
+    """A row of a table, or a point of a figure.
 
     name: of its run folders and, without `table`, of its records. kind: names the files of its
         records.
@@ -125,5 +125,5 @@ def _sections() -> dict[str, list[Entry]]:
 
 
 SECTIONS = _sections()
-"""All entries by the headings of RESULTS.md. One with several numbers of workers may be in more
+"""All entries by the headings of their tables. One with several numbers of workers may be in more
 than one of them."""

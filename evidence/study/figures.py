@@ -1,4 +1,4 @@
-"""Figures of RESULTS.md that ask what Mnih et al. 2016 (arXiv 1602.01783) ask: they stand in
+"""Figures that ask what Mnih et al. 2016 (arXiv 1602.01783) ask: they stand in
 figures.yaml.
 
 A figure has a row for each of its panels, there a line for each of its series, and on it a point
@@ -9,7 +9,6 @@ like those of any other.
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from evidence.study import curves, maps, tables
 from evidence.study.entries import Entry
 from evidence.study.records import Record
 from evidence.study.runs import Replayed, Trial, describe
-from evidence.study.text import text
+from evidence.study.text import text, wrapped
 
 if TYPE_CHECKING:  # only drawing needs it
     from matplotlib.axes import Axes
@@ -92,6 +91,7 @@ class Figure:
     generic: bool = True
     map: bool = False
     replayed: bool = False
+    page: str = "methods"
 
 
 @dataclass(frozen=True)
@@ -189,16 +189,15 @@ def _file_name(words: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-")
 
 
-def sections(folder: Path) -> list[str]:
-    """Draw the figures of which there are records in `folder`, and return their sections of
-    RESULTS.md."""
+def sections(folder: Path, page: str) -> list[str]:
+    """Draw the figures of a page of which there are records in `folder`, and return their
+    sections."""
     texts = []
-    for figure in filter(operator.attrgetter("generic"), FIGURES.values()):
+    for figure in FIGURES.values():
+        if not figure.generic or figure.page != page:
+            continue
         for machine in machines(figure, folder):
-            every = [(panel, points(figure, panel, folder, machine)) for panel in figure.panels]
-            recorded = [(panel, [point for point in row if point.records]) for panel, row in every]
-
-            rows = [(panel, row) for panel, row in recorded if row]
+            rows = recorded(figure, folder, machine)
             if rows:
                 name = f"{figure.name}_{machine}".removesuffix("_")
                 target = folder / curves.FOLDER / f"{name}.svg"
@@ -206,10 +205,22 @@ def sections(folder: Path) -> list[str]:
                     maps.draw([as_map(panel, row) for panel, row in rows], target)
                 else:
                     draw(figure, rows, folder, target)
-                picture = target.relative_to(folder.parents[1]).as_posix()
-                texts.append(_section(figure, rows, picture))
+                texts.append(_section(figure, rows, target.relative_to(folder).as_posix()))
 
     return texts
+
+
+def recorded(figure: Figure, folder: Path, machine: str = "") -> Rows:
+    """Return the panels and the points of which there are records. machine: see `points`."""
+    every = [(panel, points(figure, panel, folder, machine)) for panel in figure.panels]
+    present = [(panel, [point for point in row if point.records]) for panel, row in every]
+    return [(panel, row) for panel, row in present if row]
+
+
+def grids(figure: Figure, folder: Path) -> list[tables.Grid]:
+    """Return the table of a figure for each machine of which there are records."""
+    rows = [recorded(figure, folder, machine) for machine in machines(figure, folder)]
+    return [_grid(figure, panels) for panels in rows if panels]
 
 
 def as_map(panel: Panel, row: Sequence[Point]) -> maps.Map:
@@ -218,13 +229,6 @@ def as_map(panel: Panel, row: Sequence[Point]) -> maps.Map:
     values = sorted({point.value for point in row})
     records = {(float(point.series), point.value): point.records for point in row}
     return maps.Map(panel.title, rates, values, records)
-
-
-def findings(figure: Figure, folder: Path) -> Iterator[str]:
-    """Yield a line on each panel of a map: the exponent of its border."""
-    for panel in figure.panels if figure.map else ():
-        if row := [point for point in points(figure, panel, folder) if point.records]:
-            yield f"{panel.title}: exponent of the border {as_map(panel, row).finding()}"
 
 
 def machines(figure: Figure, folder: Path) -> list[str]:
@@ -236,23 +240,43 @@ def machines(figure: Figure, folder: Path) -> list[str]:
 
 
 def _section(figure: Figure, rows: Rows, picture: str) -> str:
-    columns, cells = (SPEED_COLUMNS, _speeds) if figure.timed else (RANGE_COLUMNS, _ranges)
-    if figure.map:
-        columns, cells = maps.COLUMNS, _map_cells
     records = [record for _, row in rows for point in row for record in point.records]
     return text(
         figure.name,
         picture=picture,
-        table=markdown.table(
-            columns.split(" | "),
-            [line for panel, row in rows for line in cells(figure, panel, row)],
-        ),
+        table=markdown.table(*_grid(figure, rows)),
+        study="\n".join(dict.fromkeys(_study(figure, panel) for panel, _ in rows)),
         commands="\n".join(f"python -m a3c_exp {panel.command}" for panel, _ in rows),
-        notes=" ".join(panel.note for panel, _ in rows if panel.note),
+        notes=wrapped(" ".join(panel.note for panel, _ in rows if panel.note)),
         runs=len(records),
+        planned=sum(
+            _planned(figure, panel)
+            for panel in figure.panels
+            if not panel.on_request or any(panel is present for present, _ in rows)
+        ),
         minutes=f"{sum(record.seconds for record in records) / 60:.0f}",
         machines="; ".join(sorted({record.machine for record in records})),
     )
+
+
+def _planned(figure: Figure, panel: Panel) -> int:
+    """Return how many runs a panel is to have."""
+    lines = panel.series or figure.series
+    return panel.seeds * len(lines) * len(panel.values or figure.values)
+
+
+def _study(figure: Figure, panel: Panel) -> str:
+    """Return the command that trains a panel."""
+    command = f"python -m evidence.study --{figure.name.replace('_', '-')}"
+    return f"{command} --env {panel.env}" if panel.on_request else command
+
+
+def _grid(figure: Figure, rows: Rows) -> tables.Grid:
+    columns, cells = (SPEED_COLUMNS, _speeds) if figure.timed else (RANGE_COLUMNS, _ranges)
+    if figure.map:
+        columns, cells = maps.COLUMNS, _map_cells
+    lines = [line for panel, row in rows for line in cells(figure, panel, row)]
+    return columns.split(" | "), lines
 
 
 def _lines(row: Sequence[Point]) -> dict[str, list[Point]]:
@@ -281,18 +305,18 @@ def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
                 f"{median(record.steps_per_second for record in point.records):,.0f}",
                 spread([record.solved_steps for record in point.records], 0),
                 spread([record.solved_seconds for record in point.records], 1),
-                *([""] * 3 if point is first else _ratios(point, first)),
+                *([""] * 3 if point is first else ratios(point.records, first.records)),
             ]
 
 
-def _ratios(point: Point, first: Point) -> Iterator[str]:
-    """Yield ratios of medians with their bootstrap intervals, above 1 if better; "-" where too few
-    runs were solved."""
+def ratios(records: Sequence[Record], first: Sequence[Record]) -> Iterator[str]:
+    """Yield ratios of medians with their bootstrap intervals, above 1 if better than the first
+    runs: in steps a second, in steps and in seconds until solved; "-" where too few runs were
+    solved."""
     rng = np.random.default_rng(0)
     for name in ("steps_per_second", "solved_steps", "solved_seconds"):
         columns = [
-            np.array([getattr(run, name) or np.inf for run in one.records])
-            for one in (point, first)
+            np.array([getattr(run, name) or np.inf for run in runs]) for runs in (records, first)
         ]
         over, under = columns if name == "steps_per_second" else columns[::-1]
 
@@ -300,18 +324,23 @@ def _ratios(point: Point, first: Point) -> Iterator[str]:
             np.median(rng.choice(values, (DRAWS, len(values))), axis=1) for values in (over, under)
         ]
         if np.isfinite(draws).all():
+            ratio = f"{np.median(over) / np.median(under):.2f}"
             low, high = np.quantile(draws[0] / draws[1], BOUNDS)
-            yield f"{np.median(over) / np.median(under):.2f} [{low:.2f}, {high:.2f}]"
+            yield ratio if len(over) == len(under) == 1 else f"{ratio} [{low:.2f}, {high:.2f}]"
         else:
             yield "-"
 
 
-def solved(records: Sequence[Record]) -> str:
-    return f"{sum(record.solved_steps is not None for record in records)} of {len(records)}"
+def solved(records: Sequence[Record], planned: int = 0) -> str:
+    """Return how many runs are solved: "3 of 5", or "3 of 5 (9 planned)" where more are."""
+    count = sum(record.solved_steps is not None for record in records)
+    text = f"{count} of {len(records)}"
+    return f"{text} ({planned} planned)" if planned > len(records) else text
 
 
 def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
     """Yield where each line is solved."""
+    planned = panel.seeds * len(panel.values or figure.values)
     for series, line in _lines(row).items():
         works = [
             point
@@ -326,7 +355,7 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
         yield [
             panel.title,
             series,
-            solved([record for point in line for record in point.records]),
+            solved([record for point in line for record in point.records], planned),
             f"{places[0]} to {places[-1]}: {len(works)} of {len(line)}" if works else "none",
             f"{best.place(figure):.3g}",
             spread([record.solved_steps for record in best.records], 0),
@@ -334,7 +363,9 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
 
 
 def _map_cells(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
-    return maps.cells(as_map(panel, row))
+    records = [record for point in row for record in point.records]
+    for title, _, *cells in maps.cells(as_map(panel, row)):
+        yield [title, solved(records, _planned(figure, panel)), *cells]
 
 
 def draw(figure: Figure, rows: Rows, folder: Path, target: Path) -> None:

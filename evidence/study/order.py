@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a3c_exp.core.order import Kind
-from a3c_exp.core.order_file import RecordedSession, read_order
 from a3c_exp.errors import ConfigError
+from a3c_exp.run.order_file import RecordedSession, read_order
 
 INCHES = (8.0, 4.5)
 DPI = 160

@@ -8,9 +8,9 @@ Nothing deletes one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from pathlib import Path
 from pydoc import locate
 from types import NoneType
@@ -149,12 +149,18 @@ def read_rows(path: Path, kind: type[Row], name: str) -> list[Row]:
 
     An empty cell is None: older records have fewer columns.
     """
+    hashable: Any = kind
+    return list(_rows(path.read_text(encoding="utf-8"), hashable, name)) if path.exists() else []
+
+
+@cache  # the points of a figure share a record
+def _rows(text: str, kind: Any, name: str) -> Sequence[Any]:
     hints = get_type_hints(kind)
-    rows = [row for row in tables.read(path) if row[tables.RECORD] == name]
-    return [
+    return tuple(
         kind(**{column: _value(row.get(column), hint) for column, hint in hints.items()})
-        for row in rows
-    ]
+        for row in tables.parsed(text)
+        if row[tables.RECORD] == name
+    )
 
 
 def add_row(path: Path, name: str, row: Any) -> None:

@@ -21,14 +21,18 @@ from a3c_exp.run import files
 RECORD = "record"
 SEED = "seed"
 
+Grid = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""The columns and the rows of a table that a page shows."""
+
 
 def read(path: Path) -> Sequence[Mapping[str, str]]:
     """Return the rows of a table; none without the file."""
-    return _rows(path.read_text(encoding="utf-8")) if path.exists() else ()
+    return parsed(path.read_text(encoding="utf-8")) if path.exists() else ()
 
 
 @lru_cache
-def _rows(text: str) -> Sequence[Mapping[str, str]]:
+def parsed(text: str) -> Sequence[Mapping[str, str]]:
+    """Return the rows of a table's text."""
     return tuple(csv.DictReader(io.StringIO(text, newline="")))
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.core.order import Kind, Order, SavedState, row_words
-from a3c_exp.core.order_file import FIRST_LINE, ORDER_FILE, Framer, read_order
 from a3c_exp.core.run_view import RunView
 from a3c_exp.errors import FolderError
 from a3c_exp.run import provenance
 from a3c_exp.run.files import Appender, set_aside
 from a3c_exp.run.open_run import OpenRun
+from a3c_exp.run.order_file import FIRST_LINE, Framer, read_order
 from a3c_exp.run.recorders.recorder import RunRecorder
+from a3c_exp.run.run_folder import ORDER_FILE
 
 WRITE_SECONDS = 0.1
 """Time between two writes."""
@@ -51,6 +52,7 @@ class OrderFile(RunRecorder):
         versions = provenance.versions()
         description = {"config": dict(run.config), "versions": versions, "start": start}
         self._file.add(self._framer.session(description))
+        order.start(state["version"])
         self.save({"store": state})
 
     def on_tick(self, run: RunView) -> None:
@@ -63,6 +65,7 @@ class OrderFile(RunRecorder):
     def save(self, state: Mapping[str, Any]) -> None:
         """Write all rows, and one for a checkpoint of this state, which is written next."""
         saved = SavedState.of_state(state["store"])
+        self._order.wait_for(saved.version)
         self._take()
         words = row_words(Kind.SAVED, 0, saved.words())
         self._file.add(self._framer.rows(np.array(words, np.uint32)))

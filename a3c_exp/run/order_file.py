@@ -21,8 +21,8 @@ import numpy as np
 from a3c_exp.common.arrays import Array
 from a3c_exp.core.order import Kind, Row, SavedState, rows_of
 from a3c_exp.errors import FolderError, one_line
+from a3c_exp.run.run_folder import ORDER_FILE
 
-ORDER_FILE = "order.bin"
 ORDER_VERSION = 1
 
 _BEGINNING = b"a3c_exp order "
