@@ -17,10 +17,12 @@ from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_final
 from a3c_exp.run.order_file import read_order
 from evidence.bench import __main__ as bench
-from evidence.bench import fuzz, replay, size, soak, versus
+from evidence.bench import fuzz, peers, replay, size, soak, versus
 from evidence.bench.checkout import HERE
 from evidence.bench.compare import REQUIRED, difference, read_run
 from evidence.bench.damage import flip_bits
+from evidence.bench.drivers.changed import Change, changed
+from evidence.bench.drivers.watch import Task, Watch
 from evidence.bench.faults.bits import Checkpoint, Damage, cut_end
 from evidence.bench.faults.cases import Row as FaultRow
 from evidence.bench.faults.cases import try_row
@@ -71,6 +73,76 @@ def test_every_row_beside_a_checkout_is_a_run_that_can_be_made(
         "pong_16": 16,
     }
     assert all(config["seed"] == 3 for config in composed)
+
+
+def test_a_task_is_solved_by_a_hundred_episodes_and_one_of_every_environment() -> None:
+    watch = Watch(goal=10.0, environments=2)
+    for episode in range(120):
+        watch.episode(0.0 if episode < 20 else 10.0, environment=0, steps=episode)
+    assert watch.solved_steps is None, "nothing of the second environment"
+    watch.episode(10.0, environment=1, steps=120)
+    assert watch.solved_steps == 120
+    assert watch.is_over
+
+
+def test_a_speed_is_that_of_whole_iterations_after_the_first() -> None:
+    watch = Watch(goal=None, environments=1, seconds=0.0)
+    assert watch.iteration(1_000_000)
+    first = watch.elapsed
+    assert not watch.iteration(1_000_100)
+    speed = watch.steps_per_second()
+    assert speed is not None
+    assert speed >= 100 / (watch.elapsed - first + 1e-3)
+
+
+def test_every_peer_has_what_its_training_needs() -> None:
+    for peer in peers.PEERS:
+        assert (peers.FOLDER / "drivers" / f"{peer.driver}.py").is_file()
+        assert peer.venv is None or peer.venv in peers.LISTS["venvs"]
+        assert peer.file is None or peer.file in peers.LISTS["files"]
+        assert set(peer.source) <= set(peer.settings) <= set(peers.LISTS["goals"])
+        assert all(isinstance(peer.settings_in(name), dict) for name in peer.settings)
+
+
+def test_a_driver_that_fails_says_why() -> None:
+    python = Path(sys.executable)
+    with pytest.raises(peers.DriverError, match="ppo"):
+        peers.drive("cleanrl", python, Task("CartPole-v1"))
+
+
+def test_this_project_is_measured_like_another_library() -> None:
+    settings = {"overrides": "env=cartpole network.hidden_sizes=[8]"}
+    task = Task("CartPole-v1", settings, goal=20.0)
+    report = peers.drive("a3c_exp", Path(sys.executable), task)
+    assert report["solved_seconds"] > 0
+    assert report["steps"] >= report["solved_steps"]
+
+
+def test_the_table_of_peers_shows_losses_as_large_as_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "FOLDER", tmp_path)
+    ours, other = peers.PEERS[0].name, peers.PEERS[1].name
+
+    def figure(name: str, seed: str = "", speed: str = "9000", solved: str = "") -> peers.Figure:
+        return peers.Figure(name, "CartPole-v1", "1", seed, speed, "5", solved, "1", "2", "today")
+
+    for name, speed, seconds in ((ours, "9000", "30.0"), (other, "800", "20.0")):
+        trainings = [figure(name, seed="0", solved=seconds), figure(name, seed="1")]
+        peers.record([figure(name, speed=speed), *trainings, figure(name, seed="2", solved="25.0")])
+
+    rows = peers.table(peers.read()).splitlines()
+    assert rows[2].startswith(f"| {ours} | **9,000** | 30.0 (2 of 3) | - |")
+    assert rows[3].startswith(f"| {other} | 800 | **25.0 (2 of 3)** | - |")
+    assert "30.0, not reached (1), 25.0" in (tmp_path / "PEERS.md").read_text()
+
+
+def test_a_file_of_another_commit_is_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "ppo.py"
+    path.write_text("a = 1\n")
+    assert changed(path, [Change("why", "a = 1", "a = 2")]) == "a = 2\n"
+    with pytest.raises(ValueError, match="ppo"):
+        changed(path, [Change("why", "b = 1", "b = 2")])
 
 
 SOURCE = '''"""Of a module."""

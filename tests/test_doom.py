@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from backend_runs import nobody_works, running, worker_processes
 from gymnasium.spaces import Discrete
+from refusals import refused
 from runs import LINUX, SMALL_CNN, config, wait_until
 
 import a3c_exp
@@ -116,6 +117,15 @@ def test_a_video_in_color_shows_a_policy_the_same_screens(make_game: MakeGame) -
     gray, _ = played(make_game(), 5)
     color, _ = played(make_game("env.kwargs.screen_format=RGB24"), 5)
     np.testing.assert_allclose(np.array(color, float), np.array(gray, float), atol=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("screen_resolution", "RES_1X1"), ("doom_skil", 3)], ids=["value", "name"]
+)
+def test_what_the_game_does_not_know_is_refused(
+    make_game: MakeGame, key: str, value: object
+) -> None:
+    refused(lambda: make_game(f"++env.kwargs.{key}={value}"), f"env.kwargs.{key}", value)
 
 
 @LINUX

@@ -183,6 +183,17 @@ class TestErrors:
         name = "dm_control/cartpole-balance-v0"
         assert "imageio_that_is_missing" in refused(lambda: made(Gym(id=name)), "id", name)
 
+    def test_the_system_lacks_a_library_of_a_package(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "vizdoom").mkdir()
+        (tmp_path / "vizdoom" / "__init__.py").write_text('raise ImportError("libz.so.1: missing")')
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "vizdoom"]:
+            monkeypatch.delitem(sys.modules, name)
+        name = "VizdoomBasic-v1"
+        assert "libz.so.1: missing" in refused(lambda: made(Gym(id=name)), "id", name)
+
     @pytest.mark.parametrize(("module", "key"), [("ale_py.vector_env", "game"), ("cv2", "crop")])
     def test_atari_lacks_a_part(
         self, module: str, key: str, monkeypatch: pytest.MonkeyPatch

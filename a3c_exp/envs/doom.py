@@ -14,6 +14,8 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from a3c_exp.errors import ConfigError
+
 Screen = NDArray[np.uint8]
 
 _GRAY = np.array([0.21, 0.72, 0.07], np.float32)
@@ -32,6 +34,7 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
     that a time limit leaves a state whose value is known. An episode that reaches the limit is
     truncated alone.
     The last `info` of an episode has the scenario's game variables, in small letters ('ammo2').
+    Raises ConfigError for an argument of the environment that ViZDoom does not know.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -40,6 +43,12 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = Box(0, 255, space["screen"].shape[:2], np.uint8)
         unwrapped: Any = env.unwrapped
         self._game = unwrapped.game
+        for key, value in unwrapped._ezpickle_kwargs.items():
+            # it only warns of what it does not know
+            if not type(self._game)().set_config({key: value}):
+                problem = "must be a setting of ViZDoom, and one of its values"
+                raise ConfigError(f"kwargs.{key}", value, problem)
+
         frames_per_second = env.metadata["render_fps"] / unwrapped.frame_skip
         self.metadata = {**env.metadata, "render_fps": frames_per_second}
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from evidence.bench.peers import ZOO, stable_baselines3
+from evidence.bench.drivers.watch import Task
+from evidence.bench.peers import python_of, speed, zoo
 from evidence.bench.runs import (
     curve,
     peak_memory,
@@ -71,11 +72,24 @@ def _ppo(update: str, seconds: float) -> float:
     return whole_training_speed(*PPO.split(), f"update={update}", f"total_steps={steps}")
 
 
-def _zoo(what: tuple[str, str, int, Any], seconds: float) -> float:
-    algorithm, env_id, environments, way = what
-    recipe = ZOO[f"{algorithm} {env_id}"]
-    settings = {key: value for key, value in recipe.items() if key not in ("steps", "envs")}
-    return stable_baselines3(algorithm, env_id, environments, seconds, settings, way)
+def _stable_baselines3(
+    env_id: str, settings: Mapping[str, Any], seconds: float, threads: int | None
+) -> float:
+    task = Task(env_id, settings, threads=threads, seconds=seconds)
+    return speed("stable_baselines3", python_of("stable-baselines3"), task)
+
+
+def _peer(what: tuple[str, str, int], seconds: float) -> float:
+    algorithm, env_id, environments = what
+    threads = None if "NoFrameskip" in env_id else 1
+    settings = {"algorithm": algorithm, "envs": environments}
+    return _stable_baselines3(env_id, settings, seconds, threads)
+
+
+def _zoo(what: tuple[str, str, int, int | None], seconds: float) -> float:
+    algorithm, env_id, environments, threads = what
+    settings = zoo(algorithm, env_id) | {"envs": environments}
+    return _stable_baselines3(env_id, settings, seconds, threads)
 
 
 KINDS: dict[str, Callable[[Any, float], float]] = {
@@ -90,7 +104,7 @@ KINDS: dict[str, Callable[[Any, float], float]] = {
     "batch_stepping": batch_random_stepping,
     "doom_stepping": doom_random_stepping,
     "atari_stepping": lambda what, seconds: atari_random_stepping(what[0], what[1], seconds),
-    "peer": lambda what, seconds: stable_baselines3(what[0], what[1], what[2], seconds),
+    "peer": _peer,
     "zoo": _zoo,
 }
 """How a figure is taken, by the key of a measurement: from its argument there, and the seconds."""

@@ -37,7 +37,7 @@ def training_speed(*overrides: str, seconds: float, checkout: Path = HERE) -> fl
 def whole_training_speed(*overrides: str, checkout: Path = HERE) -> float:
     """Return the same of a run that overrides end. With epochs that take seconds, a run that ends
     by time would count steps whose updates it has not made."""
-    with finished(*overrides, checkout=checkout) as run:
+    with finished(*ENDLESS, *overrides, checkout=checkout) as run:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return float(summary["steps"] / summary["training_seconds"])
 
@@ -45,7 +45,7 @@ def whole_training_speed(*overrides: str, checkout: Path = HERE) -> float:
 def curve(name: str, *overrides: str, seconds: float) -> float:
     """Return the mean of a curve over a run of `seconds`, without its first point: not all workers
     have started then."""
-    with finished(*overrides, f"stop.max_seconds={seconds}") as run:
+    with finished(*ENDLESS, *overrides, f"stop.max_seconds={seconds}") as run:
         rows = list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
     return mean([float(row[name]) for row in rows if row.get(name)][1:])
 
@@ -88,7 +88,7 @@ def memory(pid: int, *kinds: str) -> int:
 def finished(*overrides: str, checkout: Path = HERE) -> Iterator[Path]:
     """Give the folder of a run that has ended by itself."""
     with tempfile.TemporaryDirectory() as folder:
-        process = _start(folder, *ENDLESS, *overrides, checkout=checkout)
+        process = _start(folder, *overrides, checkout=checkout)
         if process.wait():
             raise RuntimeError(f"it failed: a3c_exp {' '.join(overrides)}")
         (run,) = Path(folder).glob("outputs/*")

@@ -98,7 +98,7 @@ class Map:
         if len(borders) < LEAST:
             return None
         slope, _ = np.polyfit(np.log([*borders]), np.log([*borders.values()]), 1)
-        return -float(slope)
+        return round(-float(slope), 2) + 0.0  # without a minus before 0.00
 
     def of_seed(self, seed: int) -> Map:
         """Return the map of one seed alone."""
