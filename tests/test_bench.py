@@ -3,6 +3,7 @@ tables."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
 from a3c_exp.config.builder import load_final
 from a3c_exp.run.order_file import read_order
 from evidence.bench import __main__ as bench
-from evidence.bench import fuzz, peers, replay, size, soak, versus
+from evidence.bench import drawing, fuzz, peers, replay, size, soak, versus
 from evidence.bench.checkout import HERE
 from evidence.bench.compare import REQUIRED, difference, read_run
 from evidence.bench.damage import flip_bits
@@ -254,3 +255,9 @@ def test_the_order_of_a_run_is_plotted_with_its_staleness(tmp_path: Path) -> Non
     assert len(staleness) == found["updates"]
     assert np.mean(staleness) == pytest.approx(found["staleness_mean"])
     assert max(staleness) == found["staleness_max"]
+
+
+def test_an_image_of_a_race_costs_more_than_its_physics(capsys: pytest.CaptureFixture[str]) -> None:
+    drawing.main(["--steps", "20"])
+    whole, physics = map(float, re.findall(r"([\d.]+) ms", capsys.readouterr().out))
+    assert whole > 5 * physics > 0

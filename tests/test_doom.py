@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from a3c_exp.envs import EnvBatch, Step
 pytest.importorskip("vizdoom", reason="Doom: pip install 'a3c-exp[doom]'")
 pytest.importorskip("cv2", reason="Doom: pip install 'a3c-exp[doom]'")
 
+CLONE_FS = 0x200
 NOTHING = np.zeros(1, np.int64)  # no button
 MakeGame = Callable[..., EnvBatch]
 
@@ -142,6 +145,25 @@ def test_a_running_game_has_no_files(
     game.close()
     assert not Path(f"/proc/{pid}").exists()
     assert not list(tmp_path.iterdir())
+
+
+@LINUX
+def test_a_game_that_starts_leaves_other_threads_their_working_directory(
+    make_game: MakeGame,
+) -> None:
+    """An evaluation starts games in a thread, while others read and write."""
+    game = make_game()
+    here = os.getcwd()
+    seen = set()
+    with ThreadPoolExecutor(1) as other:
+        if other.submit(ctypes.CDLL(None).unshare, CLONE_FS).result() != 0:
+            pytest.skip("a container keeps threads from a working directory of their own")
+
+    with ThreadPoolExecutor(1) as thread:
+        started = thread.submit(game.reset)
+        while not started.done():
+            seen.add(os.getcwd())
+    assert seen == {here}
 
 
 @LINUX

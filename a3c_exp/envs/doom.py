@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,9 +25,8 @@ Screen = NDArray[np.uint8]
 _GRAY = np.array([0.21, 0.72, 0.07], np.float32)
 """Weights of red, green and blue in the game's own gray."""
 
-_MAPPED_FILES = Path("/proc/self/maps")
-_SHARED_MEMORY = "/dev/shm/ViZDoom"
-
+_IS_LINUX = sys.platform == "linux"
+_CLONE_FS = 0x200  # of linux/sched.h: the working directory
 _starts = threading.Lock()
 
 
@@ -55,12 +58,9 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Screen, dict[str, Any]]:
-        if self._game.is_running():
-            observation, info = self.env.reset(seed=seed, options=options)
-        else:
-            with _without_traces():
-                observation, info = self.env.reset(seed=seed, options=options)
-
+        begin = partial(self.env.reset, seed=seed, options=options)
+        is_running = self._game.is_running()
+        observation, info = begin() if is_running else _without_traces(begin)
         self._screen = _gray(observation)
         return self._screen, info
 
@@ -82,16 +82,27 @@ def _gray(observation: Any) -> Screen:
     return (screen @ _GRAY).astype(np.uint8)
 
 
-@contextmanager
-def _without_traces() -> Iterator[None]:
-    """Within: a game that starts leaves no file, however it or this process ends.
+def _without_traces(start: Callable[[], Any]) -> Any:
+    """Start a game that leaves no file, however it or this process ends."""
+    with _starts, TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
+        return thread.submit(_start_in, folder, start).result()
 
-    It makes a folder in the working directory, which is one at a time in a process. Its shared
-    memory needs no name any more once both sides have opened it.
+
+def _start_in(folder: str, start: Callable[[], Any]) -> Any:
+    """Start a game from another working directory, in which it makes a folder.
+
+    On Linux it is that of this thread alone, unless a container forbids it. The shared memory of
+    the game needs no name any more once both sides have opened it.
     """
-    with _starts, TemporaryDirectory() as folder, chdir(folder):
-        yield
-        if _MAPPED_FILES.exists():  # on Linux
-            for line in _MAPPED_FILES.read_text().splitlines():
-                if _SHARED_MEMORY in line:
-                    Path(line.split()[5]).unlink(missing_ok=True)
+    if _IS_LINUX:
+        ctypes.CDLL(None).unshare(_CLONE_FS)
+
+    with chdir(folder):
+        answer = start()
+
+    if _IS_LINUX:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if "/dev/shm/ViZDoom" in line:
+                Path(line.split()[5]).unlink(missing_ok=True)
+
+    return answer
