@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +29,21 @@ pytest.importorskip("cv2", reason="Doom: pip install 'a3c-exp[doom]'")
 
 CLONE_FS = 0x200
 NOTHING = np.zeros(1, np.int64)  # no button
+PROGRAM = """
+import signal
+
+import gymnasium
+import vizdoom.gymnasium_wrapper
+from a3c_exp.envs.doom import DoomScreen
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+env = DoomScreen(gymnasium.make("VizdoomBasic-v1"))
+env.reset(seed=0)
+print("started", flush=True)
+env.step(int(input()))
+print("played", flush=True)
+input()
+"""
 MakeGame = Callable[..., EnvBatch]
 
 
@@ -71,6 +89,15 @@ def game_processes(parent: int) -> list[int]:
     children = Path(f"/proc/{parent}/task").glob("*/children")
     pids = [int(pid) for tasks in children for pid in tasks.read_text().split()]
     return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "vizdoom\n"]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process lives, also one that nobody has waited for."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def shared_files() -> list[Path]:
@@ -143,7 +170,7 @@ def test_a_running_game_has_no_files(
     assert set(shared_files()) <= before
     [pid] = game_processes(os.getpid())
     game.close()
-    assert not Path(f"/proc/{pid}").exists()
+    assert not is_alive(pid)
     assert not list(tmp_path.iterdir())
 
 
@@ -164,6 +191,29 @@ def test_a_game_that_starts_leaves_other_threads_their_working_directory(
         while not started.done():
             seen.add(os.getcwd())
     assert seen == {here}
+
+
+@LINUX
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
+def test_a_game_outlives_a_ctrl_c_but_not_the_program_that_plays_it() -> None:
+    """A terminal sends SIGINT to a program and to its games, which it needs until its end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        [game] = game_processes(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        process.stdin.write("0\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "played\n"
+        process.kill()
+
+    wait_until(lambda: not is_alive(game))
 
 
 @LINUX
@@ -195,5 +245,5 @@ def test_a_game_or_a_worker_that_is_killed_is_replaced(victim: str) -> None:
 
     wait_until(nobody_works)
     left = [pid for pids in games.values() for pid in pids]
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+    wait_until(lambda: not any(map(is_alive, left)))
     assert set(shared_files()) <= before

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import shlex
+import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +31,7 @@ _GRAY = np.array([0.21, 0.72, 0.07], np.float32)
 
 _IS_LINUX = sys.platform == "linux"
 _CLONE_FS = 0x200  # of linux/sched.h: the working directory
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _starts = threading.Lock()
 
 
@@ -46,6 +51,7 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = Box(0, 255, space["screen"].shape[:2], np.uint8)
         unwrapped: Any = env.unwrapped
         self._game = unwrapped.game
+        self._program = self._game.get_vizdoom_path() or sys.modules["vizdoom"].exe_path
         for key, value in unwrapped._ezpickle_kwargs.items():
             # it only warns of what it does not know
             if not type(self._game)().set_config({key: value}):
@@ -59,10 +65,15 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Screen, dict[str, Any]]:
         begin = partial(self.env.reset, seed=seed, options=options)
-        is_running = self._game.is_running()
-        observation, info = begin() if is_running else _without_traces(begin)
+        observation, info = begin() if self._game.is_running() else self._start(begin)
         self._screen = _gray(observation)
         return self._screen, info
+
+    def _start(self, begin: Callable[[], Any]) -> Any:
+        """Start a game that leaves no file and no process, however it or this process ends."""
+        with _starts, TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
+            self._game.set_vizdoom_path(_kept(self._program, folder))
+            return thread.submit(_start_in, folder, begin).result()
 
     def step(self, action: Any) -> tuple[Screen, Any, bool, bool, dict[str, Any]]:
         observation, reward, is_over, truncated, info = self.env.step(action)
@@ -82,10 +93,14 @@ def _gray(observation: Any) -> Screen:
     return (screen @ _GRAY).astype(np.uint8)
 
 
-def _without_traces(start: Callable[[], Any]) -> Any:
-    """Start a game that leaves no file, however it or this process ends."""
-    with _starts, TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
-        return thread.submit(_start_in, folder, start).result()
+def _kept(program: str, folder: str) -> str:
+    """Return a script that runs a program which the system kills once this process has ended; the
+    program itself where there is no setpriv, or no script may run."""
+    script = Path(folder, "game")
+    script.write_text(f'#!/bin/sh\nexec setpriv --pdeathsig KILL {shlex.quote(program)} "$@"\n')
+    script.chmod(0o700)
+    runs = shutil.which("setpriv") and os.access(script, os.X_OK)
+    return str(script) if runs else program
 
 
 def _start_in(folder: str, start: Callable[[], Any]) -> Any:
@@ -93,7 +108,10 @@ def _start_in(folder: str, start: Callable[[], Any]) -> Any:
 
     On Linux it is that of this thread alone, unless a container forbids it. The shared memory of
     the game needs no name any more once both sides have opened it.
+    The game inherits the thread's blocked signals: a Ctrl-C at a terminal, which goes to all of
+    its processes, is for the run alone.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     if _IS_LINUX:
         ctypes.CDLL(None).unshare(_CLONE_FS)
 
