@@ -178,6 +178,34 @@ def test_stacks_of_frames_are_what_they_were() -> None:
     assert len(unseen.columns) == np.count_nonzero(~drawn.terminated)
 
 
+def test_stacks_of_frames_that_were_saved_are_what_they_were(tmp_path: Path) -> None:
+    """Those of other episodes follow them, which begin with the next session."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "memory_0.npz"
+    settings: dict[str, Any] = {"sample": "transitions", "batch_size": 100}
+    saved = make_memory(40, 2, **settings)
+    going_on = np.zeros((5, 2), np.bool_)
+    stacks = []
+    for first in rng.integers(0, 256, (2, 2, 4, 2, 3), np.uint8):
+        rollout = stacked_rollout(rng, first, going_on)
+        assert rollout.experience is not None
+        stacks.append(rollout.experience.observations)
+        if len(stacks) == 1:
+            saved.add(rollout)
+            saved.save(path)
+    memory = RolloutMemory(Memory(capacity=40, **settings), 1, 2, saved=path)
+    memory.add(rollout)
+
+    drawn, unseen = memory.draw(rng, None)
+    assert not memory.notice
+    expected = np.concatenate([observations[:-1] for observations in stacks])
+    assert np.array_equal(drawn.observations[0], expected.reshape(20, 4, 2, 3))
+    following = np.concatenate([observations[1:] for observations in stacks])
+    assert np.array_equal(
+        unseen.observations[np.argsort(unseen.columns)], following.reshape(20, 4, 2, 3)
+    )
+
+
 def test_a_million_game_frames_fit_into_7_5_gigabytes() -> None:
     network = load_network(BANDIT)
     space = Box(0, 255, (4, 84, 84), np.uint8)

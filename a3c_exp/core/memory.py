@@ -345,8 +345,9 @@ class RolloutMemory:
         last = (end - 1) % self._size
         going_on = ~(self._rings["terminated"][last] | self._rings["truncated"][last])
         self._rings["truncated"][last] |= going_on
+        following = self._observations.read(np.full(self._envs, end), np.arange(self._envs))
         for env in np.flatnonzero(going_on).tolist():
-            self._finals[end - 1, env] = self._observations.read(np.array(end), np.array(env))
+            self._finals[end - 1, env] = following[env]
             if self._next_state is not None:
                 self._final_states[end - 1, env] = states[-1][env]
 
@@ -405,53 +406,46 @@ class _Observations:
 class _Stacks:
     """Stacks of frames, of which each row keeps the newest.
 
-    A row whose older frames are not the newer ones of the row before, such as the first of an
-    episode, also keeps those older frames.
+    The older frames are those of the rows before. A row that has others, such as the first ones of
+    an episode, is also kept whole.
+
+    rings, whole: for a file.
     """
 
     def __init__(self, size: int, envs: int, space: Box) -> None:
         self._size = size
-        self._depth, *frame = list(space.shape)
-        self.rings: dict[str, Array] = {
+        depth, *frame = space.shape
+        self._older = np.arange(depth - 1, -1, -1)
+        self.rings = {
             "frames": np.zeros((size, envs, *frame), np.uint8),
-            # rows since the last one that is whole, at most as many as a stack has older frames
-            "ages": np.zeros((size, envs), np.int64),
+            "is_whole": np.zeros((size, envs), np.bool_),
         }
         self.whole: RowEntries = {}
 
     def write(self, first: int, observations: Array) -> None:
-        """Write observations [N, B, ...] of rows from `first` on. The first has been written as the
-        last one of the call before, unless it has changed."""
-        follows = np.empty(observations.shape[:2], np.bool_)
-        envs = np.arange(observations.shape[1])
-        stacks = tuple(range(2, observations.ndim))
-        follows[1:] = (observations[1:, :, :-1] == observations[:-1, :, 1:]).all(stacks)
-        follows[0] = False
-        if first:
-            before = self.read(np.full(len(envs), first), envs)
-            follows[0] = (observations[0] == before).all(tuple(range(1, before.ndim)))
+        """Write observations [N, B, ...] of rows from `first` on."""
+        length, count = observations.shape[:2]
+        rows = first + np.arange(length)
+        self.rings["frames"][rows % self._size] = observations[:, :, -1]
 
-        positions = (first + np.arange(len(observations))) % self._size
-        self.rings["frames"][positions] = observations[:, :, -1]
-        ages_ring = self.rings["ages"]
-        ages = np.where(follows[0], ages_ring[positions[0]], 0)
-        ages_ring[positions[0]] = ages
-        for position, is_next in zip(positions[1:], follows[1:], strict=True):
-            ages = np.where(is_next, np.minimum(ages + 1, self._depth - 1), 0)
-            ages_ring[position] = ages
-        for time, env in np.argwhere(~follows).tolist():
-            self.whole[first + time, env] = observations[time, env, :-1].copy()
-        _drop_before(first + len(observations) - self._size, self.whole)
+        stacks = self._stacks(rows[:, None], np.arange(count))
+        is_whole = (stacks != observations).any(tuple(range(2, observations.ndim)))
+        self.rings["is_whole"][rows % self._size] = is_whole
+        for time, env in np.argwhere(is_whole).tolist():
+            self.whole[first + time, env] = observations[time, env].copy()
+        _drop_before(first + length - self._size, self.whole)
 
     def read(self, rows: Indices, envs: Indices) -> Array:
         """Return observations [..., *shape] of rows [...] of environments [...]."""
         rows, envs = np.broadcast_arrays(rows, envs)
-        older = np.arange(self._depth - 1, -1, -1)
-        positions = (rows[..., None] - older) % self._size
+        stacks = self._stacks(rows, envs)
+        is_whole = self.rings["is_whole"][rows % self._size, envs]
+        for index in zip(*np.nonzero(is_whole), strict=True):
+            stacks[index] = self.whole[int(rows[index]), int(envs[index])]
+        return stacks
+
+    def _stacks(self, rows: Indices, envs: Indices) -> Array:
+        """Return the frames of rows and of those before them."""
+        positions = (rows[..., None] - self._older) % self._size
         stacks: Array = self.rings["frames"][positions, envs[..., None]]
-        ages = self.rings["ages"][rows % self._size, envs]
-        for index in zip(*np.nonzero(ages < self._depth - 1), strict=True):
-            age = ages[index]
-            frames = self.whole[int(rows[index] - age), int(envs[index])][age:]
-            stacks[index][: len(frames)] = frames
         return stacks

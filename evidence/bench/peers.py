@@ -92,7 +92,7 @@ class Figure:
     """A row of peers.csv: a speed, or a training until the task is solved.
 
     seed: of a training; empty for a speed. solved_seconds: empty if the task was not solved.
-    measured: date, commit and machine.
+    measured: when, how and where.
     """
 
     peer: str
@@ -117,9 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     leave_kernels_to_openblas()
     chosen = [peer for peer in PEERS if flags.only is None or peer.name in flags.only]
     if flags.install:
-        for name in dict.fromkeys(peer.venv for peer in chosen if peer.venv):
-            install(name)
-        return 0
+        names = dict.fromkeys(peer.venv for peer in chosen if peer.venv)
+        failures = [name for name in names if not install(name)]
+        return int(bool(failures))
 
     failed = False
     for peer in chosen if not flags.table else ():
@@ -186,13 +186,15 @@ def _pair(names: Iterable[str]) -> Any:
 # Environments.
 
 
-def install(name: str) -> None:
-    """Make the virtual environment of a library. torch comes from where the user's pip takes it."""
+def install(name: str) -> bool:
+    """Make the virtual environment of a library. torch comes from where the user's pip takes it.
+    Returns whether pip has succeeded."""
     folder = VENVS / name
     venv.create(folder, with_pip=True)
     packages = LISTS["venvs"][name]
     print(f"{folder}: pip install {' '.join(packages)}", flush=True)
-    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", *packages]
+    return subprocess.run(pip).returncode == 0
 
 
 def python_of(name: str | None, given: Mapping[str, Path] | None = None) -> Path:
@@ -271,46 +273,51 @@ def measure(peer: Peer, environment: str, flags: argparse.Namespace) -> list[Fig
         for threads, values in speeds.items():
             timed = replace(task, threads=threads, seconds=flags.seconds)
             values.append(speed(peer.driver, python, timed))
-            print(f"{peer.name}, {environment}, {threads} threads: {values[-1]:,.0f}", flush=True)
+            print(f"{peer.name}, {environment}, threads={threads}: {values[-1]:,.0f}", flush=True)
 
     best = max(speeds, key=lambda threads: median(speeds[threads]))
+    measured = _measured(flags)
     figures = [
-        _figure(peer, environment, best, {"steps_per_second": value}) for value in speeds[best]
+        _figure(peer, environment, best, {"steps_per_second": value}, measured)
+        for value in speeds[best]
     ]
     for seed in range(flags.seeds or LISTS["seeds"][environment]):
         goal = LISTS["goals"][environment]
         training = replace(task, threads=best, seed=seed, goal=goal, seconds=flags.limit)
         report = drive(peer.driver, python, training)
         print(f"{peer.name}, {environment}, seed {seed}: {report}", flush=True)
-        figures.append(_figure(peer, environment, best, report, seed))
+        figures.append(_figure(peer, environment, best, report, measured, seed))
 
     return figures
 
 
 def _figure(
-    peer: Peer, environment: str, threads: int, report: Mapping[str, Any], seed: int | None = None
+    peer: Peer,
+    environment: str,
+    threads: int,
+    report: Mapping[str, Any],
+    measured: str,
+    seed: int | None = None,
 ) -> Figure:
-    machine = provenance.machine()
-    commit = provenance.commit() or "no commit"
-    where = f"{machine['processor']}, {machine['usable_cores']} usable cores"
-    cells = {
-        name: "" if report.get(name) is None else f"{report[name]:.6g}"
-        for name in (
-            "steps_per_second",
-            "steps",
-            "solved_seconds",
-            "mean_return",
-            "start_seconds",
-        )
-    }
+    numbers = ("steps_per_second", "steps", "solved_seconds", "mean_return", "start_seconds")
+    cells = {name: "" if report.get(name) is None else f"{report[name]:.6g}" for name in numbers}
     return Figure(
         peer=peer.name,
         environment=environment,
         threads=str(threads),
         seed="" if seed is None else str(seed),
-        measured=f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {where}",
+        measured=measured,
         **cells,
     )
+
+
+def _measured(flags: argparse.Namespace) -> str:
+    """Return when, how and where figures are measured."""
+    machine = provenance.machine()
+    commit = provenance.commit() or "no commit"
+    how = f"{flags.rounds} x {flags.seconds:g} s, trainings at most {flags.limit:g} s"
+    where = f"{machine['processor']}, {machine['usable_cores']} usable cores"
+    return f"{datetime.date.today()}, {commit[:7]}{commit[40:]}, {how}, {where}"
 
 
 # The record and its tables.
@@ -351,8 +358,9 @@ def document(figures: Sequence[Figure]) -> str:
         "last 100 training episodes reaches gymnasium's reward threshold. Seconds count from the "
         "first step; `start` is what passes from the command until then: imports, and compiling "
         "if a library does that first. Speeds and seconds are medians over rounds and seeds. In "
-        "brackets: how many seeds have solved the task, if not all, within "
-        f"{LIMIT_SECONDS:g} s and the steps of their settings. Bold: the best of a column.",
+        "brackets: how many seeds have solved the task, if not all, within the time that "
+        "`measured` names and the steps of their settings. Bold: the best of a column. The "
+        "environments of purejaxrl are gymnax's, which are compiled together with the training.",
         table(figures),
         "## Settings and seeds",
         details(figures),

@@ -200,8 +200,11 @@ def shown(flags: argparse.Namespace) -> Iterator[str]:
         grids += figures.grids(figure, RECORDS) if module is figures else module.grids(RECORDS)
 
     entries = {entry.name: entry for section in SECTIONS.values() for entry in section}
-    lines = [recorded(entries[name]) for name in flags.only or ()]
-    grids += [document.grid([line], document.machines([line])) for line in lines]
+    for name in flags.only or ():
+        line = recorded(entries[name])
+        machines = {machine: machine for machine in document.machines([line])}
+        columns, [[title, *cells]] = document.grid([line], machines)
+        grids.append((columns, [[f"{name}: {title}", *cells]]))
 
     for columns, rows in grids:
         for title, *cells in rows:

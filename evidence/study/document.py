@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
+from typing import Any
 
 from a3c_exp.common.estimates import decimals, estimate, median_reached, spread
 from a3c_exp.run import markdown
@@ -56,8 +57,8 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-")
 
 
-def grid(lines: Sequence[Recorded], machines: Mapping[str, int]) -> tables.Grid:
-    """Return the table of entries, all of them presets or none. machines: their numbers."""
+def grid(lines: Sequence[Recorded], machines: Mapping[str, Any]) -> tables.Grid:
+    """Return the table of entries, all of them presets or none. machines: what stands for each."""
     are_presets = all(line.entry.source for line in lines)
     head_line, cells = (PRESET_COLUMNS, _preset_cells) if are_presets else (COLUMNS, _cells)
     columns = head_line.split(" | ")

@@ -249,19 +249,20 @@ def _section(figure: Figure, rows: Rows, picture: str) -> str:
         commands="\n".join(f"python -m a3c_exp {panel.command}" for panel, _ in rows),
         notes=wrapped(" ".join(panel.note for panel, _ in rows if panel.note)),
         runs=len(records),
-        planned=_planned(figure, [panel for panel, _ in rows]),
+        planned=sum(
+            _planned(figure, panel)
+            for panel in figure.panels
+            if not panel.on_request or any(panel is present for present, _ in rows)
+        ),
         minutes=f"{sum(record.seconds for record in records) / 60:.0f}",
         machines="; ".join(sorted({record.machine for record in records})),
     )
 
 
-def _planned(figure: Figure, present: Sequence[Panel]) -> int:
-    """Return how many runs a figure is to have: of panels on request, those that are present."""
-    return sum(
-        panel.seeds * len(panel.series or figure.series) * len(panel.values or figure.values)
-        for panel in figure.panels
-        if panel in present or not panel.on_request
-    )
+def _planned(figure: Figure, panel: Panel) -> int:
+    """Return how many runs a panel is to have."""
+    lines = panel.series or figure.series
+    return panel.seeds * len(lines) * len(panel.values or figure.values)
 
 
 def _study(figure: Figure, panel: Panel) -> str:
@@ -330,12 +331,16 @@ def ratios(records: Sequence[Record], first: Sequence[Record]) -> Iterator[str]:
             yield "-"
 
 
-def solved(records: Sequence[Record]) -> str:
-    return f"{sum(record.solved_steps is not None for record in records)} of {len(records)}"
+def solved(records: Sequence[Record], planned: int = 0) -> str:
+    """Return how many runs are solved: "3 of 5", or "3 of 5 (9 planned)" where more are."""
+    count = sum(record.solved_steps is not None for record in records)
+    text = f"{count} of {len(records)}"
+    return f"{text} ({planned} planned)" if planned > len(records) else text
 
 
 def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
     """Yield where each line is solved."""
+    planned = panel.seeds * len(panel.values or figure.values)
     for series, line in _lines(row).items():
         works = [
             point
@@ -350,7 +355,7 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
         yield [
             panel.title,
             series,
-            solved([record for point in line for record in point.records]),
+            solved([record for point in line for record in point.records], planned),
             f"{places[0]} to {places[-1]}: {len(works)} of {len(line)}" if works else "none",
             f"{best.place(figure):.3g}",
             spread([record.solved_steps for record in best.records], 0),
@@ -358,7 +363,9 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
 
 
 def _map_cells(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
-    return maps.cells(as_map(panel, row))
+    records = [record for point in row for record in point.records]
+    for title, _, *cells in maps.cells(as_map(panel, row)):
+        yield [title, solved(records, _planned(figure, panel)), *cells]
 
 
 def draw(figure: Figure, rows: Rows, folder: Path, target: Path) -> None:

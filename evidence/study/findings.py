@@ -94,7 +94,7 @@ QUANTITIES: Mapping[str, Callable[[Runs], str]] = {
     "each": lambda runs: ", ".join(_shown(value) for value in _greedy(runs)),
     "sampled": _sampled,
     "trained": _trained,
-    "solved": lambda runs: figures.solved(runs.records),
+    "solved": lambda runs: figures.solved(runs.records, runs.seeds),
     "steps": _steps,
     "seconds": _seconds,
     "minutes": _length,

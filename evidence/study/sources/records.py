@@ -108,7 +108,8 @@ def section(table: Path) -> str:
         finite = [score for score in scores if isfinite(score)]
         lost = len(scores) - len(finite)
         row = [f"`{name}`", source.title, source.reports, _own(source.program)]
-        row += [f"{len(lines)} of {source.seeds}", f"{lost}"]
+        are_all = len(lines) == source.seeds
+        row += [f"{len(lines)}" if are_all else f"{len(lines)} of {source.seeds}", f"{lost}"]
 
         if finite:
             reached = mean(finite) >= source.bar and not lost
