@@ -174,7 +174,7 @@ def test_a_damaged_checkpoint_is_refused_or_read_as_it_was(
 
 def test_overrides_at_random_are_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
     with hydra_session() as hydra:
-        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 12, 1, tmp_path)
+        outcomes = fuzz.try_all("overrides", fuzz.Overrides(hydra), 100, 1, tmp_path)
     assert set(outcomes) <= {"accepted", "one line"}, sorted(tmp_path.iterdir())
     assert len(outcomes) == 2, "both happen"
 

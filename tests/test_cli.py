@@ -40,6 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BAD = [
     ("--experimental-rerun config.pickle", "command line", "--experimental-rerun config.pickle"),
     ("~stop.mean", "~stop.mean", None),
+    ("~hydra.job.chdir", "~hydra.job.chdir", None),
     ("+gamma=0.5", "+gamma", 0.5),
     ("hydra.verbos=true", "hydra.verbos", True),
     ("hydra.launcher.jobs=2", "hydra.launcher.jobs", "2"),

@@ -611,7 +611,10 @@ def _apply(session: HydraSession, node: DictConfig, override: Override, replaced
         require(not is_new, element, value, "a setting that is there")
         outer, _, name = key.rpartition(".")
         parent: Any = OmegaConf.select(node, outer) if outer else node
-        del parent[name]
+        try:
+            del parent[name]
+        except OmegaConfBaseException as complaint:  # a setting of Hydra's own
+            raise ConfigError(element, value, "cannot be deleted") from complaint
         return text
 
     is_forced = any(key.startswith(f"{component}.") for component in replaced)
