@@ -34,6 +34,8 @@ INCHES = (5.4, 3.4)
 LEAST = 2
 """Delays that a line is fitted to."""
 UNSOLVED = "#bbbbbb"
+DARK = 0.6
+"""Share of the colours above which black text cannot be read."""
 ENDS = (50, 200)
 """Thousand steps at the ends of the colours; further where runs have taken fewer, or more."""
 
@@ -154,8 +156,9 @@ def _draw_panel(axes: Axes, panel: Map) -> None:
     steps = panel.steps() / 1000
     finite = np.where(np.isfinite(steps), steps, np.nan)
     ends = [*ENDS, *finite[np.isfinite(steps)]]
+    least, most = min(ends), max(ends)
     image = axes.imshow(
-        finite, origin="lower", aspect="auto", cmap="viridis_r", vmin=min(ends), vmax=max(ends)
+        finite, origin="lower", aspect="auto", cmap="viridis_r", vmin=least, vmax=most
     )
     axes.set_facecolor(UNSOLVED)
     axes.figure.colorbar(image, ax=axes, label="thousand steps until solved")
@@ -163,7 +166,10 @@ def _draw_panel(axes: Axes, panel: Map) -> None:
     for row, rate in enumerate(panel.rates):
         for column, delay in enumerate(panel.delays):
             if records := panel.records.get((rate, delay)):
-                axes.text(column, row, _cell(records), ha="center", va="center", fontsize="small")
+                is_dark = finite[row, column] > least + DARK * (most - least)
+                color = "white" if is_dark else "black"
+                text = _cell(records)
+                axes.text(column, row, text, color=color, ha="center", va="center", size="small")
 
     borders = panel.borders()
     for column, delay in enumerate(panel.delays):
