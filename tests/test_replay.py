@@ -272,7 +272,11 @@ def test_a_replaced_worker_is_replayed_too(tmp_path: Path) -> None:
 def test_what_a_callback_multiplies_is_replayed_without_it(tmp_path: Path) -> None:
     callback = {"_target_": "test_replay.Halving"}
     plugins = ["scripted", "test_replay"]
-    run = record(tmp_path / "run", "threads", callbacks=[callback], plugins=plugins)
+    # so many steps that the run does not end before the callback's turn
+    steps = 16_000
+    run = record(
+        tmp_path / "run", "threads", callbacks=[callback], plugins=plugins, total_steps=steps
+    )
     orders = read_order(run.folder).sessions[0].rows
     assert sum(row.kind is Kind.MULTIPLIERS for row in orders) > 1
     one, other = (latest(folder)["store"] for folder in (run.folder, replay(run.folder)))
