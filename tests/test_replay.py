@@ -175,6 +175,13 @@ def test_the_replay_of_workers_that_share_processes_is_equal_too(tmp_path: Path)
     assert_equal(recorded, replay(recorded))
 
 
+def test_the_replay_of_workers_that_begin_and_never_push_is_equal_too(tmp_path: Path) -> None:
+    recorded = record(tmp_path / "run", "serial", workers=5, total_steps=16).folder
+    store = latest(recorded)["store"]
+    assert not store["applied_gradients"][:5].all()
+    assert same(store, latest(replay(recorded))["store"])
+
+
 def test_recording_changes_nothing(tmp_path: Path) -> None:
     one = record(tmp_path / "one", "serial").folder
     other = record(tmp_path / "other", "serial", record=None).folder

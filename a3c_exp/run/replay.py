@@ -260,7 +260,9 @@ class _Follower:
             if not np.array_equal(begin.counted, counters.counted(worker)):
                 self._reason = f"worker {worker} was killed in the middle of a push"
                 return False
-            counters.rng_states[worker] = begin.rng_state
+            # a worker without a push has no saved state: it begins with that of its seed
+            if counters.rng_states[worker].any():
+                counters.rng_states[worker] = begin.rng_state
 
         context = replace(self._context, resumed=begin.incarnation)
         is_checked = self._replay.exact and shares_generators
