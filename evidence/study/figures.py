@@ -24,6 +24,7 @@ from a3c_exp.common.estimates import (
     BOUNDS,
     DRAWS,
     bootstrap_interval,
+    estimate,
     interquartile_mean,
     median_reached,
     spread,
@@ -34,7 +35,7 @@ from a3c_exp.report.runs import Axis, RecordedRun
 from a3c_exp.run import markdown, provenance
 from evidence.study import curves, maps, tables
 from evidence.study.entries import Entry
-from evidence.study.records import Record
+from evidence.study.records import Record, average
 from evidence.study.runs import Replayed, Trial, describe
 from evidence.study.text import text, wrapped
 
@@ -288,7 +289,10 @@ SPEED_COLUMNS = (
     " | runs | seeds | solved | steps/s | steps to it | seconds to it | against the first: "
     "steps/s | steps | seconds"
 )
-RANGE_COLUMNS = " | line | runs solved | every seed solved at | soonest at | steps there"
+RANGE_COLUMNS = (
+    " | line | runs solved | every seed solved at | soonest at | steps there "
+    "| highest return of training | at"
+)
 
 
 def _speeds(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
@@ -338,6 +342,22 @@ def solved(records: Sequence[Record], planned: int = 0) -> str:
     return f"{text} ({planned} planned)" if planned > len(records) else text
 
 
+def trained(records: Sequence[Record]) -> str:
+    """Return the mean over runs of the return of training, each of its last 100 episodes, with its
+    interval."""
+    return estimate(_returns(records), average)
+
+
+def mean_trained(records: Sequence[Record]) -> float:
+    """Return the number of `trained`; minus infinity if no run has so many episodes."""
+    returns = _returns(records)
+    return float(np.mean(returns)) if returns else -math.inf
+
+
+def _returns(records: Sequence[Record]) -> list[float]:
+    return [record.last_100 for record in records if record.last_100 is not None]
+
+
 def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list[str]]:
     """Yield where each line is solved."""
     planned = panel.seeds * len(panel.values or figure.values)
@@ -347,18 +367,22 @@ def _ranges(figure: Figure, panel: Panel, row: Sequence[Point]) -> Iterator[list
             for point in line
             if all(record.solved_steps is not None for record in point.records)
         ]
-        best = min(
-            line,
-            key=lambda point: median_reached([record.solved_steps for record in point.records]),
-        )
+        medians = [
+            median_reached([record.solved_steps for record in point.records]) for point in line
+        ]
+        best = line[medians.index(min(medians))]
+        best_place = f"{best.place(figure):.3g}" if math.isfinite(min(medians)) else "-"
+        highest = max(line, key=lambda point: mean_trained(point.records))
         places = [f"{point.place(figure):.3g}" for point in works]
         yield [
             panel.title,
             series,
             solved([record for point in line for record in point.records], planned),
             f"{places[0]} to {places[-1]}: {len(works)} of {len(line)}" if works else "none",
-            f"{best.place(figure):.3g}",
+            best_place,
             spread([record.solved_steps for record in best.records], 0),
+            trained(highest.records),
+            f"{highest.place(figure):.3g}",
         ]
 
 

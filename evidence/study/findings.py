@@ -54,11 +54,6 @@ def _sampled(runs: Runs) -> str:
     return estimate(returns, average)
 
 
-def _trained(runs: Runs) -> str:
-    returns = [run.last_100 for run in runs.records if run.last_100 is not None]
-    return estimate(returns, average)
-
-
 def _steps(runs: Runs) -> str:
     return spread([run.solved_steps for run in runs.records], 0)
 
@@ -93,7 +88,7 @@ QUANTITIES: Mapping[str, Callable[[Runs], str]] = {
     "return": lambda runs: estimate(_greedy(runs)),
     "each": lambda runs: ", ".join(_shown(value) for value in _greedy(runs)),
     "sampled": _sampled,
-    "trained": _trained,
+    "trained": lambda runs: figures.trained(runs.records),
     "solved": lambda runs: figures.solved(runs.records, runs.seeds),
     "steps": _steps,
     "seconds": _seconds,
@@ -131,11 +126,14 @@ def names(folder: Path) -> Mapping[str, Any]:
 
 class Line(dict[Any, Runs]):
     """The runs of a line by the value of the axis. In a text, `{...[line]:quantity}` is a number of
-    all of them, and `range` the values at which every run was solved."""
+    all of them, `range` the values at which every run was solved, and `highest` the highest mean
+    return of training with its value."""
 
     def __format__(self, quantity: str) -> str:
         if quantity == "range":
             return self._range()
+        if quantity == "highest":
+            return self._highest()
         records = [record for runs in self.values() for record in runs.records]
         return format(Runs(records, sum(runs.seeds for runs in self.values())), quantity)
 
@@ -149,6 +147,14 @@ class Line(dict[Any, Runs]):
             if runs.records and all(run.solved_steps is not None for run in runs.records)
         ]
         return f"{works[0]:g} to {works[-1]:g}" if works else "none"
+
+    def _highest(self) -> str:
+        """Return the highest mean return of training, and the value that has it."""
+        trained = {value: runs.records for value, runs in self.items() if runs.records}
+        if not trained:
+            return EMPTY
+        value = max(trained, key=lambda value: figures.mean_trained(trained[value]))
+        return f"{figures.trained(trained[value])} at {value:g}"
 
 
 def _lines(points: Sequence[figures.Point]) -> Mapping[Any, Line]:
