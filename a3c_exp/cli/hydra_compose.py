@@ -409,10 +409,15 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
             import_plugins(_texts(override.value()))
 
     _check_frames(typed)
-    node = session.compose([override for override in typed if session.is_choice(override)])
+    chosen = [override for override in typed if session.is_choice(override)]
+    node = session.compose(chosen)
     words: list[str] = []
     replaced: set[str] = set()
     with open_dict(node):
+        for choice in chosen:
+            if choice.value() is None and choice.key_or_group in node and choice.package is None:
+                node[choice.key_or_group] = None  # a preset has set values of it
+
         for override in typed:
             is_choice = session.is_choice(override)
             words.append(
@@ -425,9 +430,9 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
         node.hydra.job.config_name = session.config_name
 
         choices = node.hydra.runtime.choices
-        chosen = {override.key_or_group for override in typed}
+        keys = {override.key_or_group for override in typed}
         for group, option in choices.items():
-            may_be_foreign = group in chosen or choices.get("experiment")
+            may_be_foreign = group in keys or choices.get("experiment")
             if may_be_foreign and group not in replaced:
                 _leave_out_foreign(session, node, typed, group, str(option))
 
