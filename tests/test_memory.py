@@ -393,6 +393,12 @@ def test_components_that_a_memory_does_not_fit_are_refused() -> None:
     refused_memory("memory.save", True, memory={"save": True}, record="order", lock=True)
 
 
+def test_a_run_too_short_for_min_size_is_a_warning() -> None:
+    settings = config(memory={"capacity": 1000, "min_size": 500}, total_steps=500, **VTRACE)
+    [warning] = load_experiment(settings).warnings
+    assert "memory.min_size=500" in warning and "total_steps=500" in warning
+
+
 def test_an_uncorrected_memory_is_a_warning() -> None:
     [warning] = load_experiment(config(memory={"capacity": 1000})).warnings
     assert warning.startswith("memory: ")

@@ -125,6 +125,10 @@ def _check_memory(experiment: Experiment) -> None:
     for setting, (applies, reason) in reasons.items():
         require(not applies, "memory", memory.sample, f"null with {setting}: {reason}")
 
+    learns = algorithm.learns_fresh or memory.ratio > 0
+    allowed = f"above 0 with {name}, which learns from nothing else"
+    require(learns, "memory.ratio", memory.ratio, allowed)
+
     capacity = memory.capacity
     if experiment.rollout_length != "episode":
         rollouts = experiment.rollout_length * experiment.envs_per_worker * experiment.worker_count

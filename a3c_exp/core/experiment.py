@@ -293,8 +293,13 @@ class Experiment(UpdateSettings):
         return network
 
     def _memory_warning(self) -> str | None:
-        is_corrected = self.memory is None or self.returns.off_policy
-        if is_corrected or type(self.algorithm) is not A3C:
+        if self.memory is None:
+            return None
+        if self.memory.min_size >= self.total_steps:
+            size = f"memory.min_size={self.memory.min_size:,}"
+            return f"nothing is learned from it: {size}, and total_steps={self.total_steps:,}"
+
+        if self.returns.off_policy or type(self.algorithm) is not A3C:
             return None
         return "nothing corrects for the policies that acted: returns=vtrace does"
 
