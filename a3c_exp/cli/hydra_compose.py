@@ -264,7 +264,7 @@ class HydraSession:
                 self._check(choice)
 
             try:
-                self._composed[key] = self._application.compose_config(
+                node = self._application.compose_config(
                     self.config_name,
                     [self.word(choice) for choice in choices],
                     RunMode.RUN,
@@ -272,6 +272,12 @@ class HydraSession:
                 )
             except COMPLAINTS as complaint:
                 raise self._refusal(choices, complaint) from complaint
+
+            for choice in choices:
+                group = choice.key_or_group
+                if choice.value() is None and choice.package is None and group in node:
+                    node[group] = None  # a preset has set values of it
+            self._composed[key] = node
 
         return copy.deepcopy(self._composed[key])
 
@@ -409,15 +415,10 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
             import_plugins(_texts(override.value()))
 
     _check_frames(typed)
-    chosen = [override for override in typed if session.is_choice(override)]
-    node = session.compose(chosen)
+    node = session.compose([override for override in typed if session.is_choice(override)])
     words: list[str] = []
     replaced: set[str] = set()
     with open_dict(node):
-        for choice in chosen:
-            if choice.value() is None and choice.key_or_group in node and choice.package is None:
-                node[choice.key_or_group] = None  # a preset has set values of it
-
         for override in typed:
             is_choice = session.is_choice(override)
             words.append(
@@ -430,9 +431,9 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
         node.hydra.job.config_name = session.config_name
 
         choices = node.hydra.runtime.choices
-        keys = {override.key_or_group for override in typed}
+        chosen = {override.key_or_group for override in typed}
         for group, option in choices.items():
-            may_be_foreign = group in keys or choices.get("experiment")
+            may_be_foreign = group in chosen or choices.get("experiment")
             if may_be_foreign and group not in replaced:
                 _leave_out_foreign(session, node, typed, group, str(option))
 
