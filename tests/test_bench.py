@@ -111,6 +111,21 @@ def test_a_driver_that_fails_says_why() -> None:
         peers.drive("cleanrl", python, Task("CartPole-v1"))
 
 
+def test_an_interpreter_that_is_no_program_is_a_failure_of_its_library(tmp_path: Path) -> None:
+    (tmp_path / "python").touch(mode=0o644)
+    with pytest.raises(peers.DriverError, match="python"):
+        peers.drive("a3c_exp", tmp_path / "python", Task("CartPole-v1"))
+
+
+@pytest.mark.parametrize("flag", ["--rounds=0", "--seconds=-1", "--seeds=0", "--limit=nan"])
+def test_measurements_of_peers_need_numbers_above_0(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        peers.main([flag, "--table"])
+    assert flag.partition("=")[0] in capsys.readouterr().err
+
+
 def test_this_project_is_measured_like_another_library() -> None:
     settings = {"overrides": "env=cartpole network.hidden_sizes=[8]"}
     task = Task("CartPole-v1", settings, goal=20.0)

@@ -346,6 +346,10 @@ def test_many_workers_on_few_cores_are_a_warning() -> None:
     assert not any(text.startswith("workers") for text in few.warnings)
 
 
+def test_a_preset_is_refused_beside_the_settings_of_a_run(finished: Path, refuses: Refuses) -> None:
+    assert "with from" in refuses([f"from={finished}", "experiment=ppo"], "experiment", "ppo")
+
+
 # What is composed.
 
 

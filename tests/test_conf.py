@@ -97,6 +97,12 @@ ALIKE = re.compile(
 )
 
 
+@pytest.mark.parametrize("word", ["memory=null", "~memory"])
+def test_a_preset_without_its_memory_has_none(word: str) -> None:
+    assert composed("experiment=acer_cartpole")["memory"]["capacity"]
+    assert composed("experiment=acer_cartpole", word)["memory"] is None
+
+
 def train_a_few_steps(config: dict[str, Any], folder: Path) -> None:
     eval_settings = config["eval"] | {"every": None}
     run = a3c_exp.train(config | {"total_steps": 32, "eval": eval_settings}, folder)

@@ -158,6 +158,12 @@ def test_what_the_game_does_not_know_is_refused(
     refused(lambda: make_game(f"++env.kwargs.{key}={value}"), f"env.kwargs.{key}", value)
 
 
+@pytest.mark.parametrize("frames", [0, -1])
+def test_an_action_lasts_one_frame_at_least(make_game: MakeGame, frames: int) -> None:
+    word = f"env.kwargs.frame_skip={frames}"
+    refused(lambda: make_game(word), "env.kwargs.frame_skip", frames)
+
+
 @LINUX
 def test_a_running_game_has_no_files(
     make_game: MakeGame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -169,7 +169,9 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         refused(lambda: load_experiment(whole), key, value)
 
     check("memory", None, memory=None)
+    check("memory.ratio", 0.0, memory__ratio=0.0)
     check("epsilon", 0.0, epsilon=0.0)
-    check("returns", "GAE", returns="a3c_exp.returns.GAE")
+    whole = config(CORRIDOR, **dqn() | {"returns": "a3c_exp.returns.GAE"})
+    assert "experiment=dqn" in refused(lambda: load_experiment(whole), "returns", "GAE")
     check("algorithm.max_error", 0.0, algorithm__max_error=0.0)
     check("memory.sample", ..., memory__sample="random")

@@ -368,6 +368,7 @@ def refused_memory(key: str, value: object = ..., env: str = BANDIT, **settings:
 
 def test_numbers_out_of_range_are_refused() -> None:
     refused_memory("memory.ratio", -1.0, memory={"ratio": -1.0})
+    refused_memory("memory.ratio", 1e30, memory={"ratio": 1e30, "draw": "poisson"})
     refused_memory("memory.capacity", 15, memory={"capacity": 15})
     refused_memory("memory.min_size", 1001, memory={"min_size": 1001})
     refused_memory("memory.draw", "often", memory={"draw": "often"})
@@ -390,6 +391,12 @@ def test_components_that_a_memory_does_not_fit_are_refused() -> None:
     n_step = {"_target_": "a3c_exp.returns.NStep", "n": None}
     refused_memory("returns.n", None, returns=n_step, memory=transitions)
     refused_memory("memory.save", True, memory={"save": True}, record="order", lock=True)
+
+
+def test_a_run_too_short_for_min_size_is_a_warning() -> None:
+    settings = config(memory={"capacity": 1000, "min_size": 500}, total_steps=500, **VTRACE)
+    [warning] = load_experiment(settings).warnings
+    assert "memory.min_size=500" in warning and "total_steps=500" in warning
 
 
 def test_an_uncorrected_memory_is_a_warning() -> None:
@@ -469,6 +476,18 @@ def test_a_memory_that_does_not_fit_on_the_disk_is_one_line(tmp_path: Path) -> N
     worker._memory_file = tmp_path / "memory_0.npz"
     worker._memory_file.symlink_to("/dev/full")
     refused(worker.close, "memory.save", True)
+
+
+def test_an_episode_longer_than_the_memory_is_left_out_and_the_first_one_is_said() -> None:
+    memory = make_memory(3)
+    actor = make_actor(1)
+    memory.add(actor.collect(START))
+    assert len(memory) == 0 and memory.count_draws(np.random.default_rng(0)) == 0
+    assert "memory.capacity" in memory.notice
+
+    memory.notice = ""
+    memory.add(actor.collect(START))
+    assert memory.notice == ""
 
 
 def test_a_replaced_worker_begins_with_an_empty_memory_and_says_so_once() -> None:

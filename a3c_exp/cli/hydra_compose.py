@@ -264,7 +264,7 @@ class HydraSession:
                 self._check(choice)
 
             try:
-                self._composed[key] = self._application.compose_config(
+                node = self._application.compose_config(
                     self.config_name,
                     [self.word(choice) for choice in choices],
                     RunMode.RUN,
@@ -272,6 +272,12 @@ class HydraSession:
                 )
             except COMPLAINTS as complaint:
                 raise self._refusal(choices, complaint) from complaint
+
+            for choice in choices:
+                group = choice.key_or_group
+                if choice.value() is None and choice.package is None and group in node:
+                    node[group] = None  # a preset has set values of it
+            self._composed[key] = node
 
         return copy.deepcopy(self._composed[key])
 

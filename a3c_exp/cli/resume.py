@@ -187,6 +187,10 @@ def _check(change: Override, word: str, unchanged: Mapping[str, Any]) -> None:
         problem = f"has no effect with {word}, which composes nothing; {RUN_DIR} has"
         raise ConfigError(key, change.value(), problem)
 
+    if key == "experiment":
+        problem = f"cannot go with {word}, which composes no preset: type its settings"
+        raise ConfigError(key, change.value(), problem)
+
     is_named_again = key in unchanged and _resolved(change) == unchanged[key]
     if word == "replay" and not is_named_again:
         check_replayable(key, change.value())

@@ -125,6 +125,10 @@ def _check_memory(experiment: Experiment) -> None:
     for setting, (applies, reason) in reasons.items():
         require(not applies, "memory", memory.sample, f"null with {setting}: {reason}")
 
+    learns = algorithm.learns_fresh or memory.ratio > 0
+    allowed = f"above 0 with {name}, which learns from nothing else"
+    require(learns, "memory.ratio", memory.ratio, allowed)
+
     capacity = memory.capacity
     if experiment.rollout_length != "episode":
         rollouts = experiment.rollout_length * experiment.envs_per_worker * experiment.worker_count
@@ -240,7 +244,9 @@ def _check_behaviour(experiment: Experiment, estimators: Mapping[str, Returns]) 
     name = type(algorithm).__name__
     is_averaged = algorithm.target_decay is not None
     for key, returns in estimators.items():
-        allowed = f"retrace with {name}" if is_averaged else "another one: only acer has its values"
+        allowed = "another one: only acer has its values"
+        if is_averaged:
+            allowed = f"retrace with {name} (experiment=acer sets all settings)"
         fits = returns.needs_action_values == is_averaged
         require(fits, key, type(returns).__name__, allowed)
 
@@ -257,10 +263,11 @@ def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
     its own."""
     returns = experiment.returns
     name = type(algorithm).__name__
+    preset = "n_step_q" if algorithm.learns_fresh else "dqn"
     if not isinstance(returns, NStep):
         problem = (
             f"must be n_step with {name}, which has targets of its own "
-            "(experiment=n_step_q sets all settings)"
+            f"(experiment={preset} sets all settings)"
         )
         raise ConfigError("returns", type(returns).__name__, problem)
 
@@ -269,10 +276,7 @@ def _check_action_values(experiment: Experiment, algorithm: NStepQ) -> None:
     if algorithm.one_step:
         require(returns.n == 1, "returns.n", returns.n, f"1 with {name}")
 
-    allowed = (
-        f"above 0 with {name}: nothing else explores (experiment=n_step_q has the "
-        "schedule of the paper)"
-    )
+    allowed = f"above 0 with {name}: nothing else explores (experiment={preset} has a schedule)"
     require(experiment.epsilon != 0, "epsilon", experiment.epsilon, allowed)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from a3c_exp.algorithms import A3C, Algorithm
-from a3c_exp.common.ranges import Checked, Count, NotNegative, Positive, Share, Whole, whole
+from a3c_exp.common.ranges import Checked, Count, Positive, Range, Share, Whole, whole
 from a3c_exp.core import seeding
 from a3c_exp.core.cpu import usable_cores
 from a3c_exp.core.events import Event
@@ -106,7 +106,7 @@ class Memory(Checked):
     """
 
     capacity: Count = 100_000
-    ratio: NotNegative = 4.0
+    ratio: Annotated[float, Range("a number from 0 to 1,000,000", 0, 1e6)] = 4.0
     draw: Literal["fixed", "poisson"] = "fixed"
     sample: Literal["sequences", "transitions"] = "sequences"
     batch_size: Count | None = None
@@ -293,8 +293,13 @@ class Experiment(UpdateSettings):
         return network
 
     def _memory_warning(self) -> str | None:
-        is_corrected = self.memory is None or self.returns.off_policy
-        if is_corrected or type(self.algorithm) is not A3C:
+        if self.memory is None:
+            return None
+        if self.memory.min_size >= self.total_steps:
+            size = f"memory.min_size={self.memory.min_size:,}"
+            return f"nothing is learned from it: {size}, and total_steps={self.total_steps:,}"
+
+        if self.returns.off_policy or type(self.algorithm) is not A3C:
             return None
         return "nothing corrects for the policies that acted: returns=vtrace does"
 

@@ -74,7 +74,7 @@ class RolloutMemory:
     workers, envs: number of workers, and of the environments of each.
     saved: the file of an earlier session, which is read once the first rollout shows the shapes;
         None: the memory begins empty.
-    notice: what has to be said about its beginning, or "".
+    notice: what has to be said about it, or ""; at first, about its beginning.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class RolloutMemory:
         self._end = 0
         self._owed = 0.0
         self._last_length = 0
+        self._has_left_out = False
         self._sequences: deque[_Sequence] = deque()
         self._next_state: Floats | None = None
         self._saved = saved
@@ -103,12 +104,19 @@ class RolloutMemory:
 
     def add(self, rollout: Rollout) -> None:
         """Add a rollout, in the place of the oldest ones. One that is longer than the memory, a
-        whole episode, is left out."""
+        whole episode, is left out, and the first such one is said."""
         experience = rollout.experience
         assert experience is not None
         length = len(rollout.rewards)
         if length > self._rows:
+            if not (self._has_left_out or self.notice):
+                self._has_left_out = True
+                self.notice = (
+                    f"leaves an episode of {length:,} steps out of its memory: memory.capacity is "
+                    f"{self._rows:,} steps of each environment"
+                )
             return
+
         if not self._end:
             self._allocate(rollout, experience)
 

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from a3c_exp.errors import ConfigError
+from a3c_exp.errors import ConfigError, require
 
 Screen = NDArray[np.uint8]
 
@@ -50,6 +50,10 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
         space: Any = env.observation_space
         self.observation_space = Box(0, 255, space["screen"].shape[:2], np.uint8)
         unwrapped: Any = env.unwrapped
+        frame_skip = unwrapped.frame_skip
+        is_count = type(frame_skip) is int and frame_skip >= 1
+        require(is_count, "kwargs.frame_skip", frame_skip, "a whole number >= 1")
+
         self._game = unwrapped.game
         self._program = self._game.get_vizdoom_path() or sys.modules["vizdoom"].exe_path
         for key, value in unwrapped._ezpickle_kwargs.items():
@@ -58,7 +62,7 @@ class DoomScreen(gymnasium.Wrapper[Any, Any, Any, Any]):
                 problem = "must be a setting of ViZDoom, and one of its values"
                 raise ConfigError(f"kwargs.{key}", value, problem)
 
-        frames_per_second = env.metadata["render_fps"] / unwrapped.frame_skip
+        frames_per_second = env.metadata["render_fps"] / frame_skip
         self.metadata = {**env.metadata, "render_fps": frames_per_second}
 
     def reset(

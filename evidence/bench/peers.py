@@ -167,7 +167,12 @@ def _flags(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=float, default=LIMIT_SECONDS, help="seconds of a training (default 300)"
     )
-    return parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
+    for name in ("rounds", "seconds", "seeds", "limit"):
+        number = getattr(flags, name)
+        if number is not None and not 0 < number < math.inf:
+            parser.error(f"argument --{name}: {number} must be above 0")
+    return flags
 
 
 def _pair(names: Iterable[str]) -> Any:
@@ -238,6 +243,8 @@ def drive(driver: str, python: Path, task: Task) -> dict[str, Any]:
             )
         except subprocess.TimeoutExpired:
             raise DriverError(f"it took {GRACE_SECONDS:g} s more than it may") from None
+        except OSError as error:  # --python names a file that is no program
+            raise DriverError(str(error)) from None
 
     lines = (done.stdout if done.returncode == 0 else done.stderr).splitlines()
     last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
