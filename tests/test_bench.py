@@ -3,13 +3,15 @@ tables."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import summary, train
+from runs import LINUX, kill_all, processes, summary, train, wait_until
 
 # evidence is not installed: it belongs to the checkout
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -132,6 +134,25 @@ def test_this_project_is_measured_like_another_library() -> None:
     report = peers.drive("a3c_exp", Path(sys.executable), task)
     assert report["solved_seconds"] > 0
     assert report["steps"] >= report["solved_steps"]
+
+
+@LINUX
+def test_a_measurement_of_peers_that_is_terminated_leaves_no_process(tmp_path: Path) -> None:
+    mark = f"A3C_EXP_TEST={tmp_path}"
+    words = ["--only", peers.PEERS[0].name, "--env", "CartPole-v1", "--seconds", "1000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evidence.bench.peers", *words],
+        cwd=HERE,
+        env=os.environ | {"A3C_EXP_TEST": str(tmp_path), "TMPDIR": str(tmp_path)},
+    )
+    try:
+        wait_until(lambda: len(processes(mark)) > 1)
+        process.terminate()
+        assert process.wait() == 130
+        wait_until(lambda: not processes(mark))
+        assert not list(tmp_path.iterdir())
+    finally:
+        kill_all(mark)
 
 
 def test_the_table_of_peers_shows_losses_as_large_as_wins(

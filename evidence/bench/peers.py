@@ -20,6 +20,7 @@ import importlib.util
 import io
 import json
 import math
+import signal
 import subprocess
 import sys
 import tempfile
@@ -112,7 +113,7 @@ PEERS = tuple(Peer(**row) for row in LISTS["peers"])
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0, also where a library is not there; 1 if a driver failed; 2 for
-    bad arguments."""
+    bad arguments; 130 after Ctrl-C or SIGTERM, which end the driver too."""
     flags = _flags(arguments)
     leave_kernels_to_openblas()
     chosen = [peer for peer in PEERS if flags.only is None or peer.name in flags.only]
@@ -121,8 +122,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failures = [name for name in names if not install(name)]
         return int(bool(failures))
 
-    failed = False
-    for peer in chosen if not flags.table else ():
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        failed = False if flags.table else measure_all(chosen, flags)
+    except KeyboardInterrupt:
+        print("interrupted: what was measured is kept", file=sys.stderr)
+        return 130
+
+    print(table(read()))
+    return int(failed)
+
+
+def measure_all(chosen: Iterable[Peer], flags: argparse.Namespace) -> bool:
+    """Measure and record each peer in each environment. Returns whether a driver failed."""
+    has_failed = False
+    for peer in chosen:
         for environment in peer.settings:
             if flags.env not in (None, environment):
                 continue
@@ -133,10 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 break
             except DriverError as error:
                 print(f"{peer.name} on {environment} failed: {error}", file=sys.stderr)
-                failed = True
-
-    print(table(read()))
-    return int(failed)
+                has_failed = True
+    return has_failed
 
 
 def _flags(arguments: Sequence[str] | None) -> argparse.Namespace:
