@@ -51,7 +51,6 @@ TIMES = {
     },
     "LunarLander": {
         "lunar": ("a3c_exp, A3C", BLUE),
-        "preset_lunar_solved": ("a3c_exp, PPO", BLUE),
         "sb3_ppo_lunar": ("sb3, PPO", GREY),
     },
 }
