@@ -70,7 +70,7 @@ NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
 NEEDS |= {name: ["env.id=Hopper-v5"] for name in ("env=mujoco", "experiment=ppo_mujoco")}
 NEEDS |= {
     f"experiment={name}": ["memory.min_size=0"]
-    for name in ("dqn", "dqn_cartpole", "dqn_lunar", "acer", "acer_cartpole", "acer_lunar")
+    for name in ("dqn", "dqn_cartpole", "dqn_lunar", "acer", "acer_cartpole", "acer_lunar", "acer_pong")
 }
 NEEDS |= {"experiment=ppo_pong_solved": ["algorithm.minibatch_size=16"]}
 SMALL = {"workers": 1, "envs_per_worker": 2, "rollout_length": 8}
@@ -91,7 +91,7 @@ def composed(*words: str) -> Any:
 # experiment is made.
 ALIKE = re.compile(
     r"env=(acrobot|bipedal|breakout|lunar|lunar_continuous|mountaincar|mountaincar_continuous|pendulum|pong)|experiment=("
-    r"a3c_paper_\w+|acer_lunar|dppo_cluster_\w+|dppo_pendulum_solved|dqn_lunar|ga3c_(cartpole_solved|pong\w*)|impala_pong|lunar_solved"
+    r"a3c_paper_\w+|acer_(lunar|pong)|dppo_cluster_\w+|dppo_pendulum_solved|dqn_lunar|ga3c_(cartpole_solved|pong\w*)|impala_pong|lunar_solved"
     r"|n_step_q(_lunar_solved|_paper_atari|_pong_solved)?|one_step_q|parameter_server_cartpole\w*|ppo_\w+|sarsa"
     r"|shared_adam_lunar_continuous|threads_n_step_max|threads_n_step_zero_solved|universe_pong)"
 )
