@@ -70,7 +70,15 @@ NEEDS = {"env=gym": ["env.id=CartPole-v1"], "env=atari": ["env.game=freeway"]}
 NEEDS |= {name: ["env.id=Hopper-v5"] for name in ("env=mujoco", "experiment=ppo_mujoco")}
 NEEDS |= {
     f"experiment={name}": ["memory.min_size=0"]
-    for name in ("dqn", "dqn_cartpole", "dqn_lunar", "acer", "acer_cartpole", "acer_lunar", "acer_pong")
+    for name in (
+        "dqn",
+        "dqn_cartpole",
+        "dqn_lunar",
+        "acer",
+        "acer_cartpole",
+        "acer_lunar",
+        "acer_pong",
+    )
 }
 NEEDS |= {"experiment=ppo_pong_solved": ["algorithm.minibatch_size=16"]}
 SMALL = {"workers": 1, "envs_per_worker": 2, "rollout_length": 8}
