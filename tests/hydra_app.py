@@ -13,7 +13,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from a3c_exp.cli.hydra_compose import DEFAULTS
+from a3c_exp.cli.hydra_session import DEFAULTS
 from a3c_exp.cli.startup import conf_folder
 
 

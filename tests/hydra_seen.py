@@ -17,7 +17,7 @@ from hydra.experimental.callback import Callback as HydraCallback
 from omegaconf import OmegaConf
 from scripted import Bandit
 
-from a3c_exp.cli.hydra_compose import DEFAULTS
+from a3c_exp.cli.hydra_session import DEFAULTS
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.core.run_view import Callback, RunView
 

@@ -16,7 +16,8 @@ from runs import LINUX, kill_all, processes, summary, train, wait_until
 # evidence is not installed: it belongs to the checkout
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
+from a3c_exp.cli.hydra_compose import compose_jobs, to_container
+from a3c_exp.cli.hydra_session import hydra_session
 from a3c_exp.config.builder import load_final
 from a3c_exp.run.order_file import read_order
 from evidence.bench import __main__ as bench

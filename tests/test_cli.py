@@ -17,7 +17,9 @@ import a3c_exp.__main__ as program
 from a3c_exp import compose, evaluate
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import make_new
-from a3c_exp.cli.hydra_compose import composed, hydra_session, parse, sweep
+from a3c_exp.cli.hydra_compose import composed
+from a3c_exp.cli.hydra_overrides import parse, sweep
+from a3c_exp.cli.hydra_session import hydra_session
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
@@ -360,7 +362,7 @@ def test_an_optional_choice_may_be_null() -> None:
     for away in ("critic_returns=null", "~critic_returns"):
         assert compose([*chosen, away])["critic_returns"] is None
     with hydra_session() as hydra:
-        assert sweep(parse(["critic_returns=gae,null"], hydra)) == [
+        assert sweep(parse(["critic_returns=gae,null"], hydra.loader)) == [
             ["critic_returns=gae"],
             ["critic_returns=null"],
         ]

@@ -12,7 +12,9 @@ from runs import QUICK
 
 import a3c_exp.__main__ as program
 from a3c_exp import compose
-from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, parse, sweep, to_container
+from a3c_exp.cli.hydra_compose import compose_jobs, to_container
+from a3c_exp.cli.hydra_overrides import parse, sweep
+from a3c_exp.cli.hydra_session import hydra_session
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
 
@@ -139,7 +141,7 @@ def test_a_sweep_over_components(command: str, group: str, expected: list[str]) 
     with hydra_session() as hydra:
         jobs = [
             to_container(whole.node)
-            for whole in compose_jobs(hydra, sweep(parse([*QUICK, *command.split()], hydra)))
+            for whole in compose_jobs(hydra, sweep(parse([*QUICK, *command.split()], hydra.loader)))
         ]
     assert [job[group]["_target_"].rpartition(".")[2] for job in jobs] == expected
 

@@ -33,7 +33,8 @@ import a3c_exp
 from a3c_exp import evaluate
 from a3c_exp.__main__ import main
 from a3c_exp.backends.ray import Ray
-from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
+from a3c_exp.cli.hydra_compose import compose_jobs, to_container
+from a3c_exp.cli.hydra_session import hydra_session
 from a3c_exp.common.signals import ENDING
 from a3c_exp.config.builder import load_experiment, load_final
 from a3c_exp.config.schema import settings_of

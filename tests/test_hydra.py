@@ -23,16 +23,9 @@ from runs import QUICK, summary
 import a3c_exp.__main__ as program
 from a3c_exp import compose
 from a3c_exp.cli.arguments import read_arguments
-from a3c_exp.cli.hydra_compose import (
-    ConfSource,
-    composed,
-    hydra_session,
-    isolated,
-    parse,
-    search_path,
-    sweep,
-    to_container,
-)
+from a3c_exp.cli.hydra_compose import composed, to_container
+from a3c_exp.cli.hydra_overrides import parse, search_path, sweep
+from a3c_exp.cli.hydra_session import ConfSource, hydra_session, isolated
 from a3c_exp.cli.launch import HYDRAS_LINE
 from a3c_exp.cli.startup import conf_folder
 
@@ -143,7 +136,7 @@ def test_a_sweep_has_the_jobs_that_it_has_for_any_program(
     words: str, settings: set[tuple[int, float]], here: Path
 ) -> None:
     with hydra_session() as session:
-        jobs = sweep(parse(words.split(), session))
+        jobs = sweep(parse(words.split(), session.loader))
         configs = [to_container(composed(session, job).node) for job in jobs]
     plain(
         "-m", *BASIC, "hydra.sweep.dir=plain", "hydra.sweep.subdir=${hydra.job.num}", *words.split()

@@ -20,7 +20,8 @@ from stores import make_spec
 from a3c_exp import compose
 from a3c_exp.callbacks import Callback, NoImprovement
 from a3c_exp.cli.execute import recorded
-from a3c_exp.cli.hydra_compose import parse, to_container
+from a3c_exp.cli.hydra_compose import to_container
+from a3c_exp.cli.hydra_overrides import parse
 from a3c_exp.common.settings import typed
 from a3c_exp.config.builder import build_experiment, load_experiment
 from a3c_exp.networks import ActorCritic

@@ -23,7 +23,8 @@ from runs import QUICK, wait_until
 
 import a3c_exp
 from a3c_exp.__main__ import main
-from a3c_exp.cli.hydra_compose import compose_jobs, hydra_session, to_container
+from a3c_exp.cli.hydra_compose import compose_jobs, to_container
+from a3c_exp.cli.hydra_session import hydra_session
 from a3c_exp.config.builder import load_final
 from a3c_exp.errors import ConfigError
 from a3c_exp.run import files

@@ -23,15 +23,9 @@ from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 
 import a3c_exp.__main__ as program
 from a3c_exp.cli.existing import find_action
-from a3c_exp.cli.hydra_compose import (
-    HydraSession,
-    compose_jobs,
-    composed,
-    hydra_session,
-    parse,
-    sweep,
-    sweep_word,
-)
+from a3c_exp.cli.hydra_compose import compose_jobs, composed, sweep_word
+from a3c_exp.cli.hydra_overrides import parse, sweep
+from a3c_exp.cli.hydra_session import HydraSession, hydra_session
 from a3c_exp.cli.names import folder_names
 from a3c_exp.cli.processes import TOGETHER_SECONDS, Job, Runs
 from a3c_exp.config.saved import read_config

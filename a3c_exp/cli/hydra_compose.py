@@ -1,212 +1,35 @@
-"""Composition: from overrides, as a user types them, to what Hydra composes, and to plain data.
+"""Composition: from overrides to what Hydra composes, and to plain data.
 
 Hydra itself runs the program (`cli.launch`). What it would compose is composed here first, so that
-an error is one line and nothing has begun. Both ways end in `to_container`. Hydra's global state is
-restored: notebooks and programs may use Hydra themselves.
-
-Annotations are not postponed here: Hydra's parser reads those of `loguniform`.
+an error is one line and nothing has begun. Both ways end in `to_container`.
 """
 
-import copy
-import functools
-import itertools
-import math
+from __future__ import annotations
+
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import hydra.conf
-from hydra import __version__ as hydra_version
-from hydra import initialize_config_dir, version
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
-from hydra.core.default_element import ConfigDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import (
-    ChoiceSweep,
-    IntervalSweep,
-    Override,
-    OverrideType,
-    Sweep,
-)
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobRuntime
-from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult
-from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.types import RunMode
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, OverrideType
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from packaging.version import Version
-from yaml import MarkedYAMLError, YAMLError
 
-from a3c_exp.cli.startup import conf_folder
-from a3c_exp.common.reading import UnreadableError, check_plain, parse_yaml, read_text
+from a3c_exp.cli.hydra_overrides import first_line, parse, texts
+from a3c_exp.cli.hydra_session import CONFIG_NAME, HydraSession, hydra_session
+from a3c_exp.common.reading import UnreadableError, parse_yaml
 from a3c_exp.common.settings import TARGET, flatten
 from a3c_exp.common.trust import PACKAGE, import_plugins
-from a3c_exp.config.elsewhere import RENAMED, atari_choice, module_advice, unknown
+from a3c_exp.config.elsewhere import atari_choice, unknown
 from a3c_exp.errors import ConfigError, did_you_mean, either, require
 
-CONFIG_NAME = "config"
-_EXTRA = "it needs the extra sweep: pip install 'a3c-exp[sweep]'"
-INSTEAD = {
-    "a2c": "it is algorithm=a3c update=sync",
-    "adamw": "it is optimizer=adam optimizer.weight_decay=0.01",
-    "cluster": "it is backend=ray",
-    "cuda": "it is backend=ga3c backend.device=cuda",
-    "early_stopping": "it is callbacks=[no_improvement]",
-    "gpu": "it is backend=ga3c backend.device=cuda",
-    "joblib": _EXTRA,
-    "multiprocessing": "it is backend=processes",
-    "sac": "it is not here; algorithm=ppo learns continuous actions",
-    "submitit_local": _EXTRA,
-    "submitit_slurm": _EXTRA,
-    "td_lambda": "it is returns=gae",
-}
-"""What is meant by options that are not there."""
-RETURNS = {
-    "n_step": ("n_step_max", "n_step_max_terms", "max_terms", "maximum", "max"),
-    "n_step_zero": ("n_step_missing", "missing", "missing_as_zero", "zero"),
-}
-"""The words of notebooks that compare missing terms as zero with the maximum of terms."""
 RECORDS = ("stop", "eval", "checkpoint", "log")
 """Mappings of settings in conf/config.yaml that are no components. Each has a class of its name."""
-SEARCH_PATH = "hydra.searchpath"
-HEADER_LENGTH = 512
-"""Characters of a file in which Hydra looks for its package."""
-MOST_JOBS = 10_000
-"""Runs of a sweep."""
-OF_THE_PARSER = re.compile("(no viable|mismatched|extraneous|token recognition|missing) ")
-"""How the messages of Hydra's parser begin, which name its tokens."""
-KEY_VALUE = "must be key=value, without blanks; --help lists the keys"
 OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
 """The value of an environment variable, which is a text for OmegaConf unless its key has a type."""
-DEFAULTS: dict[str, Any] = (
-    {"version_base": "1.3"} if Version(hydra_version) < Version("1.4.0rc0") else {}
-)
-"""Hydra 1.3 warns where its defaults are not named, 1.4 where they are."""
-COMPLAINTS = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
-
-
-@contextmanager
-def isolated() -> Iterator[None]:
-    """Within, nobody has initialized Hydra. Afterwards its state is the one before."""
-    outer = GlobalHydra.instance().hydra
-    base = version.getbase()
-    job = JobRuntime().conf.get("name")
-    config = HydraConfig.instance().cfg
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        GlobalHydra.instance().clear()
-        if outer is not None:
-            GlobalHydra.instance().initialize(outer)
-        if isinstance(base, (Version, str)):  # else no program has set it
-            version.VersionBase.instance().setbase(base)
-        JobRuntime().set("name", job)
-        HydraConfig.instance().cfg = config
-
-
-@contextmanager
-def hydra_session(
-    config_dir: str | None = None,
-    config_path: str | None = None,
-    config_name: str | None = None,
-    searchpath: Sequence[str] = (),
-) -> Iterator["HydraSession"]:
-    """Hydra on this project's configuration files, or on those in `config_path`.
-
-    config_dir: a folder of the user's own options, beside them. config_name: the file that is
-    composed. searchpath: more places, which come after all others. Raises ConfigError.
-    """
-    if config_dir is not None:
-        _check_config_dir(config_dir)
-
-    folder = conf_folder() if config_path is None else Path(config_path).absolute()
-    require(folder.is_dir(), "--config-path", config_path, "a folder that is there")
-
-    with isolated(), initialize_config_dir(str(folder), PACKAGE, **DEFAULTS):
-        application: Any = GlobalHydra.instance().hydra
-        paths = application.config_loader.get_search_path()
-        added = [] if config_dir is None else [f"file://{Path(config_dir).absolute()}"]
-        for path in (*added, *searchpath):
-            paths.prepend("command-line", path, SearchPathQuery(provider="schema"))
-
-        application.config_loader.repository.initialize_sources(paths)
-        session = HydraSession(application, config_name or CONFIG_NAME)
-        is_file = config_name is None or session.load(config_name) is not None
-        require(is_file, "--config-name", config_name, "a file")
-
-        GlobalHydra.instance().clear()  # an environment that is tried may compose by itself
-        yield session
-
-
-def _check_config_dir(config_dir: str) -> None:
-    """Raise ConfigError for a folder of options that would not be read as its owner means."""
-    key = "--config-dir"
-    folder = Path(config_dir)
-    if not (config_dir and folder.is_dir()):
-        raise ConfigError(key, config_dir, "there is no such folder")
-
-    if (folder / f"{CONFIG_NAME}.yaml").exists():
-        problem = (
-            f"has a {CONFIG_NAME}.yaml, which would not be read: "
-            f"from={config_dir} runs that of a run's folder"
-        )
-        raise ConfigError(key, config_dir, problem)
-
-    for path in folder.glob("*/*.yaml"):
-        name = path.relative_to(folder)
-        is_new = not (conf_folder() / name).exists()
-        require(is_new, key, config_dir, f"without {name}, an option here")
-
-
-class ConfSource(FileConfigSource):
-    """Configuration files, parsed in C and once in a process: Hydra's own source parses a file in
-    Python, for each of the three times that Hydra composes a command."""
-
-    @staticmethod
-    def scheme() -> str:
-        return "a3c-exp"
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        path = Path(self.path, self._normalize_file_name(config_path))
-        config, header = _parsed(path, path.stat().st_mtime_ns)
-        return ConfigResult(
-            provider=self.provider,
-            path=f"{self.scheme()}://{self.path}",
-            config=copy.deepcopy(config),  # Hydra takes the defaults list out of it
-            header=self._get_header_dict(header),
-        )
-
-
-@functools.cache
-def _parsed(path: Path, modified: int) -> tuple[DictConfig, str]:
-    """A file's content, and its beginning. modified: when it was changed."""
-    text = read_text(path)
-    return OmegaConf.create(parse_yaml(text) or {}), text[:HEADER_LENGTH]
-
-
-class ConfSearchPath(SearchPathPlugin):
-    """Has Hydra read this package's files, and its own ones, by `ConfSource`."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        folders = {"pkg://hydra.conf": Path(hydra.conf.__file__).parent}
-        folders[str(conf_folder())] = conf_folder()
-        for element in search_path.get_path():
-            if element.path in folders:
-                element.path = f"{ConfSource.scheme()}://{folders[element.path]}"
-
-
-for plugin in (ConfSource, ConfSearchPath):
-    Plugins.instance().register(plugin)
-
 _composing = threading.RLock()  # Hydra has one state for a whole process
 
 
@@ -230,174 +53,6 @@ class Composed(NamedTuple):
     words: list[str]
 
 
-class HydraSession:
-    """The configuration files: which groups and options there are, and what Hydra composes."""
-
-    def __init__(self, application: Any, config_name: str) -> None:
-        self._application = application
-        self._repository = application.config_loader.repository
-        self._composed: dict[tuple[str | None, ...], DictConfig] = {}
-        self.loader = application.config_loader
-        self.config_name = config_name
-
-    def load(self, path: str) -> Any:
-        """A file, as Hydra reads it; None if there is none."""
-        return self._repository.load_config(path)
-
-    def options(self, group: str) -> list[str]:
-        return list(self._repository.get_group_options(group))
-
-    def is_group(self, key: str) -> bool:
-        return "." not in key and key != "callback" and bool(self._repository.group_exists(key))
-
-    def is_choice(self, override: Override) -> bool:
-        """Return whether an override chooses what is composed, and sets no value in it."""
-        key = override.key_or_group
-        is_value = isinstance(override.value(), dict)
-        return key == SEARCH_PATH or (self.is_group(key) and not is_value)
-
-    def compose(self, choices: Sequence[Override]) -> DictConfig:
-        """What choices compose. Raises ConfigError."""
-        key = tuple(choice.input_line for choice in choices)
-        if key not in self._composed:
-            for choice in choices:
-                self._check(choice)
-
-            try:
-                node = self._application.compose_config(
-                    self.config_name,
-                    [self.word(choice) for choice in choices],
-                    RunMode.RUN,
-                    with_log_configuration=False,
-                )
-            except COMPLAINTS as complaint:
-                raise self._refusal(choices, complaint) from complaint
-
-            for choice in choices:
-                group = choice.key_or_group
-                if choice.value() is None and choice.package is None and group in node:
-                    node[group] = None  # a preset has set values of it
-            self._composed[key] = node
-
-        return copy.deepcopy(self._composed[key])
-
-    def word(self, choice: Override) -> str:
-        """A choice as Hydra takes it, which refuses `group=null` and has `~group` for it."""
-        is_nothing = choice.value() is None and not choice.is_delete()
-        key = choice.key_or_group
-        return f"~{key}" if is_nothing and self.is_group(key) else str(choice.input_line)
-
-    def _refusal(self, choices: Sequence[Override], complaint: BaseException) -> ConfigError:
-        """A complaint of Hydra's as an error about the choice that it speaks of."""
-        problem = first_line(complaint)
-        for choice in reversed(choices):
-            names = (choice.key_or_group, f"{choice.key_or_group}/{choice.value()}")
-            if any(re.search(rf"\b{re.escape(name)}\b", problem) for name in names):
-                key = choice.get_key_element()
-                if key.startswith("+"):
-                    problem = f"+ is for new keys: {choice.key_or_group}={choice.value()}"
-                return ConfigError(key, choice.value(), f"cannot be composed: {problem}")
-
-        typed = " ".join(str(choice.input_line) for choice in choices)
-        return ConfigError("command line", typed, problem)
-
-    def _check(self, choice: Override) -> None:
-        """Raise ConfigError for an option that does not exist."""
-        key = choice.key_or_group
-        value = choice.value()
-        if choice.is_delete() or key == SEARCH_PATH or (value is None and "/" not in key):
-            return
-
-        options = self.options(key)
-        for name in value if isinstance(value, list) else [value]:
-            try:
-                is_option = name in options or self.load(f"{key}/{name}") is not None
-            except COMPLAINTS as complaint:
-                raise self._refusal([choice], complaint) from complaint
-
-            if not is_option:
-                advice = self._advice(key, str(name), options)
-                raise ConfigError(key, name, f"is no option: {advice}")
-
-    def _advice(self, group: str, value: str, options: Sequence[str]) -> str:
-        """What is probably meant by an option that does not exist."""
-        if value in INSTEAD:
-            return INSTEAD[value]
-        if group == "experiment" and value in RENAMED:
-            return f"it is experiment={RENAMED[value]} now"
-        if group == "experiment" and f"{value}_solved" in options:
-            return f"did you mean experiment={value}_solved?"
-        if group in ("returns", "critic_returns"):
-            for option, names in RETURNS.items():
-                if value in names:
-                    return f"it is {group}={option}"
-
-        if group == "env" and (advice := module_advice(value)):
-            return advice
-
-        ending = Path(value).suffix
-        if ending in (".yaml", ".yml"):
-            return f"it is named without {ending}; --config-dir names the folder of {group}/"
-
-        if group == "env" and (advice := self._env_advice(value, options)):
-            return advice
-
-        return f"{did_you_mean(value, options)}; --config-dir adds a folder of your own"
-
-    def _env_advice(self, value: str, options: Sequence[str]) -> str:
-        """What is meant by the registered name of an environment, or by most of it; "" if it is
-        none."""
-        files = {f"env={option}": self.load(f"env/{option}").config for option in options}
-        ids = {choice: OmegaConf.select(file, "env.id") for choice, file in files.items()}
-        names = {choice: str(name) for choice, name in ids.items() if name is not None}
-        same = [choice for choice, name in names.items() if name == value]
-        alike = [choice for choice, name in names.items() if _plain(name) == _plain(value)]
-        if re.search(r"[:/]|-v\d+$", value):
-            game = atari_choice(value)
-            other = f"; {alike[0]} is {names[alike[0]]}" if alike and not (same or game) else ""
-            return f"it is {game or either(same or [f'env=gym env.id={value}'])}{other}"
-
-        return f"it is {either(alike)}" if alike and value.lower() not in options else ""
-
-    def callbacks(self, entries: Sequence[Any]) -> list[Any]:
-        """Callbacks, with the files of those that are given by name. Raises ConfigError."""
-        options = self.options("callback")
-        for name in entries:
-            if isinstance(name, str) and name not in options:
-                meant = INSTEAD.get(name) or did_you_mean(name, options)
-                raise ConfigError("callbacks", name, f"is no callback: {meant}")
-
-        return [
-            self.load(f"callback/{entry}").config if isinstance(entry, str) else entry
-            for entry in entries
-        ]
-
-    def is_shipped(self, group: str, option: str) -> bool:
-        return (conf_folder() / group / f"{option}.yaml").exists()
-
-    def names_in_file(self, group: str, choice: str) -> set[str]:
-        """The settings in a component's file, and in those of the group that it builds on. Imports
-        no class."""
-        file = self.load(f"{group}/{choice}")
-        if file is None:
-            return set()
-
-        inside = OmegaConf.select(file.config, group)
-        names = {str(key) for key in (inside if isinstance(inside, DictConfig) else file.config)}
-        for default in file.defaults_list or []:
-            if default.package:
-                names.add(default.package)  # network@encoder
-            if isinstance(default, ConfigDefault) and default.path not in (None, "_self_"):
-                names |= self.names_in_file(group, default.path)
-
-        return names
-
-    def names_in_group(self, group: str) -> set[str]:
-        """The settings in the files of all options of a group."""
-        options = self.options(group)
-        return {name for option in options for name in self.names_in_file(group, option)}
-
-
 def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
     """What the overrides of one run compose. Raises ConfigError.
 
@@ -412,7 +67,7 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
             raise ConfigError(override.key_or_group, text, problem)
 
         if override.key_or_group == "plugins":  # they may register options and resolvers
-            import_plugins(_texts(override.value()))
+            import_plugins(texts(override.value()))
 
     _check_frames(typed)
     node = session.compose([override for override in typed if session.is_choice(override)])
@@ -695,7 +350,7 @@ def hydra_config(node: DictConfig) -> Iterator[None]:
 def to_container(node: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain scalars, lists and mappings, without Hydra's own
     settings."""
-    import_plugins(_texts(node.get("plugins")))  # a file may name them: they register resolvers
+    import_plugins(texts(node.get("plugins")))  # a file may name them: they register resolvers
     written: Any = OmegaConf.to_container(node, resolve=False)
     written.pop("hydra", None)
     try:
@@ -724,57 +379,12 @@ def _decoded(text: Any) -> Any:
     return text if isinstance(value, dict | list) else value
 
 
-def _texts(values: Any) -> list[str]:
-    """The texts in a list. What is none is refused by the schema."""
-    is_list = isinstance(values, list) or OmegaConf.is_list(values)
-    return [value for value in values if isinstance(value, str)] if is_list else []
-
-
 def _unresolved(node: DictConfig, key: str, complaint: OmegaConfBaseException) -> ConfigError:
     """The error about the value at a key, as it is written."""
     written: Any = OmegaConf.to_container(node, resolve=False)
     return ConfigError(
         key, dict(flatten(written)).get(key), f"cannot be resolved: {first_line(complaint)}"
     )
-
-
-def sweep(overrides: Sequence[Override]) -> list[list[str]]:
-    """The overrides of every job of a sweep (-m), in order. Raises ConfigError."""
-    for override in overrides:
-        key = override.key_or_group
-        if override.is_sweep_override() and key.startswith("hydra"):
-            problem = "must be one value, for the whole sweep"
-            raise ConfigError(key, override.get_value_string(), problem)
-
-        if isinstance(override.value(), IntervalSweep):
-            problem = "is a range, for search=<trials>: loguniform(1e-4,1e-2,20) has 20 values"
-            raise ConfigError(key, override.get_value_string(), problem)
-
-    command = " ".join(str(override.input_line) for override in overrides)
-    try:
-        choices = [choices_of(override) for override in overrides]
-    except COMPLAINTS as complaint:
-        raise ConfigError("command line", command, first_line(complaint)) from complaint
-
-    count = math.prod(map(len, choices))
-    if count == 0:
-        problem = "is a sweep without a run: one of its choices is empty"
-        raise ConfigError("command line", command, problem)
-
-    if count > MOST_JOBS:
-        raise ConfigError("command line", command, f"is a sweep of more than {MOST_JOBS:,} runs")
-
-    return [list(job) for job in itertools.product(*choices)]
-
-
-def choices_of(override: Override) -> list[str]:
-    """The override with each of its values. Without a choice, as it was typed."""
-    if not override.is_sweep_override():
-        return [str(override.input_line)]
-
-    # range() may have no end.
-    values = itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)
-    return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def sweep_word(session: HydraSession, base: DictConfig, override: Override) -> str:
@@ -790,101 +400,3 @@ def sweep_word(session: HydraSession, base: DictConfig, override: Override) -> s
 
     is_setting = key == override.key_or_group and not session.is_group(key)
     return f"++{text}" if is_setting and _lacks(base, key) else text
-
-
-def loguniform(low: Any, high: Any, count: Any = None, seed: Any = 0) -> Sweep:
-    """`count` numbers between `low` and `high` whose logarithms are uniform, as in figure 2 of Mnih
-    et al. 2016.
-
-    They have five digits, and depend on this `seed` alone, not on that of the runs. A larger count
-    begins with the numbers of a smaller one. Without a count it is the range itself, for a search.
-    Raises ValueError.
-    """
-    are_numbers = all(type(bound) in (int, float) for bound in (low, high))
-    is_count = type(count) is type(seed) is int and 0 < count <= MOST_JOBS
-    if not (are_numbers and 0 < low < high < math.inf and (is_count or count is None)):
-        raise ValueError(
-            f"it is loguniform(low,high,count) with 0 < low < high and at most {MOST_JOBS:,} draws"
-        )
-
-    if count is None:
-        return IntervalSweep(start=float(low), end=float(high), tags={"log"})
-
-    import numpy as np  # here: the fork server starts before this command imports it
-
-    logarithms = np.random.default_rng(abs(seed)).uniform(math.log(low), math.log(high), count)
-    return ChoiceSweep(list=[float(f"{number:.5g}") for number in np.exp(logarithms)])
-
-
-def search_path(overrides: Sequence[str]) -> list[str]:
-    """The places that `hydra.searchpath` names. Raises ConfigError."""
-    paths: list[str] = []
-    for override in parse([text for text in overrides if SEARCH_PATH in text]):
-        if override.key_or_group == SEARCH_PATH:
-            value = override.value()
-            paths = _texts(value)
-            is_list = isinstance(value, list) and len(paths) == len(value)
-            require(is_list, SEARCH_PATH, value, "a list of texts")
-
-    return paths
-
-
-def parse(overrides: Sequence[str], session: HydraSession | None = None) -> list[Override]:
-    """Overrides as Hydra's grammar reads them; with a session, choices such as glob(*) too. Raises
-    ConfigError."""
-    parser = OverridesParser.create(session.loader if session else None)
-    parser.functions.register("loguniform", loguniform)
-    return [_parse_one(parser, text) for text in overrides]
-
-
-def _parse_one(parser: OverridesParser, text: str) -> Override:
-    key, equals, value = text.partition("=")
-    try:
-        override = parser.parse_override(text)
-        override.config_loader = parser.config_loader  # glob(*) looks up the options in it
-        if not (override.is_sweep_override() or override.is_delete()):
-            check_plain(override.value(), override.key_or_group)
-    except ConfigError:
-        raise
-    except (ValueError, RecursionError) as complaint:  # of Python's limits
-        problem = "has a number that is too long, or is nested too deeply"
-        raise ConfigError(key, value, problem) from complaint
-    except HydraException as complaint:
-        meant = re.fullmatch(r"\s*([\w.@/]+)\s*(?:==|:|=)\s*([^\s=]+)", text)
-        if meant is not None and f"{meant[1]}={meant[2]}" != text:
-            problem = f"must be {meant[1]}={meant[2]}"
-            raise ConfigError("command line", text, problem) from complaint
-        if not (key and equals):
-            raise ConfigError("command line", text, KEY_VALUE) from complaint
-
-        problem = first_line(complaint)
-        if re.search(r"\s[\w.]+=", value):
-            problem = "quotes are around each setting, not around several"
-        elif value.endswith(","):
-            problem = "it ends with a comma"
-        elif OF_THE_PARSER.match(problem):
-            problem = (
-                "a bracket, a comma or a quote is missing, or the text needs quotes: "
-                f"\"{key}='{value}'\""
-            )
-        raise ConfigError(key, value, f"cannot be read: {problem}") from complaint
-
-    if not override.key_or_group:
-        raise ConfigError("command line", text, KEY_VALUE)
-
-    return override
-
-
-def _plain(name: str) -> str:
-    """The name of an environment without its version, in small letters and digits."""
-    return re.sub(r"-v\d+$|[^a-z0-9]", "", name.lower())
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text; the place in the file, where a file cannot be read."""
-    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"{mark.name}, line {mark.line + 1}: {error.problem or 'cannot be read'}"
-
-    cause = error.__cause__ if error.__cause__ is not None and not str(error) else error
-    return (str(cause).strip() or type(cause).__name__).splitlines()[0].strip()

@@ -15,7 +15,9 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from a3c_exp.cli.arguments import CommandLine
-from a3c_exp.cli.hydra_compose import CONFIG_NAME, DEFAULTS, HydraSession, composed, first_line
+from a3c_exp.cli.hydra_compose import composed
+from a3c_exp.cli.hydra_overrides import first_line
+from a3c_exp.cli.hydra_session import CONFIG_NAME, DEFAULTS, HydraSession
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.core.cpu import environment
 from a3c_exp.errors import ConfigError

@@ -20,17 +20,9 @@ from a3c_exp.cli import forked
 from a3c_exp.cli.arguments import RUN_DIR, CommandLine, given, is_of_hydra, read_arguments
 from a3c_exp.cli.execute import Plan, RunBy, directly, execute, prestart
 from a3c_exp.cli.existing import CONTINUE, how_ended
-from a3c_exp.cli.hydra_compose import (
-    HydraSession,
-    composed,
-    hydra_session,
-    isolated,
-    parse,
-    search_path,
-    setting,
-    sweep,
-    to_container,
-)
+from a3c_exp.cli.hydra_compose import composed, setting, to_container
+from a3c_exp.cli.hydra_overrides import parse, search_path, sweep
+from a3c_exp.cli.hydra_session import HydraSession, hydra_session, isolated
 from a3c_exp.cli.launch import print_by_hydra, prints, run_hydra, without_hydras_line
 from a3c_exp.cli.resume import saved_plan
 from a3c_exp.cli.startup import LABEL, import_training
@@ -88,7 +80,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _sweep(session: HydraSession, line: CommandLine) -> int:
     with suppress(ConfigError):  # which the sweep raises, unless a sweeper of Hydra's allows it
-        count = len(sweep(parse(line.overrides, session)))
+        count = len(sweep(parse(line.overrides, session.loader)))
         if count >= MANY_RUNS:
             say(f"{count} runs are composed and checked first")
     if line.flags.cfg is None and given(line.overrides, "hydra/launcher") in (None, "processes"):

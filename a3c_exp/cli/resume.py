@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 from a3c_exp.cli.arguments import RUN_DIR, CommandLine, is_of_hydra, of_file
 from a3c_exp.cli.execute import Plan
 from a3c_exp.cli.existing import CONTINUE, MAY_CHANGE
-from a3c_exp.cli.hydra_compose import compose_unchecked, parse, set_value, to_container
+from a3c_exp.cli.hydra_compose import compose_unchecked, set_value, to_container
+from a3c_exp.cli.hydra_overrides import parse
 from a3c_exp.cli.replay import OF_THE_ORDER, check_replayable, check_resumable, replay_config
 from a3c_exp.common.reading import expanded
 from a3c_exp.common.settings import MISSING, flatten

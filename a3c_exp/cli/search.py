@@ -17,7 +17,9 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from a3c_exp.cli.existing import how_ended
-from a3c_exp.cli.hydra_compose import HydraSession, compose_jobs, sweep, to_container
+from a3c_exp.cli.hydra_compose import compose_jobs, to_container
+from a3c_exp.cli.hydra_overrides import sweep
+from a3c_exp.cli.hydra_session import HydraSession
 from a3c_exp.cli.processes import Job
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.errors import ConfigError, require, require_package, say

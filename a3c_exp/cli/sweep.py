@@ -15,11 +15,12 @@ from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from a3c_exp.cli import hydra_compose
+from a3c_exp.cli import hydra_compose, hydra_overrides
 from a3c_exp.cli.arguments import SWEEP_DIR, CommandLine, given, is_of_hydra
 from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, how_ended, identity, saved_runs
-from a3c_exp.cli.hydra_compose import Composed, HydraSession
+from a3c_exp.cli.hydra_compose import Composed
+from a3c_exp.cli.hydra_session import HydraSession, isolated
 from a3c_exp.cli.launch import places, run_hydra
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
@@ -42,14 +43,14 @@ Launch = Callable[[Sequence[Sequence[str]], int], Sequence[JobReturn]]
 def run_sweep(session: HydraSession, line: CommandLine) -> int:
     """Run a sweep; return the exit code. Raises ConfigError before anything is started or
     written."""
-    overrides = hydra_compose.parse([*line.overrides, *_meant(line)], session)
+    overrides = hydra_overrides.parse([*line.overrides, *_meant(line)], session.loader)
     single = [override for override in overrides if not override.is_sweep_override()]
     common = hydra_compose.composed(session, [str(override.input_line) for override in single])
     node = common.node
     root = Path(os.path.abspath(expanded(hydra_compose.setting(node, SWEEP_DIR))))
     params = OmegaConf.select(node, "hydra.sweeper.params") or {}
     texts = [f"{key}={value}" for key, value in params.items()]
-    overrides[:0] = hydra_compose.parse(texts, session)
+    overrides[:0] = hydra_overrides.parse(texts, session.loader)
     variables = hydra_compose.setting(node, "hydra.job.env_set")
     with named(SWEEP_DIR if line.sweep is None else "sweep"), environment(variables):
         task = Sweep(session, line, node, overrides, root)
@@ -142,10 +143,10 @@ class Sweep:
             raise ConfigError("search", line.search, problem)
 
         self._common = None if is_grid else _common_texts(node)
-        combinations = hydra_compose.sweep(overrides) if is_grid and not line.search else []
+        combinations = hydra_overrides.sweep(overrides) if is_grid and not line.search else []
         if self._launches:
             distinct = len(set(map(tuple, combinations)))
-            self.at_once = min(node.hydra.launcher.jobs, distinct or hydra_compose.MOST_JOBS)
+            self.at_once = min(node.hydra.launcher.jobs, distinct or hydra_overrides.MOST_JOBS)
 
         self._search: Search | None = None
         with environment({RUNS_AT_ONCE: str(self.at_once)}):
@@ -221,7 +222,7 @@ class Sweep:
             label="",
             changes_folder=bool(job.job.chdir),
         )
-        with hydra_compose.isolated():  # an environment may compose by itself
+        with isolated():  # an environment may compose by itself
             finished = execute(plan)
 
         if finished is not None and finished.summary["signal"] is not None:
@@ -306,7 +307,7 @@ class Sweep:
 def _common_texts(node: DictConfig) -> set[str]:
     """The overrides that all jobs of a sweep have, as they were typed and as Hydra writes them."""
     texts = set(node.hydra.overrides.task)
-    for override in hydra_compose.parse(list(texts)):
+    for override in hydra_overrides.parse(list(texts)):
         texts.add(f"{override.get_key_element()}={override.get_value_element_as_str()}")
     return texts | {f"++{text.lstrip('+')}" for text in texts}
 

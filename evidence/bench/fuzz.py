@@ -31,7 +31,8 @@ import yaml
 import a3c_exp
 from a3c_exp import evaluate
 from a3c_exp.__main__ import main as train_command
-from a3c_exp.cli.hydra_compose import composed, hydra_session, to_container
+from a3c_exp.cli.hydra_compose import composed, to_container
+from a3c_exp.cli.hydra_session import hydra_session
 from a3c_exp.cli.startup import conf_folder
 from a3c_exp.common.settings import flatten
 from a3c_exp.config.builder import load_experiment
