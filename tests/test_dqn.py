@@ -142,6 +142,35 @@ def test_double_values_are_of_the_action_that_the_online_network_prefers(is_doub
         np.testing.assert_allclose(values, target[np.arange(20), best], rtol=1e-6)
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_dueling_values_are_a_states_value_and_centered_advantages(has_bias: bool) -> None:
+    spec = network_of(Mlp, {"hidden_sizes": (8,), "dueling": True, "head_bias": has_bias})
+    network = spec.build(VECTORS, Discrete(3), np.random.default_rng(1), action_values=True)
+    network.vector[:] = normal(len(network.vector))
+    observations = normal(20, 4, seed=3)
+    parameters, _, _ = with_runtime(network).act_forward(observations)
+    arrays = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
+
+    def layer(name: str, x: Array) -> Array:
+        outputs: Array = x @ arrays[f"{name}.weight"].T
+        outputs += arrays.get(f"{name}.bias", np.zeros(1))
+        return outputs
+
+    parts = zip(("online", "target"), np.split(parameters, 2, axis=1), strict=True)
+    for part, action_values in parts:
+        features = np.tanh(layer(f"{part}.0.0", observations))
+        value = layer(f"{part}.1.value", layer(f"{part}.1.value_hidden", features).clip(0))
+        hidden = layer(f"{part}.1.advantage_hidden", features).clip(0)
+        advantages = layer(f"{part}.1.advantage", hidden)
+        expected = value + advantages - advantages.mean(1, keepdims=True)
+        np.testing.assert_allclose(action_values, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dueling_without_action_values_is_a_warning() -> None:
+    network = network_of(Mlp, {"dueling": True}).build(VECTORS, Discrete(3), None)
+    assert "dueling=True" in " ".join(network.warnings)
+
+
 def test_it_learns_from_nothing_but_its_memory_and_counts_every_step() -> None:
     whole = dqn(memory={"min_size": 40, "ratio": 0.5})
     store, [worker] = by_descent(CORRIDOR, total_steps=160, **whole)

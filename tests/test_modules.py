@@ -17,7 +17,7 @@ from a3c_exp.networks import EncoderNetwork, Mlp, ModuleSpec, Network
 
 PLUGINS = ["scripted", "user_modules"]
 EVERY = {"init", "init_std", "initial_std", "policy_gain", "shared", "state_dependent_std"}
-EVERY |= {"distribution", "squash_mean", "softplus_std", "clip_actions", "head_bias"}
+EVERY |= {"distribution", "squash_mean", "softplus_std", "clip_actions", "head_bias", "dueling"}
 LSTM = "a3c_exp.networks.Lstm"
 
 

@@ -140,6 +140,10 @@ def _check_memory(experiment: Experiment) -> None:
     allowed = "false with record=order, which has no memories of earlier sessions"
     require(not is_recorded, "memory.save", memory.save, allowed)
 
+    draws_values = memory.sample == "transitions" and algorithm.target_every is not None
+    allowed = "0, but for transitions of an algorithm that learns action values"
+    require(draws_values or not memory.priority, "memory.priority", memory.priority, allowed)
+
     returns = experiment.returns
     if memory.sample == "transitions":
         allowed = "another one with memory=transitions: their rewards end before a bootstrap"

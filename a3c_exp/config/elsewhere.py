@@ -22,6 +22,9 @@ _HERE = {
     ),
     "memory.min_size with memory=transitions": "learning_starts replay_start min_replay_size",
     "memory.ratio with memory=sequences": "replay_ratio gradient_steps",
+    "memory.priority with memory=transitions": "per prioritized_replay prioritized",
+    "algorithm.double with algorithm=dqn": "double_q double_dqn",
+    "network.dueling with algorithm=dqn": "dueling_dqn dueling_net",
     "algorithm.value_coefficient": "vf_coef value_coef value_loss_coef vf_loss_coeff loss_v",
     "algorithm.normalize_advantages": "normalize_advantage norm_adv",
     "algorithm.epochs with algorithm=ppo": (

@@ -100,6 +100,9 @@ class Memory(Checked):
     sample: 'sequences', whole rollouts of one environment each, or 'transitions', each with as many
         rows after it as the returns have steps.
     batch_size: sequences or transitions in a gradient; None: as many as a rollout has.
+    priority: alpha of transitions whose last error is large and which are drawn more often: see
+        `core.memory.Priorities`. 0: all are drawn alike.
+    correction: beta, how far their weights make up for that: a number, or a schedule.
     min_size: transitions in all memories together before anything is learned from them.
     save: workers write their memories into the run's folder when they end, and those of a resumed
         run read them.
@@ -110,6 +113,8 @@ class Memory(Checked):
     draw: Literal["fixed", "poisson"] = "fixed"
     sample: Literal["sequences", "transitions"] = "sequences"
     batch_size: Count | None = None
+    priority: Share = 0.0
+    correction: Share | Schedule = 1.0
     min_size: Whole = 0
     save: bool = False
 

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.common.arrays import Array, Bools, Floats
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Memory
 from a3c_exp.core.normalization import Normalizer
@@ -28,6 +28,9 @@ RowEntries = dict[tuple[int, int], Array]
 """Arrays that a few rows have besides, by their row and environment, in the order of the rows."""
 
 MEMORY_MAX = Path("/sys/fs/cgroup/memory.max")
+
+LEAST_PRIORITY = 0.01
+"""Added to the size of an error, so that a transition without one is drawn too."""
 
 KEPT_FIELDS = ("actions", "log_probs", "terminated", "truncated", "valid", "behaviour")
 """The fields of a rollout that a memory keeps as they are. The last may be None."""
@@ -64,6 +67,54 @@ class _Sequence(NamedTuple):
     state: Floats | None
 
 
+class Priorities:
+    """Which transitions of a memory are drawn more often (Schaul et al. 2016, arXiv 1511.05952,
+    section 3.3, by proportion).
+
+        P(i) = p_i^alpha / sum_k p_k^alpha,  p_i = |e_i| + LEAST_PRIORITY
+        w_i = (N P(i))^-beta, over the largest of the gradient
+
+    with N transitions and e_i the error of transition i when it was drawn last. A new one has the
+    largest p so far, so that it is drawn soon.
+
+    alpha: the exponent.
+    size, envs: of the rings.
+    """
+
+    def __init__(self, alpha: float, size: int, envs: int) -> None:
+        self._alpha = alpha
+        self._powers = np.zeros((size, envs))
+        self._largest = 1.0
+
+    def add(self, positions: Indices, valid: Bools) -> None:
+        """Add transitions, where `valid` [N, B], at N positions of the rings."""
+        self._powers[positions] = valid * self._largest
+
+    def choose(self, rng: np.random.Generator, positions: Indices, count: int) -> Indices:
+        """Return `count` numbers of transitions at N positions, [0, N B). Some may come twice."""
+        powers = self._powers[positions].ravel()
+        if not powers.any():  # none of them is a transition
+            powers += 1
+        sums = powers.cumsum()
+        picks = np.sort(sums.searchsorted(rng.random(count) * sums[-1], side="right"))
+
+        envs = self._powers.shape[1]
+        self._drawn = positions[picks // envs], picks % envs
+        return picks
+
+    def update(self, errors: Floats, beta: float) -> Floats:
+        """Take up the errors [1, N] of the N transitions that were drawn last, and return their
+        weights."""
+        powers = self._powers[self._drawn]
+        weights: Floats = ((powers / powers.min()) ** -beta).astype(np.float32)
+
+        updated = (np.abs(errors[0]) + LEAST_PRIORITY) ** self._alpha
+        updated = np.nan_to_num(updated, nan=self._largest, posinf=self._largest)
+        self._powers[self._drawn] = updated
+        self._largest = max(self._largest, updated.max())
+        return weights[None]
+
+
 class RolloutMemory:
     """The last rollouts of one worker's B environments, as rows of rings.
 
@@ -75,6 +126,7 @@ class RolloutMemory:
     saved: the file of an earlier session, which is read once the first rollout shows the shapes;
         None: the memory begins empty.
     notice: what has to be said about it, or ""; at first, about its beginning.
+    priorities: of transitions; None: all are drawn alike.
     """
 
     def __init__(
@@ -92,6 +144,7 @@ class RolloutMemory:
         self._next_state: Floats | None = None
         self._saved = saved
         self.notice = notice
+        self.priorities: Priorities | None = None
 
     @property
     def _begin(self) -> int:
@@ -124,6 +177,8 @@ class RolloutMemory:
         positions = (first + np.arange(length)) % self._size
         for name, column in _kept_columns(rollout, experience).items():
             self._rings[name][positions] = column
+        if self.priorities is not None:
+            self.priorities.add(positions, rollout.valid)
         self._observations.write(first, experience.observations)
         keys = [(first + time, env) for time, env in experience.finals.tolist()]
         self._finals.update(zip(keys, experience.final_observations, strict=True))
@@ -160,6 +215,8 @@ class RolloutMemory:
             for name, array in _kept_columns(rollout, experience).items()
         }
         self._observations = kind(self._size, self._envs, space)
+        if self._settings.priority:
+            self.priorities = Priorities(self._settings.priority, self._size, self._envs)
         self._finals: RowEntries = {}
         self._final_states: RowEntries = {}
         self._next_state = experience.next_state
@@ -178,8 +235,8 @@ class RolloutMemory:
     def draw(
         self, rng: np.random.Generator, normalizer: Normalizer | None, steps: int = 1
     ) -> tuple[Rollout, Unseen]:
-        """Draw sequences or transitions, no two of them the same. Nothing is drawn if all are
-        taken.
+        """Draw sequences or transitions. Without priorities no two of them are the same, and
+        nothing is drawn if all are taken.
 
         normalizer: scales observations and rewards; None: they stay as they are.
         steps: rows of a transition, itself included. The others are no transitions of the rollout.
@@ -190,7 +247,11 @@ class RolloutMemory:
             steps = min(steps, self._end - self._begin)
             starts = self._end - steps + 1 - self._begin
             count = self._settings.batch_size or self._last_length * self._envs
-            picks = _choose(rng, starts * self._envs, count)
+            if self.priorities is None:
+                picks = _choose(rng, starts * self._envs, count)
+            else:
+                positions = (self._begin + np.arange(starts)) % self._size
+                picks = self.priorities.choose(rng, positions, count)
             firsts = self._begin + picks // self._envs
             lengths = np.full(len(picks), steps)
             rollout, unseen = self._take(firsts, lengths, picks % self._envs, None, normalizer)
@@ -349,6 +410,9 @@ class RolloutMemory:
             if name in content:
                 keys = map(tuple, content[f"{name}_keys"].tolist())
                 entries.update(zip(keys, content[name], strict=True))
+
+        if self.priorities is not None:  # files have none
+            self.priorities.add(np.arange(self._size), self._rings["valid"])
 
         last = (end - 1) % self._size
         going_on = ~(self._rings["terminated"][last] | self._rings["truncated"][last])

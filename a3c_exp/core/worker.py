@@ -27,7 +27,7 @@ from a3c_exp.core.measuring import (
     timed,
     timing,
 )
-from a3c_exp.core.memory import RolloutMemory
+from a3c_exp.core.memory import Priorities, RolloutMemory
 from a3c_exp.core.normalization import Stats
 from a3c_exp.core.rollout import Actor, Rollout
 from a3c_exp.core.store import Push, Snapshot, Store, Ticket
@@ -47,7 +47,7 @@ from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.components import construction
 from a3c_exp.optimizers import clip, euclidean_norm
 from a3c_exp.returns import Returns, with_learner_values
-from a3c_exp.schedules import progress_of
+from a3c_exp.schedules import progress_of, value
 
 # A single bad rollout passes, however many minibatches it has. So many in a row without a finite
 # gradient end the run.
@@ -324,7 +324,7 @@ class Learner:
                 values = self.network.values(unseen.observations, unseen.states)
                 drawn.next_values[unseen.times, unseen.columns] = values
             source = self._batch_of_targets(drawn) if self._has_action_values else drawn
-            batch, metrics = self._add_gradient(source, snapshot)
+            batch, metrics = self._add_gradient(source, snapshot, memory.priorities)
             event.add(metrics)
         return self._prepare_push(snapshot, event, batch.transitions if batch else 0, stats, batch)
 
@@ -367,10 +367,17 @@ class Learner:
 
     @_ignore_nonfinite
     def _add_gradient(
-        self, source: Rollout | BatchArrays, snapshot: Snapshot
+        self,
+        source: Rollout | BatchArrays,
+        snapshot: Snapshot,
+        priorities: Priorities | None = None,
     ) -> tuple[BatchArrays, dict[str, float]]:
         """Add the loss's gradient over a rollout, or over a batch whose advantages and targets are
-        known, to `network.gradient`. Returns the loss's batch and its metrics."""
+        known, to `network.gradient`. Returns the loss's batch and its metrics.
+
+        priorities: by which a batch of action values was drawn; None: all its transitions count
+            alike.
+        """
         outputs, backward = self.network.runtime.evaluate(
             source.observations, source.actions, source.recurrent_input
         )
@@ -382,6 +389,11 @@ class Learner:
         multiplier = snapshot.multipliers.entropy
         if multiplier != 1:
             gradient = replace(gradient, entropy=gradient.entropy * multiplier)
+        if priorities is not None:
+            assert self.experiment.memory is not None
+            beta = value(self.experiment.memory.correction, progress)
+            weights = priorities.update(batch.targets - outputs.values, beta)
+            gradient = replace(gradient, values=gradient.values * weights)
         backward(gradient)
         self.heartbeat.beat()
         return batch, metrics

@@ -14,6 +14,26 @@ from a3c_exp.networks.distributions import Greedy
 from a3c_exp.networks.inputs import ObservationInput
 
 
+class DuelingHead(nn.Module):
+    """Q(s, a) = V(s) + A(s, a) - mean_b A(s, b), from features: [N, F] -> [N, actions] (Wang et al.
+    2016, arXiv 1511.06581, equation 9).
+
+    V and A have a layer of F units each before the last one, as in the paper.
+    """
+
+    def __init__(self, features: int, actions: int, bias: bool = True) -> None:
+        super().__init__()
+        self.value_hidden = nn.Linear(features, features)
+        self.value = nn.Linear(features, 1, bias)
+        self.advantage_hidden = nn.Linear(features, features)
+        self.advantage = nn.Linear(features, actions, bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        values: Tensor = self.value(self.value_hidden(features).relu())
+        advantages: Tensor = self.advantage(self.advantage_hidden(features).relu())
+        return values + advantages - advantages.mean(1, keepdim=True)
+
+
 class QNetwork(ActorCritic):
     """Q(s, .), and Q^-(s, .) of a target network: an older copy of the same network, which no
     gradient moves.
@@ -37,7 +57,7 @@ class QNetwork(ActorCritic):
     def __init__(
         self,
         encoder: nn.Module,
-        last: nn.Linear,
+        last: nn.Linear | DuelingHead,
         observation_input: ObservationInput,
         distribution: Greedy,
     ) -> None:

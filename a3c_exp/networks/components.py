@@ -20,7 +20,7 @@ from torch import nn
 from a3c_exp.common.ranges import Checked, Positive, whole, within
 from a3c_exp.envs.parts import PartsBox
 from a3c_exp.errors import ConfigError, refused, under
-from a3c_exp.networks.action_values import AveragedActorCritic, QNetwork
+from a3c_exp.networks.action_values import AveragedActorCritic, DuelingHead, QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
 from a3c_exp.networks.distributions import Beta, Continuous, Distribution, Greedy, make_distribution
@@ -291,10 +291,11 @@ class ComposedNetwork(Network):
 
         reasons["state_dependent_std"] = reasons["softplus_std"] = of_std
         reasons["squash_mean"] = reasons["clip_actions"] = of_gaussian
+        reasons["dueling"] = "" if isinstance(distribution, Greedy) else "without action values"
         return [
             f"{name}={getattr(self, name)} has no effect {reason}"
             for name, reason in reasons.items()
-            if reason and getattr(self, name) != getattr(type(self), name)
+            if reason and getattr(self, name, None) != getattr(type(self), name, None)
         ]
 
 
@@ -312,6 +313,7 @@ class EncoderNetwork(ComposedNetwork):
     encoder: a module from observations to features [N, F].
     critic_encoder: the critic's, if it has other settings; None: as the actor's.
     shared: one encoder for actor and critic; False: each has its own.
+    dueling: of action values: a `DuelingHead` in place of one affine layer.
     init: of the weights of every affine layer and convolution. A warning names the layers that it
         does not know. Orthogonal layers of an encoder have gain sqrt(2), normalized columns 1.
         None: the encoder keeps what its constructor has drawn.
@@ -322,6 +324,7 @@ class EncoderNetwork(ComposedNetwork):
     encoder: ModuleSpec
     critic_encoder: ModuleSpec | None = None
     shared: bool = False
+    dueling: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -376,13 +379,19 @@ class EncoderNetwork(ComposedNetwork):
         assert isinstance(actions, Discrete)
         distribution = Greedy(actions)
         encoder, observation_input = _construct_encoder(self.encoder, observations)
-        last = nn.Linear(encoder.width, int(actions.n), self.head_bias)
+        head = DuelingHead if self.dueling else nn.Linear
+        last = head(encoder.width, int(actions.n), self.head_bias)
 
         generator = torch_generator(rng)
         warnings = self._idle_settings(distribution)
         warnings += self.draw_encoders([encoder.module], generator)
         initializer = Initializer(self.init or "orthogonal", self.init_std, generator)
-        initializer.draw(last, self.policy_gain)
+        if isinstance(last, DuelingHead):
+            initializer.draw_encoder(last)
+            initializer.draw(last.value, self.policy_gain)
+            initializer.draw(last.advantage, self.policy_gain)
+        else:
+            initializer.draw(last, self.policy_gain)
 
         network = QNetwork(encoder.module, last, observation_input, distribution)
         network.warnings = tuple(warnings)
