@@ -42,6 +42,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "v-trace": algorithm("A3C") | {"returns": {"_target_": "a3c_exp.returns.VTrace"}},
     "ppo": algorithm("PPO", minibatch_size=8, epochs=2),
     "n-step q": algorithm("NStepQ") | OF_ACTION_VALUES,
+    "dueling q": algorithm("NStepQ") | OF_ACTION_VALUES | mlp(dueling=True),
     "one-step q": algorithm("OneStepQ") | OF_ACTION_VALUES,
     "sarsa": algorithm("Sarsa") | OF_ACTION_VALUES,
     "a loss with a module": THIRD_PARTY | {"algorithm": {"_target_": "thirdparty.PredictingA3C"}},

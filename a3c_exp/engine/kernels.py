@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.networks.action_values import DuelingHead
 from a3c_exp.networks.heads import PolicyHead
 
 Backward = Callable[[Floats], Floats]
@@ -239,6 +240,47 @@ _RELU = Activation(lambda x, out: np.maximum(x, 0, out=out), _times_relu_slope)
 _RELU6 = _by_torch(functional.relu6, lambda grad, x: aten.hardtanh_backward(grad, x, 0, 6))
 _SILU = _by_torch(functional.silu, aten.silu_backward)
 
+
+class DuelingKernel(Kernel):
+    """A `DuelingHead`."""
+
+    def __init__(self, head: DuelingHead) -> None:
+        self._streams = [
+            (LinearKernel(hidden), ActivationKernel(_RELU), LinearKernel(last))
+            for hidden, last in (
+                (head.value_hidden, head.value),
+                (head.advantage_hidden, head.advantage),
+            )
+        ]
+
+    def train_forward(self, x: Floats) -> tuple[Floats, Any]:
+        outputs = []
+        saved: list[list[Any]] = []
+        for stream in self._streams:
+            y = x
+            saved.append([])
+            for kernel in stream:
+                y, saved_by_kernel = kernel.train_forward(y)
+                saved[-1].append(saved_by_kernel)
+            outputs.append(y)
+
+        values, advantages = outputs
+        return values + advantages - advantages.mean(-1, keepdims=True), saved
+
+    def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
+        by_values = grad.sum(-1, keepdims=True)
+        by_advantages = grad - grad.mean(-1, keepdims=True)
+        by_input = np.zeros(1, np.float32)
+        for stream, kept, by_stream in zip(
+            self._streams, saved, (by_values, by_advantages), strict=True
+        ):
+            for kernel, saved_by_kernel in zip(reversed(stream), reversed(kept), strict=True):
+                by_stream = kernel.backward(saved_by_kernel, by_stream)
+            by_input = by_input + by_stream
+
+        return by_input
+
+
 LAYERS: dict[type[nn.Module], Callable[[Any], Kernel]] = {
     nn.Linear: LinearKernel,
     nn.LayerNorm: LayerNormKernel,
@@ -248,6 +290,7 @@ LAYERS: dict[type[nn.Module], Callable[[Any], Kernel]] = {
     nn.LeakyReLU: _leaky_relu,
     nn.ELU: _elu,
     nn.SiLU: lambda _: ActivationKernel(_SILU),
+    DuelingHead: DuelingKernel,
 }
 """The layers with a kernel: what makes it of a layer of exactly this class."""
 
