@@ -271,10 +271,12 @@ class DuelingKernel(Kernel):
         by_values = grad.sum(-1, keepdims=True)
         by_advantages = grad - grad.mean(-1, keepdims=True)
         by_input = np.zeros(1, np.float32)
-        for stream, kept, by_stream in zip(
+        for stream, saved_by_stream, by_stream in zip(
             self._streams, saved, (by_values, by_advantages), strict=True
         ):
-            for kernel, saved_by_kernel in zip(reversed(stream), reversed(kept), strict=True):
+            for kernel, saved_by_kernel in zip(
+                reversed(stream), reversed(saved_by_stream), strict=True
+            ):
                 by_stream = kernel.backward(saved_by_kernel, by_stream)
             by_input = by_input + by_stream
 
