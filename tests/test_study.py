@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -290,10 +291,21 @@ def test_runs_at_once_are_each_recorded_and_not_repeated(
         recipe.barrier.abort()
 
 
+@pytest.mark.parametrize("is_ignored", [False, True])
 def test_an_interruption_reaches_the_runs_of_other_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_ignored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where Ctrl-C is ignored, as after `nohup` in a script."""
     monkeypatch.setattr(runs, "_interrupted", threading.Event())
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if is_ignored else signal.default_int_handler)
+    try:
+        interrupt_two_runs(tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupt_two_runs(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     code = "import time; print('ready', flush=True); time.sleep(600)"
     with ThreadPoolExecutor(1) as pool:

@@ -183,18 +183,25 @@ def execute(arguments: Sequence[str], log: Path) -> None:
             with _lock:
                 _running.add(process)
                 if _interrupted.is_set():
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(_ending())
             code = process.wait()
         finally:
             with _lock:
                 _running.discard(process)
             while process.poll() is None:
                 with contextlib.suppress(KeyboardInterrupt):
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(_ending())
                     process.wait()
 
     if code:
         raise RunFailedError(f"exit code {code}: {shlex.join(command)}; its output is in {log}")
+
+
+def _ending() -> signal.Signals:
+    """Return the signal that ends a run. Where Ctrl-C is ignored, as after `nohup` in a script,
+    runs ignore it too."""
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return signal.SIGTERM if is_ignored else signal.SIGINT
 
 
 _running: set[subprocess.Popen[bytes]] = set()
@@ -207,7 +214,7 @@ def interrupt() -> None:
     with _lock:
         _interrupted.set()
         for process in _running:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(_ending())
 
 
 def _record(command: str, seed: int, summary: Mapping[str, Any]) -> Record:
