@@ -129,7 +129,8 @@ class Memory(Checked):
         is_choice = isinstance(network.distribution, SingleChoice)
         action = 8 * (1 if is_choice else network.distribution.size)
         behaviour = 4 * network.distribution.size * has_behaviour
-        return self.capacity * (observation + action + behaviour + ROW_BYTES)
+        priority = 8 if self.priority else 0
+        return self.capacity * (observation + action + behaviour + priority + ROW_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)

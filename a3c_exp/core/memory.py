@@ -85,6 +85,7 @@ class Priorities:
         self._alpha = alpha
         self._powers = np.zeros((size, envs))
         self._largest = 1.0
+        self._drawn: tuple[Indices, Indices]  # positions in the rings
 
     def add(self, positions: Indices, valid: Bools) -> None:
         """Add transitions, where `valid` [N, B], at N positions of the rings."""
