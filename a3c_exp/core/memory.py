@@ -97,7 +97,7 @@ class Priorities:
         if not powers.any():  # none of them is a transition
             powers += 1
         sums = powers.cumsum()
-        picks = np.sort(sums.searchsorted(rng.random(count) * sums[-1], side="right"))
+        picks = np.sort(sums[:-1].searchsorted(rng.random(count) * sums[-1], side="right"))
 
         envs = self._powers.shape[1]
         self._drawn = positions[picks // envs], picks % envs
