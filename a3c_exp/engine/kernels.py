@@ -9,7 +9,7 @@ after another, is run by these kernels. Torch runs any other module.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -245,42 +245,20 @@ class DuelingKernel(Kernel):
     """A `DuelingHead`."""
 
     def __init__(self, head: DuelingHead) -> None:
-        self._streams = [
-            (LinearKernel(hidden), ActivationKernel(_RELU), LinearKernel(last))
-            for hidden, last in (
-                (head.value_hidden, head.value),
-                (head.advantage_hidden, head.advantage),
-            )
-        ]
+        self._value = _kernels((head.value_hidden, nn.ReLU(), head.value))
+        self._advantage = _kernels((head.advantage_hidden, nn.ReLU(), head.advantage))
 
     def train_forward(self, x: Floats) -> tuple[Floats, Any]:
-        outputs = []
-        saved: list[list[Any]] = []
-        for stream in self._streams:
-            y = x
-            saved.append([])
-            for kernel in stream:
-                y, saved_by_kernel = kernel.train_forward(y)
-                saved[-1].append(saved_by_kernel)
-            outputs.append(y)
-
-        values, advantages = outputs
-        return values + advantages - advantages.mean(-1, keepdims=True), saved
+        values, saved_by_value = _forward(self._value, x)
+        advantages, saved_by_advantage = _forward(self._advantage, x)
+        centered = advantages - advantages.mean(-1, keepdims=True)
+        return values + centered, (saved_by_value, saved_by_advantage)
 
     def backward(self, saved: Any, grad: Floats, needs_input: bool = True) -> Floats:
-        by_values = grad.sum(-1, keepdims=True)
-        by_advantages = grad - grad.mean(-1, keepdims=True)
-        by_input = np.zeros(1, np.float32)
-        for stream, saved_by_stream, by_stream in zip(
-            self._streams, saved, (by_values, by_advantages), strict=True
-        ):
-            for kernel, saved_by_kernel in zip(
-                reversed(stream), reversed(saved_by_stream), strict=True
-            ):
-                by_stream = kernel.backward(saved_by_kernel, by_stream)
-            by_input = by_input + by_stream
-
-        return by_input
+        saved_by_value, saved_by_advantage = saved
+        centered = grad - grad.mean(-1, keepdims=True)
+        by_input = _backward(self._value, saved_by_value, grad.sum(-1, keepdims=True), needs_input)
+        return by_input + _backward(self._advantage, saved_by_advantage, centered, needs_input)
 
 
 LAYERS: dict[type[nn.Module], Callable[[Any], Kernel]] = {
@@ -297,6 +275,40 @@ LAYERS: dict[type[nn.Module], Callable[[Any], Kernel]] = {
 """The layers with a kernel: what makes it of a layer of exactly this class."""
 
 
+def _kernels(layers: Iterable[nn.Module]) -> list[Kernel]:
+    """The kernels of layers, one after another, without those that flatten rows, which are flat
+    from the start."""
+    kernels: list[Kernel] = []
+    for layer in layers:
+        if type(layer) is nn.Flatten:
+            continue
+
+        kernel = LAYERS[type(layer)](layer)
+        if isinstance(kernel, ActivationKernel):
+            kernel.in_place = bool(kernels) and not isinstance(kernels[-1], ActivationKernel)
+        kernels.append(kernel)
+
+    return kernels
+
+
+def _forward(kernels: Sequence[Kernel], x: Floats) -> tuple[Floats, list[Any]]:
+    """The outputs of kernels, one after another, and what each has saved."""
+    saved = []
+    for kernel in kernels:
+        x, saved_by_kernel = kernel.train_forward(x)
+        saved.append(saved_by_kernel)
+    return x, saved
+
+
+def _backward(
+    kernels: Sequence[Kernel], saved: Sequence[Any], grad: Floats, needs_input: bool
+) -> Floats:
+    """See `Kernel.backward`. saved: by each of them."""
+    for i in range(len(kernels) - 1, -1, -1):
+        grad = kernels[i].backward(saved[i], grad, needs_input or i > 0)
+    return grad
+
+
 def _as_floats(x: Array) -> Floats:
     return np.asarray(x, np.float32)
 
@@ -309,17 +321,7 @@ class SequenceKernel:
 
     def __init__(self, module: nn.Module, prepare: Callable[[Array], Floats] = _as_floats) -> None:
         self._prepare = prepare
-        self._kernels: list[Kernel] = []
-        previous: Kernel | None = None
-        for layer in _layers(module):
-            if type(layer) is nn.Flatten:  # rows are flat from the start
-                continue
-
-            kernel = LAYERS[type(layer)](layer)
-            if isinstance(kernel, ActivationKernel):
-                kernel.in_place = not (previous is None or isinstance(previous, ActivationKernel))
-            self._kernels.append(kernel)
-            previous = kernel
+        self._kernels = _kernels(_layers(module))
 
     def act_forward(self, x: Array) -> Floats:
         """Return the outputs to act, of vectors also [T, N, D] -> [T, N, F]. They may be `x`
@@ -335,17 +337,12 @@ class SequenceKernel:
 
         The next call overwrites the outputs. The function may be called once.
         """
-        x = self._prepare(x)
-        saved = []
-        for kernel in self._kernels:
-            x, saved_by_kernel = kernel.train_forward(x)
-            saved.append(saved_by_kernel)
+        outputs, saved = _forward(self._kernels, self._prepare(x))
 
         def backward(grad: Floats) -> None:
-            for i in range(len(saved) - 1, -1, -1):
-                grad = self._kernels[i].backward(saved[i], grad, i > 0)
+            _backward(self._kernels, saved, grad, needs_input=False)
 
-        return x, backward
+        return outputs, backward
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
