@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from a3c_exp.cli.hydra_overrides import first_line, parse, texts
+from a3c_exp.cli.hydra_overrides import first_line, parse, texts_in
 from a3c_exp.cli.hydra_session import CONFIG_NAME, HydraSession, hydra_session
 from a3c_exp.common.reading import UnreadableError, parse_yaml
 from a3c_exp.common.settings import TARGET, flatten
@@ -67,7 +67,7 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
             raise ConfigError(override.key_or_group, text, problem)
 
         if override.key_or_group == "plugins":  # they may register options and resolvers
-            import_plugins(texts(override.value()))
+            import_plugins(texts_in(override.value()))
 
     _check_frames(typed)
     node = session.compose([override for override in typed if session.is_choice(override)])
@@ -350,7 +350,7 @@ def hydra_config(node: DictConfig) -> Iterator[None]:
 def to_container(node: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain scalars, lists and mappings, without Hydra's own
     settings."""
-    import_plugins(texts(node.get("plugins")))  # a file may name them: they register resolvers
+    import_plugins(texts_in(node.get("plugins")))  # a file may name them: they register resolvers
     written: Any = OmegaConf.to_container(node, resolve=False)
     written.pop("hydra", None)
     try:

@@ -144,14 +144,14 @@ def search_path(overrides: Sequence[str]) -> list[str]:
     for override in parse([text for text in overrides if SEARCH_PATH in text]):
         if override.key_or_group == SEARCH_PATH:
             value = override.value()
-            paths = texts(value)
+            paths = texts_in(value)
             is_list = isinstance(value, list) and len(paths) == len(value)
             require(is_list, SEARCH_PATH, value, "a list of texts")
 
     return paths
 
 
-def texts(values: Any) -> list[str]:
+def texts_in(values: Any) -> list[str]:
     """The texts in a list. What is none is refused by the schema."""
     is_list = isinstance(values, list) or OmegaConf.is_list(values)
     return [value for value in values if isinstance(value, str)] if is_list else []
