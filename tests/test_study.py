@@ -456,13 +456,13 @@ def test_simulated_clusters_are_compared_with_the_paper_and_with_measured_runs(
                     point.entry.results(folder).add({}, new)
 
     keep("cluster", "equal", {1: [8.0, 9.0, 7.0], 2: [4.0, 5.0, None], 512: [None] * 3}, "")
-    keep("cluster", "methods", {1: [12.0], 2: [6.0], 4: [None]}, "")
+    keep("cluster", "methods", {1: [12.0], 2: [6.0], 4: [None], 8: [2.0, 3.0, None]}, "")
     keep("cluster", "lunar", {1: [1.0], 2: [0.5]}, "")
     keep("cluster_measured", "lunar", {1: [2.0], 2: [1.25]}, "chip-2-cores")
     keep("scaling", "lunar", {1: [2.0], 2: [1.25]}, "chip-1-cores")
     text = cluster.section(folder)
     assert "| Workers of equal speed | lock-free | 8.00 | 5.00 (2 of 3) | never (0 of 3) |" in text
-    assert "| A3C | simulated | 1.0 | 2.0 | - |  |  |" in text
+    assert "| A3C | simulated | 1 | 2.00 | - | 4.00 (2 of 3 solved) |  |" in text
     assert "| A3C | paper | 1.0 | 2.1 | 3.7 | 6.9 | 12.5 |" in text
     assert "| LunarLander | chip-2-cores | 2 | 1, 1 | 20 | 20 | +0% | 1.2 | 0.5 |" in text
     assert "| LunarLander | chip-1-cores | 2 |" not in text, "they would share a core"

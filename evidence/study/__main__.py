@@ -253,7 +253,14 @@ def write() -> None:
 
     sentences = wrapped(text("findings", **numbers))
     paper = text("paper", **numbers).rstrip()
-    front = text("results", findings=sentences, paper=paper, contents="\n".join(contents))
+    failures = text("failures", **numbers).rstrip()
+    front = text(
+        "results",
+        findings=sentences,
+        paper=paper,
+        failures=failures,
+        contents="\n".join(contents),
+    )
     files.write_text(DOCUMENT, front)
 
 

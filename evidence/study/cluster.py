@@ -17,7 +17,7 @@ from a3c_exp.common.estimates import median_reached, spread
 from a3c_exp.report import charts
 from a3c_exp.run import markdown
 from evidence.study import curves, tables
-from evidence.study.figures import FIGURES, machines, points, solved
+from evidence.study.figures import FIGURES, machines, points, solved, sooner
 from evidence.study.records import Record
 from evidence.study.text import text
 
@@ -136,12 +136,11 @@ def _methods_grid(folder: Path) -> tables.Grid:
 
 
 def _speedup(line: Line, workers: int) -> str:
-    """Return the time until solved with one worker over that with several; "-" if either was never
-    solved, and nothing without a record."""
-    if 1 not in line or workers not in line:
-        return ""
-    ratio = _seconds(line[1]) / _seconds(line[workers])
-    return f"{ratio:.1f}" if 0 < ratio < math.inf else "-"
+    """Return how many times sooner several workers solve it than one, and nothing without a
+    record."""
+    if workers == 1 or 1 not in line or workers not in line:
+        return "1" if workers in line else ""
+    return sooner(line[workers], line[1])
 
 
 CHECKED = ("lunar", "cartpole")

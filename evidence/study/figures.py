@@ -335,6 +335,21 @@ def ratios(records: Sequence[Record], first: Sequence[Record]) -> Iterator[str]:
             yield "-"
 
 
+def sooner(records: Sequence[Record], first: Sequence[Record]) -> str:
+    """Return how many times sooner runs are solved than the first: the ratio of medians with its
+    bootstrap interval, or with the runs that are solved where some are not; "-" where half of one
+    side never are."""
+    *_, seconds = ratios(records, first)
+    if seconds != "-":
+        return seconds
+
+    medians = [median_reached([run.solved_seconds for run in runs]) for runs in (first, records)]
+    if not all(0 < seconds < math.inf for seconds in medians):
+        return "-"
+    worse = max(records, first, key=lambda runs: [run.solved_seconds for run in runs].count(None))
+    return f"{medians[0] / medians[1]:.2f} ({solved(worse)} solved)"
+
+
 def solved(records: Sequence[Record], planned: int = 0) -> str:
     """Return how many runs are solved: "3 of 5", or "3 of 5 (9 planned)" where more are."""
     count = sum(record.solved_steps is not None for record in records)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from a3c_exp.common.estimates import estimate, median_reached, spread
+from a3c_exp.common.estimates import estimate, spread
 from evidence.study import figures
 from evidence.study.entries import SECTIONS
 from evidence.study.records import Record, average
@@ -71,14 +70,6 @@ def _staleness(runs: Runs) -> str:
     return f"{mean(found):.2f}"
 
 
-def _times(runs: Runs) -> str:
-    first, later = (
-        median_reached([run.solved_seconds for run in records])
-        for records in (runs.first, runs.records)
-    )
-    return f"{first / later:.1f}" if isfinite(first / later) and first / later else "-"
-
-
 def _ratio(column: int) -> Callable[[Runs], str]:
     return lambda runs: list(figures.ratios(runs.records, runs.first))[column]
 
@@ -96,15 +87,14 @@ QUANTITIES: Mapping[str, Callable[[Runs], str]] = {
     "staleness": _staleness,
     "speed": _ratio(0),
     "fewer": _ratio(1),
-    "sooner": _ratio(2),
-    "times": _times,
+    "sooner": lambda runs: figures.sooner(runs.records, runs.first),
 }
 """seeds: how many there are, "3 of 10" where more are planned. return: the interquartile mean of
 greedy returns with its interval; each: all of them, by seed. sampled, trained: the mean return of
 sampled actions after training, and in it, with the interval. solved: how many runs were; steps,
 seconds: until then, the median with the range. minutes: of training, the median. speed, fewer,
 sooner: ratios with the first runs in steps a second, in steps and in seconds until solved, with
-their intervals, above 1 if better. times: that in seconds without the interval."""
+their intervals, above 1 if better."""
 
 
 def names(folder: Path) -> Mapping[str, Any]:
