@@ -393,6 +393,18 @@ def test_components_that_a_memory_does_not_fit_are_refused() -> None:
     refused_memory("memory.save", True, memory={"save": True}, record="order", lock=True)
 
 
+def test_the_critics_returns_of_transitions_have_as_many_steps_as_the_actors() -> None:
+    def refused_critic(key: str, value: object, name: str, n: int | None) -> None:
+        critic = {"_target_": f"a3c_exp.returns.{name}", "n": n}
+        one_step = {"_target_": "a3c_exp.returns.NStep", "n": 1}
+        memory = {"sample": "transitions"}
+        refused_memory(key, value, returns=one_step, critic_returns=critic, memory=memory)
+
+    refused_critic("critic_returns.n", 5, "NStep", 5)
+    refused_critic("critic_returns.n", None, "NStep", None)
+    refused_critic("critic_returns", "NStepZero", "NStepZero", 1)
+
+
 def test_a_run_too_short_for_min_size_is_a_warning() -> None:
     settings = config(memory={"capacity": 1000, "min_size": 500}, total_steps=500, **VTRACE)
     [warning] = load_experiment(settings).warnings
@@ -402,6 +414,12 @@ def test_a_run_too_short_for_min_size_is_a_warning() -> None:
 def test_an_uncorrected_memory_is_a_warning() -> None:
     [warning] = load_experiment(config(memory={"capacity": 1000})).warnings
     assert warning.startswith("memory: ")
+
+
+def test_returns_that_have_one_step_of_a_transition_are_a_warning() -> None:
+    memory = {"capacity": 1000, "sample": "transitions"}
+    [warning] = load_experiment(config(memory=memory, **VTRACE)).warnings
+    assert "VTrace" in warning and "one step" in warning
 
 
 # -- runs that end and go on

@@ -305,6 +305,10 @@ class Experiment(UpdateSettings):
             size = f"memory.min_size={self.memory.min_size:,}"
             return f"nothing is learned from it: {size}, and total_steps={self.total_steps:,}"
 
+        if self.memory.sample == "transitions" and not hasattr(self.returns, "n"):
+            name = type(self.returns).__name__
+            return f"{name} has one step of each transition: memory.sample=sequences has more"
+
         if self.returns.off_policy or type(self.algorithm) is not A3C:
             return None
         return "nothing corrects for the policies that acted: returns=vtrace does"
