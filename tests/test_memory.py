@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 from policies import FixedPolicy
 from refusals import refused
-from runs import BANDIT, CORRIDOR, SCRIPTED, config, train, train_config
+from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config, train, train_config
 from test_restarts import ended, faulty, replaced
 from workers import LSTM, by_descent, events_of
 
@@ -217,6 +217,18 @@ def test_a_million_game_frames_fit_into_7_5_gigabytes() -> None:
     )
     arrays = [*memory._rings.values(), *memory._observations.rings.values()]
     assert sum(array.nbytes for array in arrays) < 1000 * (2 * 3 + 40)
+
+
+@pytest.mark.parametrize("env", [BANDIT, TARGET])
+def test_the_bytes_of_a_memory_are_those_of_its_rings(env: str) -> None:
+    _, [worker] = by_descent(env, memory={"capacity": 10_000}, **VTRACE)
+    memory = worker._learner.memory
+    assert memory is not None
+    memory.add(worker._actor.collect(worker._learner.pull()))
+    arrays = [*memory._rings.values(), *memory._observations.rings.values()]
+    space = worker._actor.env.observation_space
+    expected = memory._settings.nbytes(space, worker._network)
+    assert sum(array.nbytes for array in arrays) == pytest.approx(expected, rel=1e-3)
 
 
 def load_network(env: str) -> Any:

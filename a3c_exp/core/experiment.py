@@ -28,7 +28,6 @@ from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.action_values import QNetwork
-from a3c_exp.networks.distributions import SingleChoice
 from a3c_exp.networks.inputs import IMAGE, observation_form, stacked_frames
 from a3c_exp.optimizers import RMSProp, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
@@ -126,11 +125,11 @@ class Memory(Checked):
         has_behaviour: whether the parameters of the distributions that acted are kept.
         """
         observation = math.prod(space.shape) * space.dtype.itemsize // stacked_frames(space)
-        is_choice = isinstance(network.distribution, SingleChoice)
-        action = 8 * (1 if is_choice else network.distribution.size)
-        behaviour = 4 * network.distribution.size * has_behaviour
+        parameters = np.zeros((1, network.distribution.size), np.float32)
+        actions, _ = network.distribution.sample(parameters, np.random.default_rng(0))
+        behaviour = parameters.nbytes * has_behaviour
         priority = 8 if self.priority else 0
-        return self.capacity * (observation + action + behaviour + priority + ROW_BYTES)
+        return self.capacity * (observation + actions.nbytes + behaviour + priority + ROW_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
