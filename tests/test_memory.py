@@ -24,6 +24,7 @@ from a3c_exp.core.normalization import NormalizedObservations, Normalizer, measu
 from a3c_exp.core.rollout import Actor, Experience, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
+from a3c_exp.networks.inputs import stacked_frames
 from a3c_exp.networks.recurrent import RecurrentInput
 
 VTRACE: dict[str, Any] = {"returns": {"_target_": "a3c_exp.returns.VTrace"}}
@@ -229,6 +230,13 @@ def test_the_bytes_of_a_memory_are_those_of_its_rings(env: str) -> None:
     space = worker._actor.env.observation_space
     expected = memory._settings.nbytes(space, worker._network)
     assert sum(array.nbytes for array in arrays) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "frames"), [((3, 8, 8), 1), ((8, 8, 3), 1), ((4, 8, 8), 4), ((3, 8, 8, 3), 3)]
+)
+def test_the_colors_of_an_image_are_no_stack(shape: tuple[int, ...], frames: int) -> None:
+    assert stacked_frames(Box(0, 255, shape, np.uint8)) == frames
 
 
 def load_network(env: str) -> Any:
