@@ -168,8 +168,12 @@ class SharedParameters:
         ),
         "optimizer_state": StateField(is_array("f3"), lambda own: own._states[own._active].copy()),
         "version": StateField(is_count, lambda own: own.version),
+        "refreshes": StateField(
+            is_count, lambda own: int(own._flags[REFRESHES + own._active]), may_be_missing=True
+        ),
     }
-    """What a checkpoint holds: parameters [P], optimizer_state [workers or 1, M, P], version."""
+    """What a checkpoint holds: parameters [P], optimizer_state [workers or 1, M, P], version, and
+    the multiple of `target_every` at which the target network was copied last."""
 
     def __init__(
         self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None
@@ -348,7 +352,8 @@ class SharedParameters:
         self._states[:, :workers] = optimizer_state[:workers]
         self._flags[UPDATES] = state["version"]
         if self.spec.target_every is not None:
-            self._flags[REFRESHES:] = state["steps"] // self.spec.target_every
+            due = state["steps"] // self.spec.target_every
+            self._flags[REFRESHES:] = min(state.get("refreshes", due), due)
 
 
 def _mean_rate(rate: float | Vector) -> float:
