@@ -12,7 +12,7 @@ import pytest
 import torch
 from batches import make_batch
 from gymnasium.spaces import Box, Discrete
-from nets import VECTORS, by_torch, normal, with_runtime
+from nets import by_torch, normal, with_runtime
 from refusals import refused
 from runs import BANDIT, CORRIDOR, SMALL_CNN, config, train, train_config
 from stores import SIZE, make_store, ones, push
