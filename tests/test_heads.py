@@ -196,6 +196,13 @@ class TestDistributions:
         greedy = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
         np.testing.assert_allclose(greedy[0], middle, atol=0.03)
 
+    def test_the_greedy_action_of_large_concentrations_is_that_of_sampled_ones(self) -> None:
+        distribution = make_distribution(Box(0, 1, (1,)), "beta")
+        parameters = np.array([[3e4, 1e4]], np.float32)
+        actions, _ = distribution.sample(np.repeat(parameters, 1000, 0), np.random.default_rng(0))
+        greedy = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
+        np.testing.assert_allclose(greedy, [[actions.mean()]], atol=0.01)
+
     @pytest.mark.parametrize(
         "settings", [{"continuous": "squashed_gaussian"}, {"continuous": "beta"}], ids=str
     )

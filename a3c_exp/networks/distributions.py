@@ -417,7 +417,8 @@ class Beta(Distribution):
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
         """Return the means."""
-        alpha, beta = (1 + functional.softplus(parameters)).chunk(2, dim=-1)
+        limited = parameters.clamp(max=MAX_CONCENTRATION)
+        alpha, beta = (1 + functional.softplus(limited)).chunk(2, dim=-1)
         share = alpha / (alpha + beta)
         return torch.from_numpy(self._low) + torch.from_numpy(self._range) * share
 
