@@ -179,6 +179,16 @@ class TestDistributions:
         bits = make_distribution(MultiBinary(2)).mode_for_env(torch.tensor([[0.1, -0.1]]))
         assert bits.tolist() == [[1, 0]]
 
+    def test_a_uniform_number_of_0_gives_a_bit_of_1(self) -> None:
+        class Zeros(np.random.Generator):
+            def random(self, size: Any = None, *_: Any) -> Any:
+                return np.zeros(size)
+
+        bits = make_distribution(MultiBinary(2))
+        with np.errstate(all="raise"):
+            actions, _ = bits.sample(np.zeros((3, 2), np.float32), Zeros(np.random.PCG64()))
+        assert (actions == 1).all()
+
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
     def test_the_greedy_action_is_in_the_middle_of_sampled_ones(
         self, evaluate: Evaluate, settings: dict[str, Any]

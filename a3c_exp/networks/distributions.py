@@ -203,7 +203,8 @@ class Bernoulli(Distribution):
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         # A logistic variate below the logit has probability sigmoid(logit).
         uniform = rng.random(parameters.shape)
-        actions = (np.log(uniform / (1 - uniform)) < parameters).astype(np.int8)
+        with np.errstate(divide="ignore"):  # of 0, which is below every logit
+            actions = (np.log(uniform / (1 - uniform)) < parameters).astype(np.int8)
         log_probs = -np.logaddexp(0, np.where(actions, -parameters, parameters)).sum(-1)
         return actions, log_probs.astype(np.float32)
 
