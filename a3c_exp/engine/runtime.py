@@ -339,7 +339,8 @@ class AveragedRuntime(ArrayRuntime):
         logits, action_values, _, add_gradient = self._online.train_forward(
             observations, recurrent_input
         )
-        average, _, _, _ = self._target.train_forward(observations, recurrent_input)
+        with torch.no_grad():
+            average, _, _, _ = self._target.train_forward(observations, recurrent_input)
 
         def backward(grad_parameters: Floats, grad_values: Floats, _: Floats | None) -> None:
             by_logits, by_values, _ = np.split(grad_parameters, 3, axis=1)
