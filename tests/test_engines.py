@@ -115,7 +115,7 @@ class Closing(Parts):
         Closing.closed += 1
 
 
-def closing(name: str = "", num_envs: int = 1, seed: int = 0) -> SyncVectorEnv:
+def closing(name: str = "", num_envs: int = 1, seed: int = 0) -> Any:
     return SyncVectorEnv([Closing] * num_envs)
 
 
@@ -124,7 +124,8 @@ def test_a_vector_that_no_policy_can_use_is_closed(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "Closing-v0"
-    monkeypatch.setitem(gymnasium.registry, name, EnvSpec(name, vector_entry_point=closing))
+    spec = EnvSpec(name, vector_entry_point=f"{__name__}:closing")
+    monkeypatch.setitem(gymnasium.registry, name, spec)
     monkeypatch.setattr(Closing, "closed", 0)
     refused(lambda: Gym(id=name, **settings).make(2, [0, 1]), "id", name)
     assert Closing.closed == 2
