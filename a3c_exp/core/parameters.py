@@ -181,7 +181,7 @@ class SharedParameters:
         self.spec = spec
         self.arrays = {name: arrays[name] for name in ("parameter_flags", *LARGE_ARRAYS)}
         self.counters = counters
-        self._flags = arrays["parameter_flags"]
+        self._flags: Array = arrays["parameter_flags"]
         self._vectors: Array = arrays["parameters"]
         self._states: Array = arrays["optimizer_state"]
         self._two_copies = spec.copies == 2
