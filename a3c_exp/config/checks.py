@@ -16,7 +16,7 @@ from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Built, Experiment, Memory
 from a3c_exp.core.memory import machine_bytes
-from a3c_exp.core.normalization import NormalizedObservations, has_observations
+from a3c_exp.core.normalization import has_observations
 from a3c_exp.engine.check_loss import check_loss
 from a3c_exp.engine.check_network import verify
 from a3c_exp.envs.batch import EnvBatch, Environment, opened
@@ -324,10 +324,8 @@ def check_environment_and_network(
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
 
-            setting = experiment.env.normalize_observations
-            space = NormalizedObservations.of(setting, env.observation_space).network_space(
-                env.observation_space
-            )
+            space = env.observation_space
+            space = experiment.normalized(space).network_space(space)
             verify(tried, space)
             check_loss(algorithm, tried, space, experiment.kernels)
 

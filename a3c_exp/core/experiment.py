@@ -265,15 +265,17 @@ class Experiment(UpdateSettings):
         """Return a new generator, which draws the parameters that the run begins with."""
         return seeding.generator(self.seed, seeding.Role.PARAMETERS)
 
+    def normalized(self, space: Box) -> NormalizedObservations:
+        """Return how observations of the environment's space are normalized."""
+        return NormalizedObservations.of(self.env.normalize_observations, space)
+
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """Build a network for these environments, with the runtime that computes it.
 
         rng: draws its parameters; None: they are about to be overwritten.
         Raises ConfigError.
         """
-        normalized = NormalizedObservations.of(
-            self.env.normalize_observations, env.observation_space
-        )
+        normalized = self.normalized(env.observation_space)
         space = normalized.network_space(env.observation_space)
         try:
             network = self.network.build(
@@ -481,7 +483,6 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:
     """The spec of this experiment's shared block."""
-    env = experiment.env
     names = [setting.name for setting in fields(UpdateSettings)]
     updates = {name: getattr(experiment, name) for name in names}
     return StoreSpec(
@@ -491,6 +492,6 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
         workers=experiment.worker_count,
         target_every=experiment.algorithm.target_every,
         target_decay=experiment.algorithm.target_decay,
-        observations=NormalizedObservations.of(env.normalize_observations, observation_space),
-        normalize_rewards=env.normalize_rewards,
+        observations=experiment.normalized(observation_space),
+        normalize_rewards=experiment.env.normalize_rewards,
     )
