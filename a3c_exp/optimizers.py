@@ -401,7 +401,7 @@ def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
     """
     for name in optimizer.param_groups:
         if name not in names:
-            problem = f"the network has no such part, only {', '.join(sorted(names))}"
+            problem = f"the network has no such parameter group, only {', '.join(sorted(names))}"
             raise ConfigError("param_groups", name, problem)
 
 
@@ -415,7 +415,7 @@ def rates(
     """Return the learning rate of an update: a number, or a vector like the parameters [P] if a
     parameter group has its own.
 
-    slices: where each part of the network lies in the flat vector.
+    slices: where each parameter group lies in the flat vector.
     factor: the schedule's value.
     staleness: of the gradient, in updates. With a power of 1 the rate is divided by it, as in
         Zhang, Gupta, Lian and Liu 2016, arXiv 1511.05950.

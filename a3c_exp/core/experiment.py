@@ -52,13 +52,15 @@ CROSSING = (
 SMALL_FACTOR = 0.01
 MOST_WORKERS = 32
 """Workers for each core, more of which are a warning."""
-# Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation.
-# A larger number is taken for a typing error: it would fill the memory, or have no end.
 Multiple = Annotated[int, whole(1, 2**16)]
+"""A number of workers, or of the environments of each. A larger one is taken for a typing error: it
+would fill the memory."""
 MAX_LENGTH = 2**20
+"""Most steps of a rollout, which are in memory."""
 MAX_EPISODES = 1_000_000
-# Episodes of a mean return: they are kept in memory, and in each checkpoint.
+"""Most episodes of an evaluation. More would have no end."""
 MAX_WINDOW = 100_000
+"""Most episodes of a mean return: they are kept in memory, and in each checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +98,12 @@ class Memory(Checked):
     ratio: gradients from memory after each rollout, a mean. It may be less than 1.
     draw: how many follow a rollout: 'fixed', so that the mean holds at every moment, or 'poisson',
         a random number (Wang et al. 2017).
-    sample: 'sequences', whole rollouts of one environment each, or 'transitions', each with as many
-        rows after it as the returns have steps.
+    sample: 'sequences', whole rollouts of one environment each, or 'transitions', each with the
+        rows after it that its n-step return needs.
     batch_size: sequences or transitions in a gradient; None: as many as a rollout has.
-    priority: alpha of transitions whose last error is large and which are drawn more often: see
-        `core.memory.Priorities`. 0: all are drawn alike.
-    correction: beta, how far their weights make up for that: a number, or a schedule.
+    priority: the exponent alpha by which transitions with a larger last error are drawn more often:
+        see `core.memory.Priorities`. 0: all are drawn alike.
+    correction: the exponent beta of the weights that make up for it: a number, or a schedule.
     min_size: transitions in all memories together before anything is learned from them.
     save: workers write their memories into the run's folder when they end, and those of a resumed
         run read them.

@@ -430,8 +430,8 @@ class Learner:
         self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None
     ) -> tuple[Floats, Floats]:
         """Return advantages and targets, float32 [T, B] each."""
-        has_pulled_again = returns.off_policy or self.experiment.fresh_gradients
-        if outputs is not None and (has_pulled_again or rollout.from_memory):
+        needs_new_values = returns.off_policy or self.experiment.fresh_gradients
+        if outputs is not None and (needs_new_values or rollout.from_memory):
             action_values = None
             if self.experiment.algorithm.target_decay is not None:
                 action_values = action_values_of(outputs, rollout.actions)
