@@ -146,15 +146,20 @@ def _check_memory(experiment: Experiment, estimators: Mapping[str, Returns]) -> 
     require(draws_values or not memory.priority, "memory.priority", memory.priority, allowed)
 
     if memory.sample == "transitions":
-        allowed = "another one with memory=transitions: their rewards end before a bootstrap"
-        for key, returns in estimators.items():
-            require(not isinstance(returns, NStepZero), key, type(returns).__name__, allowed)
+        _check_transitions(experiment, estimators)
 
-        steps = getattr(experiment.returns, "n", 1)
-        require(steps is not None, "returns.n", steps, "a whole number with memory=transitions")
-        n = getattr(experiment.critic_returns, "n", steps)
-        allowed = f"{steps} with memory=transitions, the number of steps of `returns`"
-        require(n == steps, "critic_returns.n", n, allowed)
+
+def _check_transitions(experiment: Experiment, estimators: Mapping[str, Returns]) -> None:
+    """Raise ConfigError for estimators that need more rows than a memory draws of a transition."""
+    allowed = "another one with memory=transitions: their rewards end before a bootstrap"
+    for key, returns in estimators.items():
+        require(not isinstance(returns, NStepZero), key, type(returns).__name__, allowed)
+
+    steps = getattr(experiment.returns, "n", 1)
+    require(steps is not None, "returns.n", steps, "a whole number with memory=transitions")
+    n = getattr(experiment.critic_returns, "n", steps)
+    allowed = f"{steps} with memory=transitions, the number of steps of `returns`"
+    require(n == steps, "critic_returns.n", n, allowed)
 
 
 def _check_memory_size(memory: Memory, built: Built, has_behaviour: bool) -> None:

@@ -210,9 +210,6 @@ class Actor:
         raw, rewards, terminated, truncated, valid = self._columns(first_observations, steps)
         observations = raw if normalizer is None else normalizer.observations(raw)
         values = self._values(choices, observations)
-        if self.settings.time_limit_is_terminal:
-            terminated = terminated | truncated
-            truncated = np.zeros_like(truncated)
         cut = truncated & ~terminated
         needs_last = values_after is None and not ends_with_episode
         next_values = self._next_values(values, values_after, needs_last, cut, choices, steps)
@@ -221,16 +218,12 @@ class Actor:
         ended = terminated | truncated
         episodes = self._finish_episodes(steps, rewards, valid, ended, snapshot.steps)
         learned_rewards = shaped_rewards(self.settings, rewards, terminated, valid, progress)
-        experience = None
-        if self.remembers:
-            experience = self._experience(raw, learned_rewards, cut, choices, steps)
+        experience = self._experience(raw, learned_rewards, cut, choices, steps)
         stats = None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
             learned_rewards = normalizer.rewards(learned_rewards, stats)
-        behaviour = None
-        if self.keeps_behaviour:
-            behaviour = _stack([choice.parameters for choice in choices])
+        parameters = [choice.parameters for choice in choices] if self.keeps_behaviour else []
         return Rollout(
             observations=observations,
             actions=_stack([choice.actions for choice in choices]),
@@ -246,7 +239,7 @@ class Actor:
             episodes=episodes,
             transitions=int(np.count_nonzero(valid)),
             stats=stats,
-            behaviour=behaviour,
+            behaviour=_stack(parameters) if parameters else None,
             experience=experience,
         )
 
@@ -254,7 +247,8 @@ class Actor:
         self, first_observations: Array, steps: Sequence[Step]
     ) -> tuple[Array, Floats, Bools, Bools, Bools]:
         """Return observations [T, B, ...], as the environment has given them, rewards, terminated,
-        truncated and valid, [T, B] each. Raises EnvError for what is not finite or no flag."""
+        truncated and valid, [T, B] each, as a learner takes them. Raises EnvError for what is not
+        finite or no flag."""
         observations = _stack([first_observations, *[step.obs for step in steps[:-1]]])
         rewards = _stack([step.reward for step in steps])
         terminated = _stack([step.terminated for step in steps])
@@ -267,6 +261,9 @@ class Actor:
                 f"{type(self.env).__name__} returned a Step whose terminated, truncated, "
                 "valid are no bools"
             )
+        if self.settings.time_limit_is_terminal:
+            terminated |= truncated
+            truncated[:] = False
         return observations, rewards, terminated, truncated, valid
 
     def _values(self, choices: Sequence[Choice], observations: Array) -> Floats:
@@ -283,8 +280,11 @@ class Actor:
         cut: Bools,
         choices: Sequence[Choice],
         steps: Sequence[Step],
-    ) -> Experience:
-        """Return what a memory keeps. cut: bool [T, B], where a time limit has ended an episode."""
+    ) -> Experience | None:
+        """Return what a memory keeps; None if there is none. cut: bool [T, B], where a time limit
+        has ended an episode."""
+        if not self.remembers:
+            return None
         finals = np.argwhere(cut)
         final_states = None
         if self._state is not None:
