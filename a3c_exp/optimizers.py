@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from a3c_exp.common.arrays import Floats, Vector
-from a3c_exp.common.ranges import BelowOne, Checked, NotNegative, Positive
+from a3c_exp.common.ranges import BelowOne, Checked, NotNegative, Positive, PositiveFloat32
 from a3c_exp.errors import ConfigError
 
 # Elements of an array that are updated at once. A large array is updated in pieces, so that all
@@ -140,7 +140,7 @@ class RMSProp(Optimizer):
     however small its gradient.
 
     decay: from 0 to less than 1.
-    epsilon: > 0.
+    epsilon: from 1e-38 to 3e38.
     epsilon_inside: whether epsilon is under the root.
     initial_mean_square: s before the first update.
     momentum: where it is not 0, the quotient is added to a velocity v <- momentum v + quotient, and
@@ -148,7 +148,7 @@ class RMSProp(Optimizer):
     """
 
     decay: BelowOne = 0.99
-    epsilon: Positive = 1e-5
+    epsilon: PositiveFloat32 = 1e-5
     epsilon_inside: bool = False
     initial_mean_square: NotNegative = 0.0
     momentum: BelowOne = 0.0
@@ -186,14 +186,14 @@ class Adam(Optimizer):
         parameters <- parameters - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
 
     betas: b1 and b2, from 0 to less than 1.
-    epsilon: > 0.
+    epsilon: from 1e-38 to 3e38.
     weight_decay: parameters <- (1 - rate weight_decay) parameters before each step, apart from the
         means (AdamW, Loshchilov and Hutter 2019, arXiv 1711.05101, algorithm 2). Biases too, as in
         torch.
     """
 
     betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: Positive = 1e-8
+    epsilon: PositiveFloat32 = 1e-8
     weight_decay: NotNegative = 0.0
 
     def __post_init__(self) -> None:
@@ -401,7 +401,7 @@ def check_param_groups(optimizer: Optimizer, names: Collection[str]) -> None:
     """
     for name in optimizer.param_groups:
         if name not in names:
-            problem = f"the network has no such part, only {', '.join(sorted(names))}"
+            problem = f"the network has no such parameter group, only {', '.join(sorted(names))}"
             raise ConfigError("param_groups", name, problem)
 
 
@@ -415,7 +415,7 @@ def rates(
     """Return the learning rate of an update: a number, or a vector like the parameters [P] if a
     parameter group has its own.
 
-    slices: where each part of the network lies in the flat vector.
+    slices: where each parameter group lies in the flat vector.
     factor: the schedule's value.
     staleness: of the gradient, in updates. With a power of 1 the rate is divided by it, as in
         Zhang, Gupta, Lian and Liu 2016, arXiv 1511.05950.

@@ -543,3 +543,8 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     check("backend", "Ga3c", backend="ga3c", memory=None)
     check("algorithm.truncation", 0.0, algorithm__truncation=0.0)
     check("algorithm.target_decay", 1.5, algorithm__target_decay=1.5)
+
+
+def test_an_environment_of_one_action_is_refused() -> None:
+    network = network_of(Mlp, {"hidden_sizes": (4,)})
+    refused(lambda: network.build(VECTORS, Discrete(1), None, averaged=True), "env.id")

@@ -11,11 +11,13 @@ from gymnasium.spaces import Discrete
 from nets import VECTORS, by_torch, normal, with_runtime
 from refusals import refused
 from runs import CORRIDOR, config
-from workers import by_descent, events_of
+from workers import by_descent, events_of, next_event
 
 from a3c_exp.common.arrays import Array
 from a3c_exp.config.builder import load_experiment
 from a3c_exp.config.modules import network_of
+from a3c_exp.core.worker import MAX_CONSECUTIVE_NONFINITE
+from a3c_exp.errors import RunError
 from a3c_exp.networks import ActorCritic, Mlp
 from a3c_exp.networks.action_values import QNetwork
 
@@ -121,6 +123,23 @@ def test_an_update_is_minus_the_gradient_of_the_papers_loss(
         )
         np.testing.assert_allclose(change, -by_hand, rtol=1e-5, atol=1e-5)
     assert cuts > 10
+
+
+def test_rollouts_without_a_draw_have_no_gradient_and_do_not_hide_refused_ones() -> None:
+    whole = dqn(memory={"ratio": 0.5}, max_error=None)
+    _, [worker] = by_descent(CORRIDOR, **whole | {"total_steps": 10**6})
+    steps = worker.run()
+    events = [next_event(steps) for _ in range(4)]
+    assert ["grad_norm" in event.metrics for event in events] == [False, True, False, True]
+
+    memory = worker._learner.memory
+    assert memory is not None
+    for _ in range(MAX_CONSECUTIVE_NONFINITE):
+        assert not next_event(steps).counts
+        memory._rings["rewards"][:] = np.inf
+        assert next_event(steps).counts["rejected"]
+    with pytest.raises(RunError):
+        next(steps)
 
 
 @pytest.mark.parametrize("is_double", [False, True])

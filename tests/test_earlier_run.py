@@ -49,7 +49,7 @@ def test_it_resumes_with_all_that_its_checkpoint_has(folder: Path) -> None:
     assert main([f"resume={folder}", "total_steps=1217", "eval.every=null"]) == 0
     after = latest(folder)
     assert after["resumed"] == 1
-    assert after["store"].keys() == before["store"].keys()
+    assert after["store"].keys() >= before["store"].keys()
     assert after["store"]["steps"] > before["store"]["steps"] == 1216
     assert after["statistics"].keys() >= before["statistics"].keys()
     assert after["best_eval_return"] == before["best_eval_return"]

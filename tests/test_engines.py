@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FilterObservation, FlattenObservation
@@ -103,6 +104,31 @@ def test_a_part_that_is_not_there_or_that_is_a_text_is_refused() -> None:
         VectorFlatten(SyncVectorEnv([Parts]))
     with pytest.raises(TypeError, match="Dict"):
         VectorFlatten(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")]))
+
+
+class Closing(Parts):
+    """Counts how many of its environments have been closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        Closing.closed += 1
+
+
+def closing(name: str = "", num_envs: int = 1, seed: int = 0) -> Any:
+    return SyncVectorEnv([Closing] * num_envs)
+
+
+@pytest.mark.parametrize("settings", [{"engine": f"{__name__}:closing"}, {"vectorized": True}])
+def test_a_vector_that_no_policy_can_use_is_closed(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "Closing-v0"
+    spec = EnvSpec(name, vector_entry_point=f"{__name__}:closing")
+    monkeypatch.setitem(gymnasium.registry, name, spec)
+    monkeypatch.setattr(Closing, "closed", 0)
+    refused(lambda: Gym(id=name, **settings).make(2, [0, 1]), "id", name)
+    assert Closing.closed == 2
 
 
 @pytest.mark.skipif(find_spec("envpool") is not None, reason="EnvPool is there")

@@ -119,6 +119,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"wrappers": ({"A": {}, "B": {}},)}, "wrappers", "{name: {argument: value}}"),
     ({"max_episode_steps": 0}, "max_episode_steps", ">= 1"),
     ({"reward_scale": 0.0}, "reward_scale", "> 0"),
+    ({"reward_scale": 1e39}, "reward_scale", "3e38"),
     ({"reward_clip": -1.0}, "reward_clip", "> 0"),
     ({"terminal_reward": 1e39}, "terminal_reward", ""),
 ]

@@ -4,6 +4,7 @@ its kernel."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -179,6 +180,13 @@ class TestDistributions:
         bits = make_distribution(MultiBinary(2)).mode_for_env(torch.tensor([[0.1, -0.1]]))
         assert bits.tolist() == [[1, 0]]
 
+    def test_a_uniform_number_of_0_gives_a_bit_of_1(self) -> None:
+        zeros: Any = SimpleNamespace(random=np.zeros)
+        bits = make_distribution(MultiBinary(2))
+        with np.errstate(all="raise"):
+            actions, _ = bits.sample(np.zeros((3, 2), np.float32), zeros)
+        assert (actions == 1).all()
+
     @pytest.mark.parametrize("settings", CONTINUOUS, ids=str)
     def test_the_greedy_action_is_in_the_middle_of_sampled_ones(
         self, evaluate: Evaluate, settings: dict[str, Any]
@@ -195,6 +203,13 @@ class TestDistributions:
         middle = in_env.mean(0) if settings.get("continuous") == "beta" else np.median(in_env, 0)
         greedy = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
         np.testing.assert_allclose(greedy[0], middle, atol=0.03)
+
+    def test_the_greedy_action_of_large_concentrations_is_that_of_sampled_ones(self) -> None:
+        distribution = make_distribution(Box(0, 1, (1,)), "beta")
+        parameters = np.array([[3e4, 1e4]], np.float32)
+        actions, _ = distribution.sample(np.repeat(parameters, 1000, 0), np.random.default_rng(0))
+        greedy = distribution.mode_for_env(torch.from_numpy(parameters)).numpy()
+        np.testing.assert_allclose(greedy, [[actions.mean()]], atol=0.01)
 
     @pytest.mark.parametrize(
         "settings", [{"continuous": "squashed_gaussian"}, {"continuous": "beta"}], ids=str

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 from policies import FixedPolicy
 from refusals import refused
-from runs import BANDIT, CORRIDOR, SCRIPTED, config, train, train_config
+from runs import BANDIT, CORRIDOR, SCRIPTED, TARGET, config, train, train_config
 from test_restarts import ended, faulty, replaced
 from workers import LSTM, by_descent, events_of
 
@@ -24,6 +24,7 @@ from a3c_exp.core.normalization import NormalizedObservations, Normalizer, measu
 from a3c_exp.core.rollout import Actor, Experience, Rollout
 from a3c_exp.core.store import Snapshot
 from a3c_exp.envs import Gym
+from a3c_exp.networks.inputs import stacked_frames
 from a3c_exp.networks.recurrent import RecurrentInput
 
 VTRACE: dict[str, Any] = {"returns": {"_target_": "a3c_exp.returns.VTrace"}}
@@ -219,6 +220,25 @@ def test_a_million_game_frames_fit_into_7_5_gigabytes() -> None:
     assert sum(array.nbytes for array in arrays) < 1000 * (2 * 3 + 40)
 
 
+@pytest.mark.parametrize("env", [BANDIT, TARGET])
+def test_the_bytes_of_a_memory_are_those_of_its_rings(env: str) -> None:
+    _, [worker] = by_descent(env, memory={"capacity": 10_000}, **VTRACE)
+    memory = worker._learner.memory
+    assert memory is not None
+    memory.add(worker._actor.collect(worker._learner.pull()))
+    arrays = [*memory._rings.values(), *memory._observations.rings.values()]
+    space = worker._actor.env.observation_space
+    expected = memory._settings.nbytes(space, worker._network)
+    assert sum(array.nbytes for array in arrays) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "frames"), [((3, 8, 8), 1), ((8, 8, 3), 1), ((4, 8, 8), 4), ((3, 8, 8, 3), 3)]
+)
+def test_the_colors_of_an_image_are_no_stack(shape: tuple[int, ...], frames: int) -> None:
+    assert stacked_frames(Box(0, 255, shape, np.uint8)) == frames
+
+
 def load_network(env: str) -> Any:
     return by_descent(env)[1][0]._network
 
@@ -393,6 +413,18 @@ def test_components_that_a_memory_does_not_fit_are_refused() -> None:
     refused_memory("memory.save", True, memory={"save": True}, record="order", lock=True)
 
 
+def test_the_critics_returns_of_transitions_have_as_many_steps_as_the_actors() -> None:
+    def refused_critic(key: str, value: object, name: str, n: int | None) -> None:
+        critic = {"_target_": f"a3c_exp.returns.{name}", "n": n}
+        one_step = {"_target_": "a3c_exp.returns.NStep", "n": 1}
+        memory = {"sample": "transitions"}
+        refused_memory(key, value, returns=one_step, critic_returns=critic, memory=memory)
+
+    refused_critic("critic_returns.n", 5, "NStep", 5)
+    refused_critic("critic_returns.n", None, "NStep", None)
+    refused_critic("critic_returns", "NStepZero", "NStepZero", 1)
+
+
 def test_a_run_too_short_for_min_size_is_a_warning() -> None:
     settings = config(memory={"capacity": 1000, "min_size": 500}, total_steps=500, **VTRACE)
     [warning] = load_experiment(settings).warnings
@@ -402,6 +434,12 @@ def test_a_run_too_short_for_min_size_is_a_warning() -> None:
 def test_an_uncorrected_memory_is_a_warning() -> None:
     [warning] = load_experiment(config(memory={"capacity": 1000})).warnings
     assert warning.startswith("memory: ")
+
+
+def test_returns_that_have_one_step_of_a_transition_are_a_warning() -> None:
+    memory = {"capacity": 1000, "sample": "transitions"}
+    [warning] = load_experiment(config(memory=memory, **VTRACE)).warnings
+    assert "VTrace" in warning and "one step" in warning
 
 
 # -- runs that end and go on

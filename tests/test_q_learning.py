@@ -203,6 +203,20 @@ def test_nothing_moves_it_but_a_copy_every_so_many_steps(
     ]
 
 
+@pytest.mark.parametrize("lock", [False, True])
+def test_a_copy_that_is_due_when_a_run_ends_is_made_when_it_goes_on(lock: bool) -> None:
+    """Steps without a gradient, of which the next one is to copy."""
+    settings = {"param_slices": GROUPS, "target_every": 10, "lock": lock}
+    ended = make_store(**settings)
+    push(ended, 0, ones(), steps=4)
+    push(ended, 0, None, steps=8)
+    store = make_store(**settings)
+    store.restore(ended.state())
+    push(store, 0, ones(), steps=1)
+    parameters = read(store)
+    np.testing.assert_array_equal(parameters[3:], parameters[:3])
+
+
 def read(store: Any) -> Array:
     parameters = np.empty(SIZE, np.float32)
     store.pull(0, parameters)

@@ -68,6 +68,18 @@ def test_what_is_not_seen_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     env.close()
 
 
+def test_a_step_that_fails_leaves_the_drawing_as_it_was() -> None:
+    skipping = SkipDrawing(racing(), frames=4)
+    skipping.reset(seed=0)
+    with pytest.raises(gymnasium.error.InvalidAction):
+        skipping.step(9)
+    drawn, _ = skipping.reset(seed=1)
+    plain = racing()
+    np.testing.assert_array_equal(drawn, plain.reset(seed=1)[0])
+    skipping.close()
+    plain.close()
+
+
 @pytest.mark.parametrize(
     ("overrides", "actions"),
     [

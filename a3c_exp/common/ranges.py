@@ -40,6 +40,7 @@ def whole(least: int, most: float = math.inf) -> Range:
 _LARGEST = sys.float_info.max
 Finite = Annotated[float, Range("a finite number", -_LARGEST, _LARGEST)]
 Positive = Annotated[float, Range("a number > 0", math.ulp(0.0), _LARGEST)]
+PositiveFloat32 = Annotated[float, Range("a number > 0, from 1e-38 to 3e38", 1e-38, 3e38)]
 NOT_NEGATIVE = Range("a number >= 0", 0, _LARGEST)
 NotNegative = Annotated[float, NOT_NEGATIVE]
 Share = Annotated[float, within(0, 1)]

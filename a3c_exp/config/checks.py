@@ -16,7 +16,7 @@ from a3c_exp.config.saved import NORMALIZATION, read_config
 from a3c_exp.core.cpu import one_thread
 from a3c_exp.core.experiment import Built, Experiment, Memory
 from a3c_exp.core.memory import machine_bytes
-from a3c_exp.core.normalization import NormalizedObservations, has_observations
+from a3c_exp.core.normalization import has_observations
 from a3c_exp.engine.check_loss import check_loss
 from a3c_exp.engine.check_network import verify
 from a3c_exp.envs.batch import EnvBatch, Environment, opened
@@ -51,7 +51,12 @@ def check_combination(experiment: Experiment) -> None:
 
     if experiment.record is not None:
         _check_record(experiment)
-    _check_memory(experiment)
+    critic_returns = experiment.critic_returns
+    estimators = {"returns": experiment.returns}
+    if critic_returns is not None:
+        estimators["critic_returns"] = critic_returns
+
+    _check_memory(experiment, estimators)
     if experiment.optimizer.needs_pulled:
         _check_pulled(experiment)
 
@@ -61,11 +66,6 @@ def check_combination(experiment: Experiment) -> None:
         require(is_sync, "quorum", quorum, "all without update=sync: there are no rounds")
         most = experiment.worker_count
         require(quorum <= most, "quorum", quorum, f"at most the number of workers, which is {most}")
-
-    critic_returns = experiment.critic_returns
-    estimators = {"returns": experiment.returns}
-    if critic_returns is not None:
-        estimators["critic_returns"] = critic_returns
 
     for key, returns in estimators.items():
         check_returns(key, returns)
@@ -102,8 +102,9 @@ def _check_record(experiment: Experiment) -> None:
         require(not applies, "record", experiment.record, f"null with {setting}: {reason}")
 
 
-def _check_memory(experiment: Experiment) -> None:
-    """Raise ConfigError for a memory that does not fit the other components."""
+def _check_memory(experiment: Experiment, estimators: Mapping[str, Returns]) -> None:
+    """Raise ConfigError for a memory that does not fit the other components. estimators: by their
+    keys."""
     memory = experiment.memory
     if memory is None:
         name = type(experiment.algorithm).__name__
@@ -144,13 +145,21 @@ def _check_memory(experiment: Experiment) -> None:
     allowed = "0, but for transitions of an algorithm that learns action values"
     require(draws_values or not memory.priority, "memory.priority", memory.priority, allowed)
 
-    returns = experiment.returns
     if memory.sample == "transitions":
-        allowed = "another one with memory=transitions: their rewards end before a bootstrap"
-        key = "returns"
+        _check_transitions(experiment, estimators)
+
+
+def _check_transitions(experiment: Experiment, estimators: Mapping[str, Returns]) -> None:
+    """Raise ConfigError for estimators that need more rows than a memory draws of a transition."""
+    allowed = "another one with memory=transitions: their rewards end before a bootstrap"
+    for key, returns in estimators.items():
         require(not isinstance(returns, NStepZero), key, type(returns).__name__, allowed)
-        n = getattr(returns, "n", 1)
-        require(n is not None, "returns.n", n, "a whole number with memory=transitions")
+
+    steps = getattr(experiment.returns, "n", 1)
+    require(steps is not None, "returns.n", steps, "a whole number with memory=transitions")
+    n = getattr(experiment.critic_returns, "n", steps)
+    allowed = f"{steps} with memory=transitions, the number of steps of `returns`"
+    require(n == steps, "critic_returns.n", n, allowed)
 
 
 def _check_memory_size(memory: Memory, built: Built, has_behaviour: bool) -> None:
@@ -320,10 +329,8 @@ def check_environment_and_network(
             if to_train:  # with a mask of actions that fits them
                 _take_a_step(env, experiment.env)
 
-            setting = experiment.env.normalize_observations
-            space = NormalizedObservations.of(setting, env.observation_space).network_space(
-                env.observation_space
-            )
+            space = env.observation_space
+            space = experiment.normalized(space).network_space(space)
             verify(tried, space)
             check_loss(algorithm, tried, space, experiment.kernels)
 

@@ -33,8 +33,11 @@ class PolicyNetwork(Protocol):
         """
 
     def values(self, observations: Array, state: Array | None) -> Array:
-        """Compute V(s), float32 [N]. state: the one before s. Without a state perhaps of
-        [T, B, ...], see above: [T, B]."""
+        """Compute V(s), float32 [N], of observations [N, ...]. A network whose `policy_forward`
+        gives no values is also asked for those of a whole rollout: [T, B], of [T, B, ...].
+
+        state: the recurrent state before s; None for a network without one.
+        """
 
 
 class Choice(NamedTuple):

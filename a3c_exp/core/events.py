@@ -182,8 +182,8 @@ class Event:
     left: the rule of `Stop` by which the worker leaves the run; None if it stays.
     explanation: line for the log about a rejected gradient, the first if there are several; None if
         there is none.
-    gradients: numbers of a recent gradient before it was clipped, float32 [N] by part of the
-        network; None unless a callback measures them.
+    gradients: numbers of a recent gradient before it was clipped, float32 [N] by parameter
+        group; None unless a callback measures them.
     spans: where the worker's time went, the first spans alone; empty unless a callback
         measures them.
     """

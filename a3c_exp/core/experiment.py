@@ -28,7 +28,6 @@ from a3c_exp.envs import EnvBatch, Environment, close_within
 from a3c_exp.errors import ConfigError, one_line, require
 from a3c_exp.networks import ActorCritic, Network
 from a3c_exp.networks.action_values import QNetwork
-from a3c_exp.networks.distributions import SingleChoice
 from a3c_exp.networks.inputs import IMAGE, observation_form, stacked_frames
 from a3c_exp.optimizers import RMSProp, TorchOptimizer
 from a3c_exp.returns import Returns, crosses_episodes
@@ -53,13 +52,15 @@ CROSSING = (
 SMALL_FACTOR = 0.01
 MOST_WORKERS = 32
 """Workers for each core, more of which are a warning."""
-# Of workers, and of the environments of each; of steps of a rollout; of episodes of an evaluation.
-# A larger number is taken for a typing error: it would fill the memory, or have no end.
 Multiple = Annotated[int, whole(1, 2**16)]
+"""A number of workers, or of the environments of each. A larger one is taken for a typing error: it
+would fill the memory."""
 MAX_LENGTH = 2**20
+"""Most steps of a rollout, which are in memory."""
 MAX_EPISODES = 1_000_000
-# Episodes of a mean return: they are kept in memory, and in each checkpoint.
+"""Most episodes of an evaluation. More would have no end."""
 MAX_WINDOW = 100_000
+"""Most episodes of a mean return: they are kept in memory, and in each checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +98,12 @@ class Memory(Checked):
     ratio: gradients from memory after each rollout, a mean. It may be less than 1.
     draw: how many follow a rollout: 'fixed', so that the mean holds at every moment, or 'poisson',
         a random number (Wang et al. 2017).
-    sample: 'sequences', whole rollouts of one environment each, or 'transitions', each with as many
-        rows after it as the returns have steps.
+    sample: 'sequences', whole rollouts of one environment each, or 'transitions', each with the
+        rows after it that its n-step return needs.
     batch_size: sequences or transitions in a gradient; None: as many as a rollout has.
-    priority: alpha of transitions whose last error is large and which are drawn more often: see
-        `core.memory.Priorities`. 0: all are drawn alike.
-    correction: beta, how far their weights make up for that: a number, or a schedule.
+    priority: the exponent alpha by which transitions with a larger last error are drawn more often:
+        see `core.memory.Priorities`. 0: all are drawn alike.
+    correction: the exponent beta of the weights that make up for it: a number, or a schedule.
     min_size: transitions in all memories together before anything is learned from them.
     save: workers write their memories into the run's folder when they end, and those of a resumed
         run read them.
@@ -126,11 +127,11 @@ class Memory(Checked):
         has_behaviour: whether the parameters of the distributions that acted are kept.
         """
         observation = math.prod(space.shape) * space.dtype.itemsize // stacked_frames(space)
-        is_choice = isinstance(network.distribution, SingleChoice)
-        action = 8 * (1 if is_choice else network.distribution.size)
-        behaviour = 4 * network.distribution.size * has_behaviour
+        parameters = np.zeros((1, network.distribution.size), np.float32)
+        actions, _ = network.distribution.sample(parameters, np.random.default_rng(0))
+        behaviour = parameters.nbytes * has_behaviour
         priority = 8 if self.priority else 0
-        return self.capacity * (observation + action + behaviour + priority + ROW_BYTES)
+        return self.capacity * (observation + actions.nbytes + behaviour + priority + ROW_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,15 +267,17 @@ class Experiment(UpdateSettings):
         """Return a new generator, which draws the parameters that the run begins with."""
         return seeding.generator(self.seed, seeding.Role.PARAMETERS)
 
+    def normalized(self, space: Box) -> NormalizedObservations:
+        """Return how observations of the environment's space are normalized."""
+        return NormalizedObservations.of(self.env.normalize_observations, space)
+
     def build_network(self, env: EnvBatch, rng: np.random.Generator | None) -> ActorCritic:
         """Build a network for these environments, with the runtime that computes it.
 
         rng: draws its parameters; None: they are about to be overwritten.
         Raises ConfigError.
         """
-        normalized = NormalizedObservations.of(
-            self.env.normalize_observations, env.observation_space
-        )
+        normalized = self.normalized(env.observation_space)
         space = normalized.network_space(env.observation_space)
         try:
             network = self.network.build(
@@ -304,6 +307,10 @@ class Experiment(UpdateSettings):
         if self.memory.min_size >= self.total_steps:
             size = f"memory.min_size={self.memory.min_size:,}"
             return f"nothing is learned from it: {size}, and total_steps={self.total_steps:,}"
+
+        if self.memory.sample == "transitions" and not hasattr(self.returns, "n"):
+            name = type(self.returns).__name__
+            return f"{name} has one step of each transition: memory.sample=sequences has more"
 
         if self.returns.off_policy or type(self.algorithm) is not A3C:
             return None
@@ -478,7 +485,6 @@ def build_network(experiment: Experiment, *, draw: bool = True) -> tuple[ActorCr
 
 def store_spec(experiment: Experiment, network: ActorCritic, observation_space: Box) -> StoreSpec:
     """The spec of this experiment's shared block."""
-    env = experiment.env
     names = [setting.name for setting in fields(UpdateSettings)]
     updates = {name: getattr(experiment, name) for name in names}
     return StoreSpec(
@@ -488,6 +494,6 @@ def store_spec(experiment: Experiment, network: ActorCritic, observation_space: 
         workers=experiment.worker_count,
         target_every=experiment.algorithm.target_every,
         target_decay=experiment.algorithm.target_decay,
-        observations=NormalizedObservations.of(env.normalize_observations, observation_space),
-        normalize_rewards=env.normalize_rewards,
+        observations=experiment.normalized(observation_space),
+        normalize_rewards=experiment.env.normalize_rewards,
     )

@@ -28,7 +28,7 @@ rollouts."""
 MOST_SPANS = 2_000
 """Spans that a worker reports. Later ones only count."""
 MOST_NUMBERS = 1_000
-"""Numbers of the gradient of a part of the network that are reported, evenly spaced, of one
+"""Numbers of the gradient of a parameter group that are reported, evenly spaced, of one
 gradient in so many:"""
 GRADIENTS_EVERY = 10
 
@@ -107,10 +107,11 @@ def timed(watch: Stopwatch | None, part: str, function: Callable[P, R]) -> Calla
 
 
 def gradient_sample(network: ActorCritic) -> dict[str, Floats]:
-    """Return numbers of the network's gradient, float32 [N] by part, N at most MOST_NUMBERS."""
+    """Return numbers of the network's gradient, float32 [N] by parameter group, N at most
+    MOST_NUMBERS."""
     sample = {}
-    for name, part in network.param_slices.items():
-        gradient = network.gradient[part]
+    for name, group in network.param_slices.items():
+        gradient = network.gradient[group]
         if len(gradient):
             some = gradient[:: math.ceil(len(gradient) / MOST_NUMBERS)]
             sample[name] = np.array(some.tolist(), np.float32)

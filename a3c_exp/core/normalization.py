@@ -127,14 +127,14 @@ class NormalizedObservations:
     by_network: they are images of bytes, whose pixels the network scales.
     fixed: mean and standard deviation of all pixels; None if they are measured, or nothing is
         normalized.
-    left: the columns of observations of several parts that stay as they are.
+    unscaled: the columns of observations of several parts that stay as they are.
     """
 
     measured: bool = False
     shape: tuple[int, ...] = ()
     by_network: bool = False
     fixed: tuple[float, float] | None = None
-    left: tuple[slice, ...] = ()
+    unscaled: tuple[slice, ...] = ()
 
     @classmethod
     def of(cls, setting: Normalization, space: Box) -> NormalizedObservations:
@@ -157,8 +157,8 @@ class NormalizedObservations:
         if isinstance(space, PartsBox):
             if setting == "shared":
                 require_images(space, "env.normalize_observations", setting)
-            left = tuple(part.columns for part in space.parts if not part.is_measured)
-            return cls(True, space.shape, left=left)
+            unscaled = tuple(part.columns for part in space.parts if not part.is_measured)
+            return cls(True, space.shape, unscaled=unscaled)
 
         return cls(True, space.shape if setting is True else (), are_images(space))
 
@@ -227,7 +227,7 @@ class Normalizer:
             centre, std = _mean_and_std(row[0], means, squares)
             mean = centre.astype(np.float32).reshape(form.shape)
             inverse_std = (1 / std).astype(np.float32).reshape(form.shape)
-            for columns in form.left:
+            for columns in form.unscaled:
                 mean[columns] = 0
                 inverse_std[columns] = 1
 

@@ -113,7 +113,7 @@ def from_words(words: Sequence[int], dtype: type) -> Array:
 class Begin(NamedTuple):
     """What a row of kind BEGIN says of a worker.
 
-    incarnation: see `RunContext`. rng_state: of its generator, uint64 [6].
+    incarnation: see `Store.start`. rng_state: of its generator, uint64 [6].
     counted: steps and gradients of its predecessors, int64 [2].
     """
 

@@ -76,12 +76,12 @@ class UpdateSettings(Checked):
 class StoreSpec(UpdateSettings):
     """Content of the shared block, and the settings of its updates.
 
-    size: P, the length of the parameter vector. param_slices: where each part of the network lies
-        in it.
+    size: P, the length of the parameter vector. param_slices: where each parameter group
+        of the network lies in it.
     workers: number of rows, of which the last `services` are of threads that do not act, and whose
         generators begin anew with each session.
-    target_every, target_decay: see `Algorithm`. The part `target` of the parameters is a copy of
-        `online`, or an average of it.
+    target_every, target_decay: see `Algorithm`. The parameter group `target` is a copy of `online`,
+        or an average of it.
     observations: how they are measured and normalized. normalize_rewards: by running statistics.
     """
 
@@ -168,8 +168,12 @@ class SharedParameters:
         ),
         "optimizer_state": StateField(is_array("f3"), lambda own: own._states[own._active].copy()),
         "version": StateField(is_count, lambda own: own.version),
+        "refreshes": StateField(
+            is_count, lambda own: int(own._flags[REFRESHES + own._active]), may_be_missing=True
+        ),
     }
-    """What a checkpoint holds: parameters [P], optimizer_state [workers or 1, M, P], version."""
+    """What a checkpoint holds: parameters [P], optimizer_state [workers or 1, M, P], version, and
+    the multiple of `target_every` at which the target network was copied last."""
 
     def __init__(
         self, spec: StoreSpec, arrays: dict[str, Array], counters: WorkerCounters, lock: Lock | None
@@ -177,7 +181,7 @@ class SharedParameters:
         self.spec = spec
         self.arrays = {name: arrays[name] for name in ("parameter_flags", *LARGE_ARRAYS)}
         self.counters = counters
-        self._flags = arrays["parameter_flags"]
+        self._flags: Array = arrays["parameter_flags"]
         self._vectors: Array = arrays["parameters"]
         self._states: Array = arrays["optimizer_state"]
         self._two_copies = spec.copies == 2
@@ -268,18 +272,18 @@ class SharedParameters:
         """Make one optimizer step, in place or from the active copy into the other one, and return
         its learning rate."""
         spec = self.spec
-        active = target = 0
+        source = destination = 0
         if self._two_copies:
             version = self.version
-            active = version & 1
-            target = (version + 1) & 1
-            self._vectors[target] = self._vectors[active]
-            self._states[target] = self._states[active]
+            source = version & 1
+            destination = (version + 1) & 1
+            self._vectors[destination] = self._vectors[source]
+            self._states[destination] = self._states[source]
 
         factor = spec.schedule(progress_of(steps, spec.total_steps)) * multiplier
-        parameters = self._vectors[target]
+        parameters = self._vectors[destination]
         rate = rates(spec.optimizer, spec.param_slices, parameters, factor, staleness)
-        state = self._states[target, state_index]
+        state = self._states[destination, state_index]
         if pulled is not None:
             gradient = spec.optimizer.compensate(gradient, parameters, pulled, state)
         if spec.target_every is None and spec.target_decay is None:
@@ -291,28 +295,28 @@ class SharedParameters:
         if not isinstance(rate, int | float):
             rate = rate[online]
         spec.optimizer.step(parameters[online], state[:, online], gradient[online], rate, t)
-        self._update_target(parameters, active, target)
+        self._update_target(parameters, source, destination)
         return rate
 
-    def _update_target(self, parameters: Vector, active: int, target: int) -> None:
+    def _update_target(self, parameters: Vector, source: int, destination: int) -> None:
         """Move the average after the online network, or copy that after `target_every` steps.
 
-        active, target: the copies that an update is made from and into.
+        source, destination: the copies that an update is made from and into.
         """
         spec = self.spec
         online = parameters[spec.param_slices["online"]]
-        other = parameters[spec.param_slices["target"]]
+        target = parameters[spec.param_slices["target"]]
         if spec.target_every is None:
             assert spec.target_decay is not None
-            other += (1 - spec.target_decay) * (online - other)
+            target += (1 - spec.target_decay) * (online - target)
             return
 
         refreshes = self.counters.steps // spec.target_every
-        if refreshes > self._flags[REFRESHES + active]:  # each copy has its own number
-            other[:] = online
-            self._flags[REFRESHES + target] = refreshes
+        if refreshes > self._flags[REFRESHES + source]:  # each copy has its own number
+            target[:] = online
+            self._flags[REFRESHES + destination] = refreshes
         elif self._two_copies:
-            self._flags[REFRESHES + target] = self._flags[REFRESHES + active]
+            self._flags[REFRESHES + destination] = self._flags[REFRESHES + source]
 
     def checksum(self) -> int:
         """Return the CRC-32 of the parameters. The caller holds `update_lock`."""
@@ -348,7 +352,8 @@ class SharedParameters:
         self._states[:, :workers] = optimizer_state[:workers]
         self._flags[UPDATES] = state["version"]
         if self.spec.target_every is not None:
-            self._flags[REFRESHES:] = state["steps"] // self.spec.target_every
+            due = state["steps"] // self.spec.target_every
+            self._flags[REFRESHES:] = min(state.get("refreshes", due), due)
 
 
 def _mean_rate(rate: float | Vector) -> float:

@@ -202,42 +202,23 @@ class Actor:
         first_observations = self._observations
         first_state = self._state
         self.policy.begin(normalizer, progress)
-        choices, steps = self._interact()
+        choices, steps, ends_with_episode = self._interact()
         values_after = None
-        if not self._ends_with_episode(steps):
+        if not ends_with_episode:
             values_after = self.policy.look_ahead(self._observations, self._state)
 
-        raw = _stack([first_observations, *[step.obs for step in steps[:-1]]])
-        rewards = _stack([step.reward for step in steps])
-        terminated = _stack([step.terminated for step in steps])
-        truncated = _stack([step.truncated for step in steps])
-        valid = _stack([step.valid for step in steps])
-        self._require_finite(raw, rewards)
-        # A batch of a user's own may have numbers.
-        if {terminated.dtype, truncated.dtype, valid.dtype} != {np.dtype(bool)}:
-            raise EnvError(
-                f"{type(self.env).__name__} returned a Step whose terminated, truncated, "
-                "valid are no bools"
-            )
-
+        raw, rewards, terminated, truncated, valid = self._columns(first_observations, steps)
         observations = raw if normalizer is None else normalizer.observations(raw)
-        acted_values = [choice.values for choice in choices if choice.values is not None]
-        if acted_values:
-            values = _stack(acted_values)
-        else:
-            values = self.policy.network.values(observations, None)
-        if self.settings.time_limit_is_terminal:
-            terminated = terminated | truncated
-            truncated = np.zeros_like(truncated)
-        next_values = self._next_values(values, values_after, terminated, truncated, choices, steps)
+        values = self._values(choices, observations)
+        cut = truncated & ~terminated
+        needs_last = values_after is None and not ends_with_episode
+        next_values = self._next_values(values, values_after, needs_last, cut, choices, steps)
+        next_values[terminated] = 0.0
 
         ended = terminated | truncated
         episodes = self._finish_episodes(steps, rewards, valid, ended, snapshot.steps)
         learned_rewards = shaped_rewards(self.settings, rewards, terminated, valid, progress)
-        experience = None
-        if self.remembers:
-            cut = truncated & ~terminated
-            experience = self._experience(raw, learned_rewards, cut, choices, steps)
+        experience = self._experience(raw, learned_rewards, cut, choices, steps)
         stats = None
         if normalizer is not None:
             stats = self._measure(normalizer, raw, learned_rewards, ended, valid)
@@ -262,6 +243,36 @@ class Actor:
             experience=experience,
         )
 
+    def _columns(
+        self, first_observations: Array, steps: Sequence[Step]
+    ) -> tuple[Array, Floats, Bools, Bools, Bools]:
+        """Return observations [T, B, ...], as the environment has given them, rewards, terminated,
+        truncated and valid, [T, B] each, as a learner takes them. Raises EnvError for what is not
+        finite or no flag."""
+        observations = _stack([first_observations, *[step.obs for step in steps[:-1]]])
+        rewards = _stack([step.reward for step in steps])
+        terminated = _stack([step.terminated for step in steps])
+        truncated = _stack([step.truncated for step in steps])
+        valid = _stack([step.valid for step in steps])
+        self._require_finite(observations, rewards)
+        # A batch of a user's own may have numbers.
+        if {terminated.dtype, truncated.dtype, valid.dtype} != {np.dtype(bool)}:
+            raise EnvError(
+                f"{type(self.env).__name__} returned a Step whose terminated, truncated, "
+                "valid are no bools"
+            )
+        if self.settings.time_limit_is_terminal:
+            terminated |= truncated
+            truncated[:] = False
+        return observations, rewards, terminated, truncated, valid
+
+    def _values(self, choices: Sequence[Choice], observations: Array) -> Floats:
+        """Return the values [T, B] of the policy that acted, or of all rows at once."""
+        acted_values = [choice.values for choice in choices if choice.values is not None]
+        if acted_values:
+            return _stack(acted_values)
+        return self.policy.network.values(observations, None)
+
     def _experience(
         self,
         raw: Array,
@@ -269,8 +280,11 @@ class Actor:
         cut: Bools,
         choices: Sequence[Choice],
         steps: Sequence[Step],
-    ) -> Experience:
-        """Return what a memory keeps. cut: bool [T, B], where a time limit has ended an episode."""
+    ) -> Experience | None:
+        """Return what a memory keeps; None if there is none. cut: bool [T, B], where a time limit
+        has ended an episode."""
+        if not self.remembers:
+            return None
         finals = np.argwhere(cut)
         final_states = None
         if self._state is not None:
@@ -285,8 +299,9 @@ class Actor:
             final_states=final_states,
         )
 
-    def _interact(self) -> tuple[list[Choice], list[Step]]:
+    def _interact(self) -> tuple[list[Choice], list[Step], bool]:
         """Act and step until the rollout is full, or the episode of the only environment over.
+        Return the choices, the steps, and whether the last one has ended that episode.
 
         An environment never writes into an array again, and to concatenate T of them at once is
         cheaper than to copy each.
@@ -298,6 +313,7 @@ class Actor:
         state = self._state
         choices: list[Choice] = []
         steps: list[Step] = []
+        ends_with_episode = False
         beat = self.heartbeat.beat
         self.heartbeat.begin(STEPPING)
         while len(steps) != length:
@@ -312,15 +328,11 @@ class Actor:
             if state is not None:
                 state = reset_state(state, episode_boundaries(step))
             if self._single and (step.terminated[0] or step.truncated[0]):
+                ends_with_episode = True
                 break
         self._observations = observations
         self._state = state
-        return choices, steps
-
-    def _ends_with_episode(self, steps: Sequence[Step]) -> bool:
-        """Return whether a rollout of one environment has ended with its episode."""
-        last = steps[-1]
-        return self._single and bool(last.terminated[0] or last.truncated[0])
+        return choices, steps, ends_with_episode
 
     def _finish_episodes(
         self, steps: Sequence[Step], rewards: Floats, valid: Bools, ended: Bools, run_steps: int
@@ -361,15 +373,17 @@ class Actor:
         self,
         values: Floats,
         values_after: Floats | None,
-        terminated: Bools,
-        truncated: Bools,
+        needs_last: bool,
+        cut: Bools,
         choices: Sequence[Choice],
         steps: Sequence[Step],
     ) -> Floats:
         """Compute V(s_{t+1}) [T, B], with one call of the network for all states that no step of
-        the rollout has valued.
+        the rollout has valued. What follows a terminal step means nothing.
 
         values_after: of the observations after the last row, if the policy has valued them.
+        needs_last: whether the network has to value those.
+        cut: bool [T, B], where a time limit has ended an episode.
         A final observation is valued with the recurrent state after its step, before ended episodes
         have reset it.
         """
@@ -377,10 +391,7 @@ class Actor:
         next_values[:-1] = values[1:]
         if values_after is not None:
             next_values[-1] = values_after
-        needs_last = values_after is None and not self._ends_with_episode(steps)
-
-        # Environments whose time limit has ended an episode, with the step.
-        times, envs = np.nonzero(truncated & ~terminated)
+        times, envs = np.nonzero(cut)
         if needs_last or len(times):
             observations = []
             states = []
@@ -401,7 +412,6 @@ class Actor:
                 next_values[-1] = valued[: self.env.count]
                 valued = valued[self.env.count :]
             next_values[times, envs] = valued
-        next_values[terminated] = 0.0
         return next_values
 
     def _measure(

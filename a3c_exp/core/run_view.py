@@ -252,6 +252,7 @@ class Callback:
             state: what `state_dict` returned when the checkpoint was written. Names that are no
                 longer a part of the state are ignored.
         """
+        own_state = self.state_dict()
         for name, value in state.items():
-            if name in self.state_dict():
+            if name in own_state:
                 setattr(self, name, value)

@@ -92,7 +92,8 @@ class Store(Protocol):
     def start(self, worker: int, rng: np.random.Generator, incarnation: int = 0) -> int:
         """Announce the worker's first step. Sets the generator to its saved state if there is one.
 
-        incarnation: tells the worker from those that had its index before: see `RunContext`.
+        incarnation: `RunContext.resumed`, which tells the worker from those that had its index
+            before.
 
         Returns how many episodes the worker has finished in earlier sessions, or its predecessors
         in this one.

@@ -248,10 +248,12 @@ class Learner:
             yield YieldPoint.BEFORE_PULL
             pushes = self._minibatch_gradients(rollout, event, minibatches)
 
-        pushed = rejected = 0
+        pushed = learned = rejected = 0
         for push in pushes:
             pushed += 1
-            rejected += push.event.counts["rejected"]
+            if push.weight:
+                learned += 1
+                rejected += push.event.counts["rejected"]
             yield YieldPoint.BEFORE_PUSH
             yield from self._wait(self.store.push(self.worker, push))
             self.heartbeat.beat()
@@ -263,7 +265,8 @@ class Learner:
                 f"{self.name}: {type(algorithm).__name__}.minibatches gave none "
                 f"for {event.steps} transitions"
             )
-        self._check_divergence(all_rejected=0 < pushed == rejected)
+        if learned:
+            self._check_divergence(all_rejected=learned == rejected)
         if minibatches is not None or self.memory is not None:
             with self._finishing:  # on a cluster it waits for the last round
                 ticket = self.store.finish_rollout(self.worker)
@@ -276,7 +279,7 @@ class Learner:
         if rollout.transitions:
             batch, metrics = self._add_gradient(rollout, snapshot)
             event.add(metrics | _critic_metrics(batch))
-        yield self._prepare_push(snapshot, event, event.steps, rollout.stats, batch)
+        yield self._prepare_push(snapshot, event, rollout.stats, batch)
 
     def _remember(self, rollout: Rollout, event: Event, memory: RolloutMemory) -> int:
         """Add a rollout to the memory, and return how many gradients from it follow."""
@@ -303,7 +306,7 @@ class Learner:
         if self.experiment.algorithm.learns_fresh:
             yield from self._gradient(rollout, snapshot, event)
         elif not draws:
-            yield self._prepare_push(snapshot, event, 0, stats, None)
+            yield self._prepare_push(snapshot, event, stats, None)
 
         for number in range(draws):
             if number or self.experiment.algorithm.learns_fresh:
@@ -326,7 +329,7 @@ class Learner:
             source = self._batch_of_targets(drawn) if self._has_action_values else drawn
             batch, metrics = self._add_gradient(source, snapshot, memory.priorities)
             event.add(metrics)
-        return self._prepare_push(snapshot, event, batch.transitions if batch else 0, stats, batch)
+        return self._prepare_push(snapshot, event, stats, batch)
 
     @_ignore_nonfinite
     def _batch_of_targets(self, drawn: Rollout) -> BatchArrays:
@@ -358,7 +361,7 @@ class Learner:
             self.network.zero_grad()
             _, metrics = self._add_gradient(minibatch, snapshot)
             event.add(metrics | extra)
-            yield self._prepare_push(snapshot, event, minibatch.transitions, stats, minibatch)
+            yield self._prepare_push(snapshot, event, stats, minibatch)
             if self.store.stopped or algorithm.should_stop_early(metrics):
                 return
             event = Event(self.worker)
@@ -427,8 +430,8 @@ class Learner:
         self, returns: Returns, rollout: Rollout, outputs: NetworkOutputs | None
     ) -> tuple[Floats, Floats]:
         """Return advantages and targets, float32 [T, B] each."""
-        has_pulled_again = returns.off_policy or self.experiment.fresh_gradients
-        if outputs is not None and (has_pulled_again or rollout.from_memory):
+        needs_new_values = returns.off_policy or self.experiment.fresh_gradients
+        if outputs is not None and (needs_new_values or rollout.from_memory):
             action_values = None
             if self.experiment.algorithm.target_decay is not None:
                 action_values = action_values_of(outputs, rollout.actions)
@@ -439,43 +442,29 @@ class Learner:
         return returns(rollout, self.experiment.gamma)
 
     def _prepare_push(
-        self,
-        snapshot: Snapshot,
-        event: Event,
-        transitions: int,
-        stats: Stats | None,
-        batch: BatchArrays | None,
+        self, snapshot: Snapshot, event: Event, stats: Stats | None, batch: BatchArrays | None
     ) -> Push:
-        """Clip the gradient, and leave it out if it, or its square, is not finite, or if it is of
-        no transition.
+        """Return the push of the network's gradient, or one without a gradient if it is refused, or
+        if it is of no transition.
 
         event: reports the push.
-        transitions: number of them that the gradient is of.
         stats: see `Push`.
         batch: the batch that the gradient is of; None if there is none.
         """
-        experiment = self.experiment
-        network = self.network
-        if self.samples_gradients and self._prepared % GRADIENTS_EVERY == 0:
-            event.gradients = gradient_sample(network)
-        longest = experiment.optimizer.max_grad_norm or math.inf
-        norm = clip(network.gradient, experiment.optimizer.max_grad_norm)
-        event.add({"grad_norm": norm})
-        is_sampled = self._prepared % PARAMETERS_EVERY == 0
-        if is_sampled:
-            event.add({"parameter_norm": euclidean_norm(network.vector)})
-        self._prepared += 1
-
-        is_usable = math.isfinite(norm) and min(norm, longest) < TOO_LARGE
-        if not is_usable:
-            assert batch is not None  # without one the gradient is 0
-            self._refuse(event, snapshot, batch)
-        elif self.samples_gradients:
-            event.add({"clipped": float(norm > longest)})
-
-        # A summed loss grows with its transitions already, so each worker has weight 1.
-        weight = min(transitions, 1) if experiment.algorithm.reduction == "sum" else transitions
-        gradient = network.gradient if is_usable and weight else None
+        weight = 0
+        gradient = None
+        parameters = None
+        if batch is not None:
+            weight = batch.transitions
+            # A summed loss grows with its transitions already, so each worker has weight 1.
+            if self.experiment.algorithm.reduction == "sum":
+                weight = min(weight, 1)
+            is_sampled = self._prepared % PARAMETERS_EVERY == 0
+            if is_sampled or self.experiment.optimizer.needs_pulled:
+                parameters = self.network.vector
+            if self._clip_gradient(snapshot, event, batch, is_sampled) and weight:
+                gradient = self.network.gradient
+            self._prepared += 1
         # the first push of a rollout alone has its steps
         event.contributions = int(gradient is not None and event.steps > 0)
 
@@ -488,8 +477,30 @@ class Learner:
             weight=weight,
             stats=stats,
             rng=self.rng,
-            parameters=network.vector if is_sampled or experiment.optimizer.needs_pulled else None,
+            parameters=parameters,
         )
+
+    def _clip_gradient(
+        self, snapshot: Snapshot, event: Event, batch: BatchArrays, measures_parameters: bool
+    ) -> bool:
+        """Clip and measure the network's gradient. Return whether it and its square are finite, and
+        report one that is refused."""
+        network = self.network
+        longest = self.experiment.optimizer.max_grad_norm
+        if self.samples_gradients and self._prepared % GRADIENTS_EVERY == 0:
+            event.gradients = gradient_sample(network)
+        norm = clip(network.gradient, longest)
+        event.add({"grad_norm": norm})
+        if measures_parameters:
+            event.add({"parameter_norm": euclidean_norm(network.vector)})
+
+        longest = longest or math.inf
+        is_usable = math.isfinite(norm) and min(norm, longest) < TOO_LARGE
+        if not is_usable:
+            self._refuse(event, snapshot, batch)
+        elif self.samples_gradients:
+            event.add({"clipped": float(norm > longest)})
+        return is_usable
 
     def _refuse(self, event: Event, snapshot: Snapshot, batch: BatchArrays) -> None:
         """Report a gradient that is not applied, and why, in its event."""

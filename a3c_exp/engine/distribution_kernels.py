@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from a3c_exp.common.arrays import Array, Floats
+from a3c_exp.engine.kernels import add_gradients
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.action_values import AveragedActorCritic, QNetwork
 from a3c_exp.networks.distributions import (
@@ -63,14 +64,7 @@ def evaluate_actions_by_torch(
     outputs = network.evaluate_actions(parameters_leaf, values_leaf, torch.from_numpy(actions))
 
     def backward(*gradients: Floats) -> tuple[Floats, Floats]:
-        # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in each
-        # process.
-        weighted = [
-            output * torch.from_numpy(gradient)
-            for output, gradient in zip(outputs, gradients, strict=True)
-            if output.requires_grad
-        ]
-        torch.autograd.backward(torch.stack(weighted).sum())
+        add_gradients(zip(outputs, gradients, strict=True))
         by_parameters, by_values = (
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             for leaf in (parameters_leaf, values_leaf)

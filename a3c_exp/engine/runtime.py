@@ -17,6 +17,7 @@ from a3c_exp.engine.distribution_kernels import DISTRIBUTIONS, actions_evaluatio
 from a3c_exp.engine.kernels import (
     LinearKernel,
     SequenceKernel,
+    add_gradients,
     array_of,
     find_obstacle,
     head_kernel,
@@ -136,15 +137,7 @@ class TorchRuntime(ArrayRuntime):
             pairs = [(parameters, grad_parameters), (values, grad_values)]
             if grad_features is not None and features is not None:
                 pairs.append((features, grad_features))
-            # `torch.autograd.backward(tensors, gradients)` imports sympy: 34 MB and a second in
-            # each process.
-            terms = [
-                (tensor * self._tensor(grad)).sum()
-                for tensor, grad in pairs
-                if tensor.requires_grad
-            ]
-            if terms:
-                torch.autograd.backward(torch.stack(terms).sum())
+            add_gradients(pairs)
 
         return (
             array_of(parameters),
@@ -346,7 +339,8 @@ class AveragedRuntime(ArrayRuntime):
         logits, action_values, _, add_gradient = self._online.train_forward(
             observations, recurrent_input
         )
-        average, _, _, _ = self._target.train_forward(observations, recurrent_input)
+        with torch.no_grad():
+            average, _, _, _ = self._target.train_forward(observations, recurrent_input)
 
         def backward(grad_parameters: Floats, grad_values: Floats, _: Floats | None) -> None:
             by_logits, by_values, _ = np.split(grad_parameters, 3, axis=1)
@@ -443,9 +437,7 @@ class _TorchEncoder:
         features = self._encoder(self._input.prepare(torch.from_numpy(observations)))
 
         def backward(grad: Floats) -> None:
-            if features.requires_grad:  # the encoder has parameters
-                # `features.backward(grad)` imports sympy: 34 MB and a second in each process.
-                torch.autograd.backward((features * torch.from_numpy(grad)).sum())
+            add_gradients([(features, grad)])
 
         return features.detach().numpy(), backward
 

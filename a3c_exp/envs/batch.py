@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
 from a3c_exp.common.arrays import Array
-from a3c_exp.common.ranges import Checked, Count, Positive, within
+from a3c_exp.common.ranges import Checked, Count, Positive, PositiveFloat32, within
 from a3c_exp.envs.answers import LARGEST_FLOAT32
 from a3c_exp.envs.errors import close_within
 from a3c_exp.envs.info import Info, is_usable_name
@@ -150,7 +150,7 @@ class Environment(Checked, ABC):
         come.
     """
 
-    reward_scale: Positive = 1.0
+    reward_scale: PositiveFloat32 = 1.0
     reward_clip: Positive | Schedule | None = None
     terminal_reward: Annotated[float, within(-LARGEST_FLOAT32, LARGEST_FLOAT32)] | None = None
     time_limit_is_terminal: bool = False

@@ -196,20 +196,28 @@ class Gym(Environment):
             supports.
         """
         try:
-            if self.engine != GYMNASIUM and render_mode is None:
-                return self._of_engine(count, int(seeds[0]))
-
-            spec = self._spec()
-            if self.vectorized:
-                return VectorEnvBatch(self._native(spec, count, render_mode), seeds)
-
             with ExitStack() as failing:
-                envs = [self._one(spec, render_mode, failing) for _ in range(count)]
-                batch = SyncEnvBatch(envs, seeds, self.max_steps_guard, self.reset_options)
+                batch = self._batch(count, seeds, render_mode, failing)
                 failing.pop_all()
                 return batch
         except (AttributeError, MemoryError, TypeError) as error:  # what no batch can use
             raise ConfigError("id", self.id, one_line(error)) from error
+
+    def _batch(
+        self, count: int, seeds: Sequence[int], render_mode: str | None, failing: ExitStack
+    ) -> EnvBatch:
+        """Make environments that step together. failing: closes them."""
+        if self.engine != GYMNASIUM and render_mode is None:
+            return self._of_engine(count, int(seeds[0]), failing)
+
+        spec = self._spec()
+        if self.vectorized:
+            vector = self._native(spec, count, render_mode)
+            failing.callback(close_within, vector)
+            return VectorEnvBatch(vector, seeds)
+
+        envs = [self._one(spec, render_mode, failing) for _ in range(count)]
+        return SyncEnvBatch(envs, seeds, self.max_steps_guard, self.reset_options)
 
     def _spec(self) -> EnvSpec:
         """Return gymnasium's specification of `id`. Imports the module that registers it if `id`
@@ -257,8 +265,8 @@ class Gym(Environment):
         report_progress()
         return env
 
-    def _of_engine(self, count: int, seed: int) -> VectorEnvBatch:
-        """Make `count` environments of another engine than gymnasium."""
+    def _of_engine(self, count: int, seed: int, failing: ExitStack) -> VectorEnvBatch:
+        """Make `count` environments of another engine than gymnasium. failing: closes them."""
         if self.engine == ENVPOOL:
             require_package("engine", ENVPOOL, ENVPOOL)
         path = "envpool:make_gymnasium" if self.engine == ENVPOOL else self.engine
@@ -274,6 +282,7 @@ class Gym(Environment):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of EnvPool's bounds, in float64
             env = self._made(make_env)
+            failing.callback(lambda: close_within(env))  # with the wrappers that it has by then
             for entry in self.wrappers:
                 name, arguments = _parsed(entry)
                 with refused("wrappers", entry, f"does not fit {self.id}"):

@@ -26,14 +26,16 @@ class SkipDrawing(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         total = 0.0
         self._racing._render = lambda mode: self._racing.state
-        for frame in range(1, self._frames + 1):
-            if frame == self._frames:
-                self._racing._render = self._draw
+        try:
+            for frame in range(1, self._frames + 1):
+                if frame == self._frames:
+                    self._racing._render = self._draw
 
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
-            if terminated or truncated:
-                break
+                observation, reward, terminated, truncated, info = self.env.step(action)
+                total += float(reward)
+                if terminated or truncated:
+                    break
+        finally:
+            self._racing._render = self._draw
 
-        self._racing._render = self._draw
         return observation, total, terminated, truncated, info

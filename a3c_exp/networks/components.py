@@ -19,7 +19,7 @@ from torch import nn
 
 from a3c_exp.common.ranges import Checked, Positive, whole, within
 from a3c_exp.envs.parts import PartsBox
-from a3c_exp.errors import ConfigError, refused, under
+from a3c_exp.errors import ConfigError, refused, require, under
 from a3c_exp.networks.action_values import AveragedActorCritic, DuelingHead, QNetwork
 from a3c_exp.networks.actor_critic import ActorCritic
 from a3c_exp.networks.composed import EncoderActorCritic, WholeActorCritic
@@ -217,6 +217,7 @@ class ComposedNetwork(Network):
         self, observations: Box, actions: ActionSpace, rng: Rng
     ) -> AveragedActorCritic:
         assert isinstance(actions, Discrete)
+        require(actions.n > 1, "env.id", str(actions), "one of several actions with acer")
         online = self._make(observations, actions, rng, None, values=int(actions.n))
         network = AveragedActorCritic(online)
         network.warnings = online.warnings

@@ -203,7 +203,8 @@ class Bernoulli(Distribution):
     def sample(self, parameters: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         # A logistic variate below the logit has probability sigmoid(logit).
         uniform = rng.random(parameters.shape)
-        actions = (np.log(uniform / (1 - uniform)) < parameters).astype(np.int8)
+        with np.errstate(divide="ignore"):  # of 0, which is below every logit
+            actions = (np.log(uniform / (1 - uniform)) < parameters).astype(np.int8)
         log_probs = -np.logaddexp(0, np.where(actions, -parameters, parameters)).sum(-1)
         return actions, log_probs.astype(np.float32)
 
@@ -417,7 +418,8 @@ class Beta(Distribution):
 
     def mode_for_env(self, parameters: Tensor) -> Tensor:
         """Return the means."""
-        alpha, beta = (1 + functional.softplus(parameters)).chunk(2, dim=-1)
+        limited = parameters.clamp(max=MAX_CONCENTRATION)
+        alpha, beta = (1 + functional.softplus(limited)).chunk(2, dim=-1)
         share = alpha / (alpha + beta)
         return torch.from_numpy(self._low) + torch.from_numpy(self._range) * share
 

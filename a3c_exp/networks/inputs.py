@@ -94,9 +94,9 @@ class ImageLayout:
 
 def stacked_frames(space: Box) -> int:
     """Return the number of frames in an observation whose first axis may be that of a stack; 1 for
-    other observations."""
+    other observations. [3, H, W] is taken for an image in colors."""
     layout = ImageLayout.of(space.shape) if space.dtype == np.uint8 else None
-    is_stack = layout is not None and layout.axes[1] == 1 and len(space.shape) > 2
+    is_stack = layout is not None and layout.axes[1] == 1 and space.shape[:-2] not in ((), (3,))
     return space.shape[0] if is_stack else 1
 
 

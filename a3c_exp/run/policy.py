@@ -20,7 +20,7 @@ from a3c_exp.common.log import log
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Eval, Experiment, build_network
-from a3c_exp.core.normalization import NormalizedObservations, Normalizer
+from a3c_exp.core.normalization import Normalizer
 from a3c_exp.core.rollout import episode_boundaries
 from a3c_exp.core.run_view import Video
 from a3c_exp.envs import EnvBatch, EnvError, Step
@@ -66,9 +66,7 @@ class Policy:
 
     def __init__(self, experiment: Experiment, state: Mapping[str, Any]) -> None:
         self._network, self._env = build_network(experiment, draw=False)
-        self._normalized = NormalizedObservations.of(
-            experiment.env.normalize_observations, self._env.observation_space
-        )
+        self._normalized = experiment.normalized(self._env.observation_space)
         self._rng = seeding.generator(experiment.seed, seeding.Role.EVALUATION_ACTIONS)
         self._state: Array | None = None
         self.normalizer: Normalizer | None = None

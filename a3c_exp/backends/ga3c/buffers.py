@@ -29,7 +29,7 @@ from a3c_exp.backends.processes.resources import shared_block
 from a3c_exp.common.arrays import ArraySpecs, Floats, arrays_in, block_size
 from a3c_exp.core.events import Episodes
 from a3c_exp.core.experiment import Experiment
-from a3c_exp.core.normalization import NormalizedObservations, stats_width
+from a3c_exp.core.normalization import stats_width
 from a3c_exp.core.rollout import STEP_FIELDS, Rollout
 from a3c_exp.envs import EnvBatch
 from a3c_exp.networks import ActorCritic
@@ -105,12 +105,11 @@ class BufferSpec(NamedTuple):
         cls, experiment: Experiment, slots: int, network: ActorCritic, env: EnvBatch
     ) -> BufferSpec:
         """Return the sizes that an experiment needs, measured with one pass through its network."""
-        settings = experiment.env
         space = env.observation_space
         envs = experiment.envs_per_worker
         length = experiment.rollout_length
         assert isinstance(length, int)
-        normalized = NormalizedObservations.of(settings.normalize_observations, space)
+        normalized = experiment.normalized(space)
         dtype = np.dtype(normalized.network_space(space).dtype)
 
         distribution, _, state = network.act_forward(
@@ -118,7 +117,7 @@ class BufferSpec(NamedTuple):
         )
         actions, _ = network.distribution.sample(distribution, np.random.default_rng(0))
         state_size = 0 if state is None else state.shape[1]
-        width = stats_width(normalized.shape, normalized.measured, settings.normalize_rewards)
+        width = stats_width(normalized.shape, normalized.measured, experiment.env.normalize_rewards)
 
         floats = np.dtype(np.float32)
         integers = np.dtype(np.int64)
