@@ -155,10 +155,13 @@ def load_final(
     return resolve(config, build_experiment(config, to_train=to_train))
 
 
-def load_experiment(config: Mapping[str, Any], *, to_train: bool = True) -> Experiment:
-    """The experiment of a plain configuration, fully checked. to_train: see `build_experiment`."""
+def load_experiment(
+    config: Mapping[str, Any], *, to_train: bool = True, made: Made | None = None
+) -> Experiment:
+    """The experiment of a plain configuration, fully checked. to_train: see `build_experiment`.
+    made: see `check`."""
     final, experiment = load_final(config, to_train=to_train)
-    built = check(experiment, to_train=to_train)
+    built = check(experiment, to_train=to_train, made=made)
     if to_train:
         check_start(experiment, final, built.network)
     return experiment
