@@ -86,7 +86,10 @@ def start(function: Callable[..., object], name: str, *arguments: object) -> Bas
             except (ConnectionRefusedError, ConnectionResetError, EOFError):
                 _forget_server()
                 ensure_running()  # in place of the server, which was ending
-                process.start()
+                try:
+                    process.start()
+                except EOFError as error:  # the server has died of what the system refused it
+                    raise OSError("no process can be forked: is there a limit?") from error
 
     return process
 
