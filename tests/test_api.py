@@ -146,6 +146,13 @@ def test_another_environment_does_not_train_with_the_settings_of_the_default() -
 def test_a_word_of_commands_is_answered_with_what_does_the_same(tmp_path: Path) -> None:
     assert "open_run('run')" in refused(lambda: a3c_exp.train(["resume=run"]), "resume", "run")
     assert "a3c_exp replay=" in refused(lambda: a3c_exp.train(["replay=run"]), "replay", "run")
+    run = SavedRun(tmp_path, {})
+    for override, key, value in (
+        ("jobs=4", "jobs", "4"),
+        ("resume=other", "resume", "other"),
+        ("--cfg", "--cfg", ""),
+    ):
+        refused(partial(run.resume, [override, "total_steps=128"]), key, value)
 
 
 @pytest.mark.parametrize(
