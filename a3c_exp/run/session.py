@@ -295,6 +295,7 @@ class Session:
             try:
                 self._train(events)
             except BaseException as error:  # whatever it is, the state is saved below
+                run.interruption.breaks_in = BreaksIn.NOTHING  # Ctrl-C would leave `run` from here
                 if isinstance(error, KeyboardInterrupt) or leaves_debugger(error):
                     # The second Ctrl-C, or one that an environment raised: do not wait for workers.
                     run.interruption.signal = run.interruption.signal or signal.SIGINT
