@@ -144,7 +144,8 @@ def check_start(experiment: Experiment, config: Mapping[str, Any], network: Acto
     one."""
     if experiment.init_from is not None:
         with named("init_from"):
-            checks.check_init_from(experiment.init_from, config, network)
+            module_class = experiment.network.module_class
+            checks.check_init_from(experiment.init_from, config, network, module_class)
 
 
 def load_final(
