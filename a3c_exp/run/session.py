@@ -20,6 +20,7 @@ from a3c_exp.core.experiment import Built, Experiment, RunContext, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.ending import StopReason
 from a3c_exp.errors import (
+    FAILURES,
     ConfigError,
     FolderError,
     RunError,
@@ -392,7 +393,7 @@ class Session:
         )
         try:
             run.hooks.on_end(summary)
-        except Exception as error:
+        except FAILURES as error:
             log.exception("on_end of a callback failed")
             raise RunError(f"on_end of a callback failed: {one_line(error)}") from error
         return Run(run.folder, summary)
