@@ -14,7 +14,7 @@ from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import Plan, alone, execute
 from a3c_exp.cli.help import WORDS
 from a3c_exp.cli.resume import saved_plan
-from a3c_exp.common.settings import typed
+from a3c_exp.common.settings import override_text
 from a3c_exp.common.signals import error_of
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import of_saved_run
@@ -111,7 +111,7 @@ class SavedRun(Run):
             again |= beyond_folder(self.config)
             if self.callbacks:  # which config.yaml may have too
                 again["callbacks"] = self.config.get("callbacks") or []
-        words = [f"{key}={typed(value)}" for key, value in again.items()]
+        words = [f"{key}={override_text(value)}" for key, value in again.items()]
         flags = [] if config_dir is None else ["--config-dir", config_dir]
         line = read_arguments([*words, *settings_alone(overrides), *flags])
         plan = saved_plan("resume", str(self.folder), line)
