@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import either, named, printable, require
+from a3c_exp.errors import ConfigError, did_you_mean, either, named, printable, require
 from a3c_exp.exit_codes import ExitCode, exit_code
 from a3c_exp.report.charts import FILE_FORMATS
 from a3c_exp.report.report import PAGE, Report, check_is_report
@@ -66,6 +66,11 @@ def _report(folders: Sequence[Path], options: Mapping[str, str]) -> int:
     for name, value in options.items():
         if choices := OPTIONS[name]:
             require(value in choices, name, value, either(choices))
+
+    for folder in folders:
+        name, equals, value = str(folder).partition("=")
+        if equals and name.isidentifier() and not folder.exists():
+            raise ConfigError(name, value, f"is no option: {did_you_mean(name, OPTIONS)}")
 
     with named("run"):
         folders = [locate_run(folder) for folder in folders]
