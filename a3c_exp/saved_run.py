@@ -80,10 +80,10 @@ class SavedRun(Run):
             return play(self.folder, build(settings, Options))
 
     def export(self, file: str | Path | None = None, **options: Any) -> Path:
-        """Write the policy as an ONNX file, by default policy.onnx in the run's folder, and return
-        its path.
+        """Write the policy as an ONNX file, by default policy.onnx in the run's folder, or its
+        weights as a safetensors file, and return its path.
 
-        options: the others of `python -m a3c_exp.export`: checkpoint, steps.
+        options: the others of `python -m a3c_exp.export`: format, checkpoint, steps.
         Raises ConfigError, and RunError if the file differs from the policy.
         """
         path = None if file is None else str(file)
