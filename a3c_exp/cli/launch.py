@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -24,6 +25,9 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.exit_codes import ExitCode
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
+"""Environment variable: 1 lets an error print its traceback."""
+USERS_FULL_ERROR = "A3C_EXP_FULL_ERROR"
+"""Environment variable: the user's value of FULL_ERROR, which `run_hydra` sets."""
 PLACES = ("config_path", "config_name", "config_dir")
 """Flags of Hydra that say where configuration files are."""
 PRINTING = ("info", "hydra_help", "shell_completion", "resolve")
@@ -87,7 +91,9 @@ def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], 
     before = sys.argv
     sys.argv = [before[0], *places(flags), *arguments]
     try:
-        with environment({FULL_ERROR: "1"}):  # it would print a traceback, and exit
+        users = os.environ.get(FULL_ERROR, "")
+        # without it Hydra would print a traceback, and exit
+        with environment({FULL_ERROR: "1", USERS_FULL_ERROR: users}):
             program()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
