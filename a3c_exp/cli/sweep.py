@@ -184,7 +184,7 @@ class Sweep:
             same = None if subdir else saved.get(identity(config))
             folder = same or Path(os.path.abspath(self.root / (subdir or names[number])))
             _check_folder(folder, self.root, subdir, [job.folder for job in jobs.values()])
-            final, experiment = load_final(config)
+            final, experiment = load_final(config, made=made)
             built = check(experiment, made=made)
             action = find_action(folder, final, self.existing)
             if action == "begin":
