@@ -7,8 +7,8 @@
 | SIGUSR1 | the program's own | saves a checkpoint | of a worker: the run's process is gone |
 
 Signals often come to a whole group of processes (Ctrl-C, timeout, a batch system). A run's main
-process alone acts on them. A sweep passes them on: see `cli.processes`. SIGALRM breaks off the
-close of an environment: see `envs.errors`.
+process alone acts on them. A sweep passes them on, but for SIGUSR1: see `cli.processes`. SIGALRM
+breaks off the close of an environment: see `envs.errors`.
 
 The first signal ends a run in order: its workers finish their rollout, and it is saved. A signal
 may also break in, by a KeyboardInterrupt, into what the main thread does. `run.session` sets which
