@@ -28,7 +28,7 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 """Environment variable: 1 lets an error print its traceback."""
 USERS_FULL_ERROR = "A3C_EXP_FULL_ERROR"
 """Environment variable: the user's value of FULL_ERROR, which `run_hydra` sets."""
-PLACES = ("config_path", "config_name", "config_dir")
+CONFIG_FLAGS = ("config_path", "config_name", "config_dir")
 """Flags of Hydra that say where configuration files are."""
 PRINTING = ("info", "hydra_help", "shell_completion", "resolve")
 """Flags of Hydra that print and run nothing."""
@@ -38,10 +38,10 @@ HYDRAS_LINE = "Error executing job with overrides"
 """How the line begins that Hydra writes on stderr about a job that has failed."""
 
 
-def places(flags: Namespace) -> list[str]:
+def config_flags(flags: Namespace) -> list[str]:
     """The flags of a command that say where configuration files are."""
     words = []
-    for name in PLACES:
+    for name in CONFIG_FLAGS:
         value = getattr(flags, name)
         if value is not None:
             is_name = name == "config_name"
@@ -89,7 +89,7 @@ def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], 
     GlobalHydra.instance().clear()
     program = hydra.main(str(conf_folder()), CONFIG_NAME, **DEFAULTS)(task)
     before = sys.argv
-    sys.argv = [before[0], *places(flags), *arguments]
+    sys.argv = [before[0], *config_flags(flags), *arguments]
     try:
         users = os.environ.get(FULL_ERROR, "")
         # without it Hydra would print a traceback, and exit
@@ -121,7 +121,7 @@ class _WithoutHydrasLine:
 
 
 def without_hydras_line() -> AbstractContextManager[object]:
-    """Within: Hydra does not say that a job has failed. The run has said more.
+    """Keep Hydra from saying that a job has failed. The run has said more.
 
     Hydra calls its callbacks only if the job has failed by an Exception, and writes the line when
     it raises that again. No setting of Hydra's switches it off.

@@ -82,11 +82,11 @@ def export_run(folder: Path, options: ExportOptions) -> Path:
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
     from a3c_exp.export.policy_file import check_replaceable, write_policy
-    from a3c_exp.run.run_folder import check_places
+    from a3c_exp.run.run_folder import check_names
 
     if options.file is None:
         with named("run"):
-            check_places(folder, path.name)
+            check_names(folder, path.name)
 
     check_replaceable(path, options.format)
     with one_thread():

@@ -30,7 +30,7 @@ from a3c_exp.exit_codes import ExitCode, exit_code
 from a3c_exp.report.charts import FILE_FORMATS
 from a3c_exp.report.report import PAGE, Report, check_is_report
 from a3c_exp.report.runs import Axis, find_curve, find_runs
-from a3c_exp.run.run_folder import check_places, locate_run
+from a3c_exp.run.run_folder import check_names, locate_run
 
 FOLDER = "report"
 
@@ -78,7 +78,7 @@ def _report(folders: Sequence[Path], options: Mapping[str, str]) -> int:
     target = expanded(to) if to else folders[0] / FOLDER
     with named("to"):
         if not to:
-            check_places(folders[0], FOLDER)
+            check_names(folders[0], FOLDER)
         check_is_report(target)
 
     runs, left_out = find_runs(folders)
