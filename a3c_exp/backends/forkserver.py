@@ -121,7 +121,7 @@ def check_temporary_folder() -> None:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Within: a process may be started. Afterwards this program is as it was before.
+    """Let a process be started. Afterwards this program is as it was before.
 
     Child processes do not import the program that starts them: they need nothing from it, and a
     program without

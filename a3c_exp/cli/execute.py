@@ -147,8 +147,8 @@ def _train(
 
 @contextmanager
 def _claimed(plan: Plan, folder: Path, config: Mapping[str, Any]) -> Iterator[Path]:
-    """Within: the folder of a run, which no other process trains in. Afterwards it is gone if
-    nothing is in it. Raises FolderError."""
+    """Make the folder of a run, and lock it. Afterwards it is gone if nothing is in it. Raises
+    FolderError."""
     with named(plan.key):
         if plan.folder is None:
             folder = make_new(folder / run_name(config))
@@ -189,7 +189,7 @@ _training = threading.Lock()
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within: no other run of a program's own trains in this process. Raises RunError if one does
+    """Let no other run of a program's own train in this process. Raises RunError if one does
     already."""
     if not _training.acquire(blocking=False):
         raise RunError("a run trains in this process already: each needs a process of its own")

@@ -333,7 +333,7 @@ def setting(node: DictConfig, key: str) -> Any:
 
 @contextmanager
 def hydra_config(node: DictConfig) -> Iterator[None]:
-    """Within, `${hydra:...}` is of this node, if it has Hydra's settings."""
+    """Resolve `${hydra:...}` by this node, if it has Hydra's settings."""
     before = HydraConfig.instance().cfg
     if "hydra" in node:
         HydraConfig.instance().cfg = node  # type: ignore[assignment]  # `set_config` copies it
