@@ -89,7 +89,9 @@ def start(function: Callable[..., object], name: str, *arguments: object) -> Bas
                 try:
                     process.start()
                 except EOFError as error:  # the server has died of what the system refused it
-                    raise OSError("no process can be forked: is there a limit?") from error
+                    raise OSError(
+                        "no process can be forked (`ulimit -u` shows the limit)"
+                    ) from error
 
     return process
 

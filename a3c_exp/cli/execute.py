@@ -80,7 +80,7 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     has been written.
     """
     prestart(plan)
-    from a3c_exp.config.builder import build_experiment, check, check_start, resolve
+    from a3c_exp.config.builder import check, check_start, load_final
 
     # An absolute path: a program, or an environment, may change the current folder later.
     folder = expanded("outputs" if plan.folder is None else plan.folder).absolute()
@@ -99,8 +99,7 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
         earlier = read_config(folder, config["plugins"])
         config = earlier  # with what its settings stood for when it began
 
-    experiment = build_experiment(config)
-    config, experiment = resolve(config, experiment)
+    config, experiment = load_final(config)
     built = check(experiment, draw=True)
     if action == "begin":
         check_start(experiment, config, built.network)

@@ -78,8 +78,8 @@ def _build_eval(experiment: Experiment, config: Mapping[str, Any], plugins: Sequ
 
 def _made_once(made: Made | None, parts: tuple[object, ...], make: Callable[[], Value]) -> Value:
     """Return what `make` does, or has done for equal components before."""
-    for known, value in made or ():
-        if known == parts:
+    for components, value in made or ():
+        if components == parts:
             return cast(Value, value)
 
     value = make()
