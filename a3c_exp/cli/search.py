@@ -82,9 +82,9 @@ class Search:
         self._chosen: dict[int, Settings] = {}
         self._scores: dict[Settings, float] = {}
         self._session = session
-        self._made: Made = []
+        made: Made = []
         for settings in self._probes():
-            self._check(settings)
+            self._check(settings, made)
 
     def _probes(self) -> Iterable[Settings]:
         """Return settings that trials may choose: each choice and the first combinations of them,
@@ -107,10 +107,11 @@ class Search:
             trial = optuna.trial.FixedTrial(dict(zip(probes, values, strict=True)))
             yield self._settings(trial)
 
-    def _check(self, settings: Settings) -> None:
-        """Raise ConfigError if a run cannot have the settings of a trial."""
+    def _check(self, settings: Settings, made: Made) -> None:
+        """Raise ConfigError if a run cannot have the settings of a trial. made: see
+        `builder.check`."""
         for run in compose_jobs(self._session, [[*self._fixed, *settings]]):
-            load_experiment(to_container(run.node), made=self._made)
+            load_experiment(to_container(run.node), made=made)
 
     def _settings(self, trial: Any) -> Settings:
         """What a trial of Optuna's chooses."""
@@ -163,7 +164,7 @@ class Search:
 
             say(f"trial {first[texts]} of {self._trials}: {' '.join(texts)}")
             try:
-                self._check(texts)
+                self._check(texts, [])
             except ConfigError as error:
                 say(f"trial {first[texts]} cannot be run, and counts as failed: {error}")
                 self._scores[texts] = -math.inf
