@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,22 +86,6 @@ def compose(overrides: Sequence[str] = (), config_dir: str | None = None) -> dic
     return config
 
 
-def _check_word(override: str) -> None:
-    """Raise ConfigError for a word of the command line, with what a program writes."""
-    from a3c_exp.cli.help import WORDS
-
-    key, _, value = override.lstrip("+~").partition("=")
-    instead = {
-        "from": "train takes the content of a run's config.yaml",
-        "resume": f"a3c_exp.open_run({value!r}).resume() goes on",
-        "hydra": "train takes a `folder`",
-    }
-    word = re.split("[./]", key)[0]
-    if word in instead or key in WORDS:
-        command = f"python -m a3c_exp {key}=... does it"
-        raise ConfigError(key, value, f"is for the command line: {instead.get(word, command)}")
-
-
 def train(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     folder: str | Path | None = None,
@@ -142,9 +125,7 @@ def train(
             )
             raise ConfigError("configuration", config, problem)
     else:
-        for override in texts("overrides", overrides):
-            _check_word(override)
-        config = compose_unchecked(overrides, config_dir)
+        config = compose_unchecked(saved_run.settings_alone(overrides), config_dir)
     run = saved_run.run_plan(Plan(config=config, folder=folder, callbacks=watching))
     assert run is not None
     return run

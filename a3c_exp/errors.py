@@ -51,7 +51,7 @@ class FolderError(ConfigError):
 
 @contextmanager
 def named(key: str) -> Iterator[None]:
-    """Within: an error about a folder is one about the setting `key`. The innermost name counts."""
+    """Name the setting `key` in errors about a folder. The innermost name counts."""
     try:
         yield
     except FolderError as error:
@@ -62,8 +62,8 @@ def named(key: str) -> Iterator[None]:
 
 @contextmanager
 def under(path: str) -> Iterator[None]:
-    """Within: the key of a ConfigError is one below `path`: 'n' under 'returns' is 'returns.n'. ""
-    changes nothing."""
+    """Put the key of a ConfigError below `path`: 'n' under 'returns' is 'returns.n'. "" changes
+    nothing."""
     try:
         yield
     except ConfigError as error:
@@ -163,8 +163,8 @@ def leaves_debugger(error: BaseException) -> bool:
 
 @contextmanager
 def refused(key: str, value: object, what: str) -> Iterator[None]:
-    """Within, code of a user's own runs: what it raises is a ConfigError, "key = value: what:
-    error", in one line."""
+    """Turn what code of a user's own raises into a ConfigError, "key = value: what: error", in one
+    line."""
     try:
         yield
     except ConfigError:

@@ -36,12 +36,19 @@ from a3c_exp.run import markdown
 from a3c_exp.run.checkpoint import STATE_ERRORS, load_state
 from a3c_exp.run.console import LiveLineHandler
 from a3c_exp.run.outcome import short
-from a3c_exp.run.policy import BATCH, REPLAY, PlayedEpisodes, Policy, Recorder, evaluate_policy
+from a3c_exp.run.policy import (
+    BATCH,
+    LATER_EVALUATIONS,
+    PlayedEpisodes,
+    Policy,
+    Recorder,
+    evaluate_policy,
+)
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     VIDEOS,
     best_checkpoint,
-    check_places,
+    check_names,
     numbered_checkpoints,
 )
 
@@ -184,8 +191,10 @@ def evaluate_run(loaded: Loaded, folder: Path, options: Options) -> Evaluation:
     if options.video:
         with named("video"):
             name = f"{VIDEOS}/{loaded.steps}"
-            check_places(folder, VIDEOS, f"{name}.mp4", f"{name}.part.mp4")
-    seeds = seeding.environment_seeds(options.seed, seeding.Role.EVALUATION, REPLAY, count)
+            check_names(folder, VIDEOS, f"{name}.mp4", f"{name}.part.mp4")
+    seeds = seeding.environment_seeds(
+        options.seed, seeding.Role.EVALUATION, LATER_EVALUATIONS, count
+    )
     recorder = Recorder(_free(folder / VIDEOS, str(loaded.steps))) if options.video else None
     loaded.policy.seed(options.seed)
     seeding.seed_globals(options.seed, 0)  # from which an environment may draw

@@ -7,6 +7,7 @@ docs/exit_codes.md is the table for users.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,7 +18,9 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import Any
 
-from a3c_exp.errors import ConfigError, RunError, one_line, place_of, printable, say, shown
+from a3c_exp.errors import ConfigError, RunError, one_line, place_of, say, shown
+
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ExitCode(IntEnum):
@@ -63,7 +66,8 @@ def exit_code(program: Callable[[], int]) -> int:
     """Run a program and return its exit code, or that of the error which ended it.
 
     That is REFUSED for a ConfigError and for a file that the system refuses to open, which are
-    printed in one line; FAILED for a RunError, which is printed too; `signal_code` after a signal.
+    printed in one line; FAILED for a RunError and a full disk, which are printed too; `signal_code`
+    after a signal.
     """
     try:
         code = program()
@@ -74,19 +78,22 @@ def exit_code(program: Callable[[], int]) -> int:
         # as Hydra has it, for the error's whole traceback
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             sys.excepthook(*sys.exc_info())
-        print("a3c_exp:", printable(" ".join(str(error).split("\n"))), file=sys.stderr)
+        line = str(error).replace("\n", " ")
+        say(f"a3c_exp: {line}")
         return ExitCode.REFUSED
     except BrokenPipeError:  # as of a program that the signal ends: `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout again at its end
+        _drop_stdout()
         return ExitCode.PIPE_CLOSED
     except OSError as error:
         name = "" if error.filename is None else f"{shown(str(error.filename))}: "
         if not name and isinstance(error, FileNotFoundError):  # of os.getcwd alone
             name = "the current folder: "
-        print(
-            f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}", file=sys.stderr
-        )
-        return ExitCode.REFUSED
+        say(f"a3c_exp: {name}{error.strerror or one_line(error)}{place_of(error)}")
+        if error.errno not in FULL_DISK:
+            return ExitCode.REFUSED
+
+        _drop_stdout()
+        return ExitCode.FAILED
     except RunError as error:
         say(f"a3c_exp: {error}")
         return ExitCode.FAILED
@@ -95,6 +102,11 @@ def exit_code(program: Callable[[], int]) -> int:
         code = interruption.args[0] if interruption.args else interrupted
         # an environment may have raised it, with any argument
         return code if isinstance(code, int) else interrupted
+
+
+def _drop_stdout() -> None:
+    """Let what is left of stdout be dropped: Python flushes it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 LEAVING_SECONDS = 30.0

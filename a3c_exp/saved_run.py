@@ -3,6 +3,7 @@ return."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.execute import Plan, alone, execute
+from a3c_exp.cli.help import WORDS
 from a3c_exp.cli.resume import saved_plan
-from a3c_exp.common.settings import typed
+from a3c_exp.common.settings import override_text
 from a3c_exp.common.signals import error_of
 from a3c_exp.common.trust import beyond_folder
 from a3c_exp.config.saved import of_saved_run
@@ -78,10 +80,10 @@ class SavedRun(Run):
             return play(self.folder, build(settings, Options))
 
     def export(self, file: str | Path | None = None, **options: Any) -> Path:
-        """Write the policy as an ONNX file, by default policy.onnx in the run's folder, and return
-        its path.
+        """Write the policy as an ONNX file, by default policy.onnx in the run's folder, or its
+        weights as a safetensors file, and return its path.
 
-        options: the others of `python -m a3c_exp.export`: checkpoint, steps.
+        options: the others of `python -m a3c_exp.export`: format, checkpoint, steps.
         Raises ConfigError, and RunError if the file differs from the policy.
         """
         path = None if file is None else str(file)
@@ -109,10 +111,9 @@ class SavedRun(Run):
             again |= beyond_folder(self.config)
             if self.callbacks:  # which config.yaml may have too
                 again["callbacks"] = self.config.get("callbacks") or []
-        words = [f"{key}={typed(value)}" for key, value in again.items()]
+        words = [f"{key}={override_text(value)}" for key, value in again.items()]
         flags = [] if config_dir is None else ["--config-dir", config_dir]
-        typed_words = texts("overrides", overrides, '["total_steps=2e6"]')
-        line = read_arguments([*words, *typed_words, *flags])
+        line = read_arguments([*words, *settings_alone(overrides), *flags])
         plan = saved_plan("resume", str(self.folder), line)
 
         with of_saved_run():
@@ -150,6 +151,24 @@ class SavedRun(Run):
         }
         cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
         return f"<table>{''.join(cells)}</table>"
+
+
+def settings_alone(overrides: Sequence[str]) -> Sequence[str]:
+    """Return overrides as they were given. Raises ConfigError for a word or a flag of the command
+    line, with what a program writes."""
+    for override in texts("overrides", overrides):
+        key, _, value = override.lstrip("+~").partition("=")
+        instead = {
+            "from": "train takes the content of a run's config.yaml",
+            "resume": f"a3c_exp.open_run({value!r}).resume() goes on",
+            "hydra": "train takes a `folder`",
+        }
+        word = re.split("[./]", key)[0]
+        if word in instead or key in WORDS or key.startswith("-"):
+            meant = instead.get(word, f"python -m a3c_exp {override} does it")
+            raise ConfigError(key, value, f"is for the command line: {meant}")
+
+    return overrides
 
 
 def run_plan(plan: Plan) -> SavedRun | None:

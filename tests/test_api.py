@@ -118,13 +118,20 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_setting_as_an_argument_is_answered_with_the_list(tmp_path: Path) -> None:
+def test_a_setting_as_an_argument_is_answered_with_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train: Any = a3c_exp.train
     assert '["env=cartpole"]' in refused(lambda: train(env="cartpole"), "env", "cartpole")
     run: Any = SavedRun(tmp_path, {})
     for wrong in (400000, "total_steps=2e6"):
         refused(partial(run.resume, wrong), "overrides", wrong)
     refused(lambda: run.export("x.pt"), "file", "x.pt")
+    refused(lambda: run.export("x.safetensors"), "format", "onnx")
+    refused(lambda: run.export("x.onnx", format="safetensors"), "format", "safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        refused(lambda: run.export(format="onnx"), "format", "onnx")
 
 
 def test_the_package_shows_its_public_names_and_answers_those_of_others() -> None:
@@ -146,6 +153,13 @@ def test_another_environment_does_not_train_with_the_settings_of_the_default() -
 def test_a_word_of_commands_is_answered_with_what_does_the_same(tmp_path: Path) -> None:
     assert "open_run('run')" in refused(lambda: a3c_exp.train(["resume=run"]), "resume", "run")
     assert "a3c_exp replay=" in refused(lambda: a3c_exp.train(["replay=run"]), "replay", "run")
+    run = SavedRun(tmp_path, {})
+    for override, key, value in (
+        ("jobs=4", "jobs", "4"),
+        ("resume=other", "resume", "other"),
+        ("--cfg", "--cfg", ""),
+    ):
+        refused(partial(run.resume, [override, "total_steps=128"]), key, value)
 
 
 @pytest.mark.parametrize(

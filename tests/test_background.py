@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import yaml
 from gymnasium.spaces import Box, Discrete
 from refusals import refused
-from runs import CORNERS, SMALL_CNN, TARGET, config, latest, train, train_config
+from runs import CORNERS, QUICK, SMALL_CNN, TARGET, config, latest, train, train_config
 
 from a3c_exp import compose
 from a3c_exp.__main__ import main
 from a3c_exp.cli.arguments import read_arguments
 from a3c_exp.cli.resume import saved_plan
+from a3c_exp.config import builder
 from a3c_exp.config.builder import count_bytes, load_experiment, load_final, measure
 from a3c_exp.config.saved import read_config
 from a3c_exp.core.experiment import build_network
@@ -140,6 +142,18 @@ def test_a_copy_with_another_environment_measures_again(here: Path) -> None:
     ).config
     assert changed["env"]["normalize_observations"] == "background"
     assert "env.normalize_observations" not in changed["typed"]
+
+
+def test_the_jobs_of_a_sweep_measure_one_environment_once(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = Mock(side_effect=count_bytes)
+    monkeypatch.setattr(builder, "count_bytes", count)
+    network = "network={_target_:a3c_exp.networks.Cnn,layers:[[8,3,2]],features_dim:32}"
+    environment = [f"env.id={CORNERS}", "env.normalize_observations=background"]
+    sweep = ["sweep=two", "seed=0,1", "gamma=0.9,0.99", "--cfg", "job"]
+    assert main([*QUICK, *sweep, "plugins=[scripted]", "env=gym", *environment, network]) == 0
+    assert count.call_count == 1
 
 
 def test_the_deviation_is_a_quarter_of_the_levels_that_the_space_has() -> None:

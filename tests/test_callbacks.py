@@ -220,6 +220,7 @@ class Failing(Callback):
     """Raises in one moment."""
 
     moment: str
+    exits: bool = False
 
     def on_point(self, run: RunView, step: int, values: Mapping[str, float]) -> None:
         self.fail("on_point")
@@ -238,12 +239,14 @@ class Failing(Callback):
 
     def fail(self, moment: str) -> None:
         if moment == self.moment:
-            raise ValueError(f"scripted to fail in {moment}")
+            error = SystemExit if self.exits else ValueError
+            raise error(f"scripted to fail in {moment}")
 
 
-def test_its_error_at_the_end_is_one_of_a_run_that_has_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exits", [False, True])
+def test_its_error_at_the_end_is_one_of_a_run_that_has_failed(exits: bool, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="scripted to fail in on_end"):
-        train(tmp_path, **named("Failing", moment="on_end", on_error="raise"))
+        train(tmp_path, **named("Failing", moment="on_end", on_error="raise", exits=exits))
     assert (tmp_path / "summary.json").exists()
     assert "scripted to fail in on_end" in (tmp_path / "train.log").read_text()
 

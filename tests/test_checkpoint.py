@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -268,6 +269,28 @@ def test_what_does_not_fit_leaves_nothing_of_itself_behind_and_is_written_later(
     assert (tmp_path / "log").read_bytes() == b"whole\n" * 10 + b"x" * 90 + b"y" * 90
     assert (tmp_path / "note.txt").read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == {"log", "note.txt"}
+
+
+class Interrupted(io.FileIO):
+    """A file whose writes Ctrl-C breaks off once they are done."""
+
+    def write(self, data: Any) -> int:
+        written = super().write(data)
+        signal.raise_signal(signal.SIGINT)
+        return written
+
+
+def test_what_ctrl_c_breaks_off_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appender = Appender(tmp_path / "log")
+    with monkeypatch.context() as patch:
+        patch.setattr(appender, "_file", Interrupted(tmp_path / "log", "a"))
+        appender.add(b"row\n")
+        with pytest.raises(KeyboardInterrupt):
+            appender.flush()
+    appender.close()
+    assert (tmp_path / "log").read_bytes() == b"row\n"
 
 
 def test_a_fork_of_a_killed_process_holds_no_lock(tmp_path: Path) -> None:

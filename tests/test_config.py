@@ -140,6 +140,20 @@ def test_a_start_from_a_run_of_another_network_is_refused(
     assert "damaged" in refused(lambda: load_experiment(same), "init_from")
 
 
+def test_a_start_compares_what_one_of_the_two_configurations_leaves_to_the_network(
+    tmp_path: Path,
+) -> None:
+    quick = [*QUICK, "plugins=[user_modules]"]
+    run = a3c_exp.train([*quick, "network={_target_:user_modules.Leaky,slope:0.1}"], tmp_path / "r")
+    start = [*quick, f"init_from={run.folder}"]
+
+    def load(settings: str) -> None:
+        load_experiment(compose([*start, f"network={{_target_:user_modules.Leaky{settings}}}"]))
+
+    load(",slope:0.1,sizes:[4]")
+    assert "network.slope=0.1" in refused(lambda: load(""), "init_from")
+
+
 def test_a_network_too_large_for_the_memory_is_refused(default: dict[str, Any]) -> None:
     """A module of one's own may have any size; those of this package have limits."""
     for width in (10**7, 10**18):

@@ -362,7 +362,7 @@ class TestTheCommandLine:
         assert evaluate.main(arguments) == 2
         assert "videos/32.mp4" in capsys.readouterr().err
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(evaluate, "check_places", lambda *_: None)  # it has come since
+            patch.setattr(evaluate, "check_names", lambda *_: None)  # it has come since
             assert evaluate.main(arguments) == 0
         assert "returns: " in capsys.readouterr().out
         assert "video 32.mp4" in caplog.text

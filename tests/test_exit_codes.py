@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from runs import LINUX
 
 from a3c_exp.ending import StopReason
 from a3c_exp.errors import ConfigError, RunError
@@ -43,6 +48,8 @@ def raising(error: BaseException) -> Callable[[], int]:
     [
         (ConfigError("seed", -1, "must be >= 0"), 2),
         (PermissionError(13, "Permission denied", "outputs"), 2),
+        (OSError(errno.ENOSPC, "No space left on device", "best.onnx"), 1),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 1),
         (RunError("a worker failed", StopReason.STALLED), 1),
         (KeyboardInterrupt(75), 75),
         (KeyboardInterrupt(), 130),
@@ -50,8 +57,20 @@ def raising(error: BaseException) -> Callable[[], int]:
     ],
 )
 def test_an_exception_that_ends_a_command_has_an_exit_code(
-    error: BaseException, code: int, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code(raising(error)) == code
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert len(lines) == (0 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+@LINUX
+def test_a_result_that_stdout_has_no_room_for_is_a_failure() -> None:
+    command = [sys.executable, "-m", "a3c_exp", "--version"]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=buffered, text=True
+        )
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import logging.config
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from runs import config
 from scripted import Bandit
 
 import a3c_exp
+from a3c_exp.core.cpu import environment
 from a3c_exp.envs import Gym
 from a3c_exp.exit_codes import exit_code
 from a3c_exp.run.console import run_log
@@ -118,3 +120,10 @@ sys.exit(main())
     )
     assert ended.returncode == 0
     assert "still runs" in ended.stderr
+
+
+def test_a_variable_that_a_run_has_removed_is_no_error() -> None:
+    """An environment may have removed it, in a run that has otherwise ended well."""
+    with environment({"A3C_EXP_TEST": "1"}):
+        del os.environ["A3C_EXP_TEST"]
+    assert "A3C_EXP_TEST" not in os.environ

@@ -22,7 +22,7 @@ from a3c_exp.callbacks import Callback, NoImprovement
 from a3c_exp.cli.execute import recorded
 from a3c_exp.cli.hydra_compose import to_container
 from a3c_exp.cli.hydra_overrides import parse
-from a3c_exp.common.settings import typed
+from a3c_exp.common.settings import override_text
 from a3c_exp.config.builder import build_experiment, load_experiment
 from a3c_exp.networks import ActorCritic
 from a3c_exp.optimizers import RMSProp
@@ -244,8 +244,9 @@ def test_a_command_names_the_package_of_an_environment_and_a_script_its_method(
     [
         ["a word", "it's", "a,b", "sqlite:///mine.db", "1e5", "null", "", "a\\"],
         [None, True, 1, 1e-5, {"name": {"inside": [2]}, "_target_": "a.B"}],
+        [{"my_a3c.wrappers:Slow": None}, {"a b,{c}": {"(x)=[y]\\": 1, "${a}": 2}}],
     ],
 )
 def test_a_value_in_a_command_reads_back(value: list[Any]) -> None:
-    [override] = parse([f"callbacks={typed(value)}"])
+    [override] = parse([f"callbacks={override_text(value)}"])
     assert to_container(OmegaConf.create({"a": override.value()}))["a"] == value

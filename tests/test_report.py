@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from refusals import Refuses
 
 from a3c_exp.cli.processes import say_comparison
 from a3c_exp.report import __main__ as report
@@ -166,6 +167,12 @@ def test_folders_tell_configurations_of_one_name_apart(tmp_path: Path) -> None:
     [configurations] = grouped(tmp_path).values()
     assert len(configurations) == 3 and "algorithm=mine (s1)" in configurations
     assert any(str(tmp_path / "a" / "s0") in name for name in configurations)
+
+
+def test_a_mistyped_option_is_answered_with_the_options(tmp_path: Path, refuses: Refuses) -> None:
+    run(tmp_path / "run")
+    line = refuses([str(tmp_path), "ranks=eval"], "ranks", "eval", main=report.main)
+    assert "did you mean 'rank'?" in line
 
 
 def test_an_option_of_ones_own_is_named_by_the_word_that_was_typed(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from backend_runs import kill_fork_server, nobody_works, running, worker_processes
 from runs import LINUX, SCRIPTED, config, drain, wait_until
 
+from a3c_exp.backends import forkserver
 from a3c_exp.core import seeding
 from a3c_exp.core.events import Event
 from a3c_exp.core.seeding import Role
@@ -160,3 +162,14 @@ def _is_worker(pid: int | None) -> bool:
         return "forkserver" in Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return False
+
+
+def test_a_process_that_the_system_refuses_is_an_error_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The fork server dies of it, and the one that takes its place does too."""
+    monkeypatch.setattr(forkserver, "PRELOAD", ["no_forks"])
+    forkserver.ensure_running()
+    kill_fork_server()
+    with pytest.raises(OSError, match="no process can be forked"):
+        forkserver.start(os.getpid, "refused")

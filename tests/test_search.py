@@ -187,6 +187,32 @@ def test_whole_numbers_are_searched_and_a_trial_that_failed_is_not_run_again(
     assert content(here / "searched") == before
 
 
+@pytest.mark.parametrize("combinations", [0, 200])
+def test_a_combination_that_cannot_run_is_refused_or_counts_as_a_failed_trial(
+    combinations: int,
+    here: Path,
+    in_process: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    refuses: Refuses,
+) -> None:
+    """PPO learns without V-trace, A3C with either. What was not tried before the first trial does
+    not end the search, nor the same command once more."""
+    pytest.importorskip("optuna")
+    monkeypatch.setattr("a3c_exp.cli.search.MOST_PROBES", combinations)
+    choices = ["algorithm=a3c,ppo", "returns=vtrace,n_step"]
+    command = [*QUICK, "rollout_length=64", "sweep=searched", "search=6", *choices]
+    if combinations:
+        refuses(command, "returns", ...)
+        return
+
+    for _ in range(2):
+        assert program.main(command) == 1
+        lines = capfd.readouterr().err
+        assert "cannot be run, and counts as failed" in lines
+        assert "the best of 6 trials is" in lines
+
+
 def test_trials_of_one_batch_may_be_one_configuration(
     here: Path, in_process: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from refusals import Refuses
 from runs import LINUX, QUICK, content, latest, same, summary, wait_until
 
 import a3c_exp.__main__ as program
+from a3c_exp.cli import processes
 from a3c_exp.cli.existing import find_action
 from a3c_exp.cli.hydra_compose import compose_jobs, composed, sweep_word
 from a3c_exp.cli.hydra_overrides import parse, sweep
@@ -56,6 +57,24 @@ def again(finished: Path, here: Path) -> Path:
     """The current folder, with a copy of both that a test may change."""
     shutil.copytree(finished, here, dirs_exist_ok=True)
     return here
+
+
+def test_the_runs_of_a_sweep_print_tracebacks_where_the_user_asks_for_them(
+    here: Path, in_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hydra is always told to raise errors, which no run inherits."""
+    start = processes.start_process
+    values = []
+
+    def noted(arguments: list[str], variables: dict[str, str], *, is_forked: bool) -> Any:
+        values.append(variables.get("HYDRA_FULL_ERROR"))
+        return start(arguments, variables, is_forked=is_forked)
+
+    monkeypatch.setattr(processes, "start_process", noted)
+    for value in ("1", "0"):
+        monkeypatch.setenv("HYDRA_FULL_ERROR", value)
+        assert program.main([*QUICK, f"sweep={value}", "jobs=1", "seed=0"]) == 0
+    assert values == ["1", "0"]
 
 
 # Names.

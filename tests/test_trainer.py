@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import logging
 import math
 import os
 import signal
@@ -24,6 +25,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from a3c_exp import evaluate
 from a3c_exp.backends.serial import Serial
+from a3c_exp.common.log import log
 from a3c_exp.config.builder import load_final
 from a3c_exp.core import seeding
 from a3c_exp.core.run_view import EvalResult
@@ -539,6 +541,20 @@ class TestWhereItRuns:
         assert (done.exit_code, done.summary["stop_reason"]) == (code, reason)
         assert ("Stray" in (done.summary["error"] or "")) == (reason == "failed")
         assert latest(tmp_path)["store"]["steps"] == done.summary["steps"] > 0
+
+    def test_ctrl_c_while_a_failure_is_logged_does_not_keep_the_run_from_being_saved(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(record: logging.LogRecord) -> bool:
+            for _ in range(2 * (record.levelno == logging.ERROR)):
+                os.kill(os.getpid(), signal.SIGINT)
+            return True
+
+        monkeypatch.setattr(Bandit, "step", Mock(side_effect=Stray()))
+        monkeypatch.setattr(log, "filters", [interrupt])
+        done = train(tmp_path)
+        assert "Stray" in done.summary["error"]
+        assert (tmp_path / "summary.json").exists()
 
     def test_a_run_without_one_finite_gradient_has_failed(self, tmp_path: Path) -> None:
         """It may be too short to refuse as many in a row as end a run."""

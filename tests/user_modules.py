@@ -32,6 +32,13 @@ class Residual(nn.Module):
         return x
 
 
+class Leaky(nn.Sequential):
+    """Has a setting that is no size, and a list as a default."""
+
+    def __init__(self, inputs: int, slope: float = 0.5, sizes: tuple[int, ...] = (4,)) -> None:
+        super().__init__(nn.Linear(inputs, sizes[0]), nn.LeakyReLU(slope))
+
+
 class Branches(Residual):
     """One whose code depends on the numbers, which no graph can hold."""
 

@@ -86,7 +86,12 @@ def start(function: Callable[..., object], name: str, *arguments: object) -> Bas
             except (ConnectionRefusedError, ConnectionResetError, EOFError):
                 _forget_server()
                 ensure_running()  # in place of the server, which was ending
-                process.start()
+                try:
+                    process.start()
+                except EOFError as error:  # the server has died of what the system refused it
+                    raise OSError(
+                        "no process can be forked (`ulimit -u` shows the limit)"
+                    ) from error
 
     return process
 
@@ -118,7 +123,7 @@ def check_temporary_folder() -> None:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Within: a process may be started. Afterwards this program is as it was before.
+    """Let a process be started. Afterwards this program is as it was before.
 
     Child processes do not import the program that starts them: they need nothing from it, and a
     program without

@@ -80,7 +80,7 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
     has been written.
     """
     prestart(plan)
-    from a3c_exp.config.builder import build_experiment, check, check_start, resolve
+    from a3c_exp.config.builder import check, check_start, load_final
 
     # An absolute path: a program, or an environment, may change the current folder later.
     folder = expanded("outputs" if plan.folder is None else plan.folder).absolute()
@@ -99,8 +99,7 @@ def execute(plan: Plan, run: RunBy = directly) -> Run | None:
         earlier = read_config(folder, config["plugins"])
         config = earlier  # with what its settings stood for when it began
 
-    experiment = build_experiment(config)
-    config, experiment = resolve(config, experiment)
+    config, experiment = load_final(config)
     built = check(experiment, draw=True)
     if action == "begin":
         check_start(experiment, config, built.network)
@@ -147,8 +146,8 @@ def _train(
 
 @contextmanager
 def _claimed(plan: Plan, folder: Path, config: Mapping[str, Any]) -> Iterator[Path]:
-    """Within: the folder of a run, which no other process trains in. Afterwards it is gone if
-    nothing is in it. Raises FolderError."""
+    """Make the folder of a run, and lock it. Afterwards it is gone if nothing is in it. Raises
+    FolderError."""
     with named(plan.key):
         if plan.folder is None:
             folder = make_new(folder / run_name(config))
@@ -189,7 +188,7 @@ _training = threading.Lock()
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within: no other run of a program's own trains in this process. Raises RunError if one does
+    """Let no other run of a program's own train in this process. Raises RunError if one does
     already."""
     if not _training.acquire(blocking=False):
         raise RunError("a run trains in this process already: each needs a process of its own")

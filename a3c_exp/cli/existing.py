@@ -27,7 +27,7 @@ from a3c_exp.errors import ConfigError, FolderError
 from a3c_exp.run.run_folder import (
     CONFIG_FILE,
     LOG_FILE,
-    check_places,
+    check_names,
     latest_checkpoints,
     own_files,
     read_summary,
@@ -63,7 +63,7 @@ def find_action(
     refused: any with `refuse`, one with other settings with `resume`. Settings are compared as they
     were typed: `auto` is equal to whatever it stood for then.
     """
-    check_places(folder)
+    check_names(folder)
     if existing == CONTINUE:
         assert earlier is not None
         return "leave" if _is_over(folder, config, earlier) else "resume"

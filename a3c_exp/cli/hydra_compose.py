@@ -69,7 +69,6 @@ def composed(session: HydraSession, overrides: Sequence[str]) -> Composed:
         if override.key_or_group == "plugins":  # they may register options and resolvers
             import_plugins(texts_in(override.value()))
 
-    _check_frames(typed)
     node = session.compose([override for override in typed if session.is_choice(override)])
     words: list[str] = []
     replaced: set[str] = set()
@@ -161,20 +160,17 @@ def _leave_out_foreign(
         del component[name]
 
 
-def _check_frames(typed: Sequence[Override]) -> None:
-    """Raise ConfigError for a game by gymnasium's name whose frames nothing prepares."""
-    values = {override.key_or_group: override.value() for override in typed}
-    game = atari_choice(str(values.get("env.id")))
-    if game is not None and "env.wrappers" not in values:
-        problem = f"has raw frames: {game} prepares them, or env.wrappers of your own"
-        raise ConfigError("env.id", values["env.id"], problem)
-
-
 def _check_env(session: HydraSession, typed: Sequence[Override], choices: DictConfig) -> None:
-    """Raise ConfigError for an environment that would train with the settings of another one, since
-    no file of environments is chosen."""
+    """Raise ConfigError for a game by gymnasium's name whose frames nothing prepares, and for an
+    environment that would train with the settings of another one, since no file of environments is
+    chosen."""
     values = {override.key_or_group: override.value() for override in typed}
     name = values.get("env.id")
+    game = atari_choice(str(name))
+    if game is not None and "env.wrappers" not in values:
+        problem = f"has raw frames: {game} prepares them, or env.wrappers of your own"
+        raise ConfigError("env.id", name, problem)
+
     if name is None or "env" in values:
         return
 
@@ -337,7 +333,7 @@ def setting(node: DictConfig, key: str) -> Any:
 
 @contextmanager
 def hydra_config(node: DictConfig) -> Iterator[None]:
-    """Within, `${hydra:...}` is of this node, if it has Hydra's settings."""
+    """Resolve `${hydra:...}` by this node, if it has Hydra's settings."""
     before = HydraConfig.instance().cfg
     if "hydra" in node:
         HydraConfig.instance().cfg = node  # type: ignore[assignment]  # `set_config` copies it

@@ -70,7 +70,7 @@ DEFAULTS: dict[str, Any] = (
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Within, nobody has initialized Hydra. Afterwards its state is the one before."""
+    """Give code a Hydra that nobody has initialized. Afterwards its state is the one before."""
     outer = GlobalHydra.instance().hydra
     base = version.getbase()
     job = JobRuntime().conf.get("name")
@@ -144,7 +144,7 @@ def _check_config_dir(config_dir: str) -> None:
 
 class ConfSource(FileConfigSource):
     """Configuration files, parsed in C and once in a process: Hydra's own source parses a file in
-    Python, for each of the three times that Hydra composes a command."""
+    Python, each time that Hydra composes a command."""
 
     @staticmethod
     def scheme() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -24,7 +25,10 @@ from a3c_exp.errors import ConfigError
 from a3c_exp.exit_codes import ExitCode
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-PLACES = ("config_path", "config_name", "config_dir")
+"""Environment variable: 1 lets an error print its traceback."""
+USERS_FULL_ERROR = "A3C_EXP_FULL_ERROR"
+"""Environment variable: the user's value of FULL_ERROR, which `run_hydra` sets."""
+CONFIG_FLAGS = ("config_path", "config_name", "config_dir")
 """Flags of Hydra that say where configuration files are."""
 PRINTING = ("info", "hydra_help", "shell_completion", "resolve")
 """Flags of Hydra that print and run nothing."""
@@ -34,10 +38,10 @@ HYDRAS_LINE = "Error executing job with overrides"
 """How the line begins that Hydra writes on stderr about a job that has failed."""
 
 
-def places(flags: Namespace) -> list[str]:
+def config_flags(flags: Namespace) -> list[str]:
     """The flags of a command that say where configuration files are."""
     words = []
-    for name in PLACES:
+    for name in CONFIG_FLAGS:
         value = getattr(flags, name)
         if value is not None:
             is_name = name == "config_name"
@@ -85,9 +89,11 @@ def run_hydra(flags: Namespace, arguments: Sequence[str], task: Callable[[Any], 
     GlobalHydra.instance().clear()
     program = hydra.main(str(conf_folder()), CONFIG_NAME, **DEFAULTS)(task)
     before = sys.argv
-    sys.argv = [before[0], *places(flags), *arguments]
+    sys.argv = [before[0], *config_flags(flags), *arguments]
     try:
-        with environment({FULL_ERROR: "1"}):  # it would print a traceback, and exit
+        users = os.environ.get(FULL_ERROR, "")
+        # without it Hydra would print a traceback, and exit
+        with environment({FULL_ERROR: "1", USERS_FULL_ERROR: users}):
             program()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -115,7 +121,7 @@ class _WithoutHydrasLine:
 
 
 def without_hydras_line() -> AbstractContextManager[object]:
-    """Within: Hydra does not say that a job has failed. The run has said more.
+    """Keep Hydra from saying that a job has failed. The run has said more.
 
     Hydra calls its callbacks only if the job has failed by an Exception, and writes the line when
     it raises that again. No setting of Hydra's switches it off.

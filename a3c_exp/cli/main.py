@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # importing it takes seconds: it imports torch
 
 
 MANY_RUNS = 20
-"""Runs of a sweep whose checks take seconds."""
+"""From so many runs on, the checks of a sweep take seconds, and a line says that they are made."""
 
 
 class FailedRunError(RunError):

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 from a3c_exp.backends.processes.children import EXIT_CODE_LOST, exit_text
 from a3c_exp.cli.existing import Action, how_ended
 from a3c_exp.cli.forked import ForkedRun, fork
-from a3c_exp.cli.launch import FULL_ERROR
+from a3c_exp.cli.launch import FULL_ERROR, USERS_FULL_ERROR
 from a3c_exp.cli.startup import LABEL, PARENT
 from a3c_exp.common.signals import ENDING, BreaksIn, Interruption, interruptions
 from a3c_exp.ending import StopReason
@@ -179,7 +179,7 @@ class Runs:
         say(f"{job.label}: {DOES[job.action]}")
         label = f"{job.label}: " if self.at_once > 1 else ""
         variables = {**os.environ, LABEL: label}
-        variables.pop(FULL_ERROR, None)
+        variables[FULL_ERROR] = variables.pop(USERS_FULL_ERROR, "")
         arguments = [*self.flags, *job.overrides, f"existing={existing}"]
         try:
             process = start_process(arguments, variables, is_forked=job.is_forked)

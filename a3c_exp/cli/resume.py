@@ -55,7 +55,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
     for change in changes:
         _check(change, word, unchanged)
 
-    settings = [change for change in changes if _place(change) != RUN_DIR]
+    settings = [change for change in changes if _changed_key(change) != RUN_DIR]
     config = earlier
     for key in beyond:
         config = with_value(config, key, MISSING)
@@ -76,7 +76,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
             overrides=line.overrides,
         )
 
-    run_dirs = [_run_dir(change, config) for change in changes if _place(change) == RUN_DIR]
+    run_dirs = [_run_dir(change, config) for change in changes if _changed_key(change) == RUN_DIR]
     run_dir = run_dirs[-1] if run_dirs else None
     return Plan(config=config, folder=run_dir, key=RUN_DIR, overrides=line.overrides)
 
@@ -84,7 +84,7 @@ def saved_plan(word: str, folder: str, line: CommandLine) -> Plan:
 def _saved_config(word: str, folder: str, changes: Sequence[Override]) -> dict[str, Any]:
     """The configuration that is changed. Raises FolderError."""
     if word == "replay":
-        keys = [_place(change) for change in changes]
+        keys = [_changed_key(change) for change in changes]
         return replay_config(folder, [key for key in keys if key != RUN_DIR])
 
     config = read_config(folder, or_file=word == "from")
@@ -109,8 +109,8 @@ def _changed(
 
     for change in sorted(settings, key=order):
         value = _value(change, config, config_dir)
-        node = OmegaConf.create(without_typed(config, _place(change)))
-        set_value(node, _place(change), value)
+        node = OmegaConf.create(without_typed(config, _changed_key(change)))
+        set_value(node, _changed_key(change), value)
         config = dict(OmegaConf.to_container(node, resolve=False))  # type: ignore[arg-type]
 
     return config
@@ -124,7 +124,7 @@ def _chosen_again(
     if word == "from":
         stale["total_steps"] = LOG_EVERY
 
-    changed = {_place(change).partition(".")[0] for change in settings}
+    changed = {_changed_key(change).partition(".")[0] for change in settings}
     return as_typed(config, {stale[name] for name in stale.keys() & changed})
 
 
@@ -147,7 +147,7 @@ def _value(change: Override, config: Mapping[str, Any], config_dir: str | None) 
 def _resolved(change: Override, settings: Mapping[str, Any] | None = None) -> Any:
     """The value of an override with its interpolations, of `settings`, resolved. Raises
     ConfigError."""
-    key = _place(change)
+    key = _changed_key(change)
     return to_container(OmegaConf.create({**(settings or {}), key: change.value()}))[key]
 
 
@@ -162,7 +162,7 @@ def _run_dir(change: Override, config: Mapping[str, Any]) -> str | None:
     return None if value == "auto" else str(value)
 
 
-def _place(change: Override) -> str:
+def _changed_key(change: Override) -> str:
     """The key of what an override sets: `network.encoder` of `network@network.encoder=cnn`."""
     return change.package or change.key_or_group
 
@@ -179,7 +179,7 @@ def _check(change: Override, word: str, unchanged: Mapping[str, Any]) -> None:
 
     unchanged: settings that may be named again, as they are.
     """
-    key = _place(change)
+    key = _changed_key(change)
     if change.is_sweep_override() or change.is_delete():
         value = None if change.is_delete() else change.get_value_string()
         raise ConfigError(key, value, f"cannot go with {word}, which takes single values")

@@ -8,8 +8,9 @@ folders. So a search that was cut goes on.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +22,7 @@ from a3c_exp.cli.hydra_compose import compose_jobs, to_container
 from a3c_exp.cli.hydra_overrides import sweep
 from a3c_exp.cli.hydra_session import HydraSession
 from a3c_exp.cli.processes import Job
-from a3c_exp.config.builder import load_experiment
+from a3c_exp.config.builder import Made, load_experiment
 from a3c_exp.errors import ConfigError, require, require_package, say
 from a3c_exp.exit_codes import ExitCode
 from a3c_exp.report.runs import EVALUATION, read_run
@@ -32,6 +33,8 @@ RunJobs = Callable[[Jobs], tuple[list[Job], int]]
 """Makes runs, and gives an exit code."""
 Settings = tuple[str, ...]
 """The overrides that a trial has chosen."""
+MOST_PROBES = 200
+"""Combinations of choices that are checked before the first trial."""
 
 
 class Search:
@@ -78,27 +81,37 @@ class Search:
 
         self._chosen: dict[int, Settings] = {}
         self._scores: dict[Settings, float] = {}
-        self._check(session)
+        self._session = session
+        made: Made = []
+        for settings in self._probes():
+            self._check(settings, made)
 
-    def _check(self, session: HydraSession) -> None:
-        """Raise ConfigError if a run cannot have a value that may be chosen: each choice, and of
-        each range its ends and a number within, since a setting may take whole numbers only."""
+    def _probes(self) -> Iterable[Settings]:
+        """Return settings that trials may choose: each choice and the first combinations of them,
+        and of each range its ends and a number within, since a setting may take whole numbers
+        only."""
         import optuna
 
         probes: dict[str, Sequence[Any]] = dict(self._choices)
+        within: dict[str, Sequence[Any]] = dict(self._choices)
         for key, interval in self._ranges.items():
             low = interval.start
-            within = type(low)(low + (interval.end - low) / math.pi)
-            probes[key] = [low, interval.end, within]
+            number = type(low)(low + (interval.end - low) / math.pi)
+            probes[key] = [low, interval.end, number]
+            within[key] = [number]
 
-        jobs = []
-        for index in range(max(map(len, probes.values()))):
-            values = {key: some[index % len(some)] for key, some in probes.items()}
-            settings = self._settings(optuna.trial.FixedTrial(values))
-            jobs.append([*self._fixed, *settings])
+        longest = max(map(len, probes.values()))
+        diagonal = [tuple(some[i % len(some)] for some in probes.values()) for i in range(longest)]
+        combinations = itertools.islice(itertools.product(*within.values()), MOST_PROBES)
+        for values in dict.fromkeys([*diagonal, *combinations]):
+            trial = optuna.trial.FixedTrial(dict(zip(probes, values, strict=True)))
+            yield self._settings(trial)
 
-        for run in compose_jobs(session, jobs):
-            load_experiment(to_container(run.node))
+    def _check(self, settings: Settings, made: Made) -> None:
+        """Raise ConfigError if a run cannot have the settings of a trial. made: see
+        `builder.check`."""
+        for run in compose_jobs(self._session, [[*self._fixed, *settings]]):
+            load_experiment(to_container(run.node), made=made)
 
     def _settings(self, trial: Any) -> Settings:
         """What a trial of Optuna's chooses."""
@@ -142,15 +155,28 @@ class Search:
         """Make the runs of trials whose settings have no score yet; return the exit code."""
         # of equal ones
         first = {self._chosen[trial.number]: trial.number + 1 for trial in reversed(trials)}
-        new = [texts for texts in reversed(first) if texts not in self._scores]
+        worst: int = ExitCode.DONE
+        new = []
         overrides = []
-        for texts in new:
+        for texts in reversed(first):
+            if texts in self._scores:
+                continue
+
             say(f"trial {first[texts]} of {self._trials}: {' '.join(texts)}")
+            try:
+                self._check(texts, [])
+            except ConfigError as error:
+                say(f"trial {first[texts]} cannot be run, and counts as failed: {error}")
+                self._scores[texts] = -math.inf
+                worst = ExitCode.FAILED
+                continue
+
+            new.append(texts)
             for seed in self._seeds:
                 name = "_".join([f"trial-{first[texts]:03d}", *seed]).replace("=", "-")
                 overrides.append([*self._fixed, *texts, *seed, f"hydra.sweep.subdir={name}"])
         if not overrides:
-            return ExitCode.DONE
+            return worst
 
         jobs, code = run(overrides)
         for number, texts in enumerate(new):
@@ -166,7 +192,7 @@ class Search:
             problem = "must be best, last or a curve that the runs have"
             raise ConfigError("objective", self._objective, problem)
 
-        return code
+        return max(worst, code)
 
 
 def _checked_range(key: str, interval: IntervalSweep) -> IntervalSweep:

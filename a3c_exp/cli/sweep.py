@@ -21,7 +21,7 @@ from a3c_exp.cli.execute import Plan, execute, make
 from a3c_exp.cli.existing import find_action, how_ended, identity, saved_runs
 from a3c_exp.cli.hydra_compose import Composed
 from a3c_exp.cli.hydra_session import HydraSession, isolated
-from a3c_exp.cli.launch import places, run_hydra
+from a3c_exp.cli.launch import config_flags, run_hydra
 from a3c_exp.cli.names import folder_names, labels
 from a3c_exp.cli.processes import DOES, Job, Runs, say_comparison
 from a3c_exp.cli.search import Jobs, Search, score_of
@@ -32,7 +32,7 @@ from a3c_exp.core.cpu import RUNS_AT_ONCE, environment, usable_cores
 from a3c_exp.errors import ConfigError, FolderError, RunError, named, printable, require, say
 from a3c_exp.exit_codes import ExitCode
 from a3c_exp.run.outcome import short
-from a3c_exp.run.run_folder import begins_with, check_places
+from a3c_exp.run.run_folder import begins_with, check_names
 
 OWN_LAUNCHER = "hydra_plugins.a3c_exp_sweeps.ProcessesLauncher"
 OWN_SWEEPER = "hydra_plugins.a3c_exp_sweeps.GridSweeper"
@@ -60,7 +60,7 @@ def run_sweep(session: HydraSession, line: CommandLine) -> int:
                 print(printable(f"{job.folder}: {job.label}: {ending or DOES[job.action]}"))
             return ExitCode.DONE
 
-        check_places(root, "multirun.yaml", ".submitit")
+        check_names(root, "multirun.yaml", ".submitit")
         listed = root / "multirun.yaml"
         if listed.exists() and not begins_with(listed, "hydra:"):
             raise FolderError(root, f"has a file that Hydra would replace: {listed.name}")
@@ -184,7 +184,7 @@ class Sweep:
             same = None if subdir else saved.get(identity(config))
             folder = same or Path(os.path.abspath(self.root / (subdir or names[number])))
             _check_folder(folder, self.root, subdir, [job.folder for job in jobs.values()])
-            final, experiment = load_final(config)
+            final, experiment = load_final(config, made=made)
             built = check(experiment, made=made)
             action = find_action(folder, final, self.existing)
             if action == "begin":
@@ -287,7 +287,7 @@ class Sweep:
             planned = dict(zip(distinct, trials, strict=True))
 
         jobs = [planned[words] for words in distinct]
-        code = Runs(jobs, places(self._line.flags), self.existing, self.at_once).run()
+        code = Runs(jobs, config_flags(self._line.flags), self.existing, self.at_once).run()
         if code not in (ExitCode.DONE, ExitCode.FAILED):
             raise KeyboardInterrupt(code)
 

@@ -1,1 +1,1 @@
-"""Basics that every layer may use: array types and layouts, and the rule for plugins."""
+"""Basics that every layer may use."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from a3c_exp.errors import ConfigError
 
-TARGET = "_target_"
 MISSING = "???"  # OmegaConf's mark for a value that the user has to give
+TARGET = "_target_"
 """The key by which a mapping names the class of a component."""
 
 
@@ -41,16 +41,22 @@ def comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(flatten(json.loads(json.dumps(config), parse_float=number)))
 
 
-def typed(value: object) -> str:
+def override_text(value: object) -> str:
     """Return a plain value as a command line takes it."""
     if isinstance(value, str):
         is_word = re.fullmatch(r"[A-Za-z_][\w./:-]*", value) is not None
         return value if is_word and value.lower() not in _NO_WORDS else quoted(value)
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{typed(item)}' for name, item in value.items())}}}"
+        items = (f"{_escaped(name)}:{override_text(item)}" for name, item in value.items())
+        return f"{{{','.join(items)}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(typed, value))}]"
+        return f"[{','.join(map(override_text, value))}]"
     return json.dumps(value)
+
+
+def _escaped(key: str) -> str:
+    """Return a key of a mapping as Hydra's grammar reads it back, which has no quotes around it."""
+    return re.sub(r"[\\:,={}\[\]()\s]", r"\\\g<0>", key)
 
 
 _NO_WORDS = ("null", "true", "false", "nan", "inf")

@@ -7,8 +7,8 @@
 | SIGUSR1 | the program's own | saves a checkpoint | of a worker: the run's process is gone |
 
 Signals often come to a whole group of processes (Ctrl-C, timeout, a batch system). A run's main
-process alone acts on them. A sweep passes them on: see `cli.processes`. SIGALRM breaks off the
-close of an environment: see `envs.errors`.
+process alone acts on them. A sweep passes them on, but for SIGUSR1: see `cli.processes`. SIGALRM
+breaks off the close of an environment: see `envs.errors`.
 
 The first signal ends a run in order: its workers finish their rollout, and it is saved. A signal
 may also break in, by a KeyboardInterrupt, into what the main thread does. `run.session` sets which
@@ -155,7 +155,7 @@ class Interruption:
 
 @contextmanager
 def interruptions(interruption: Interruption) -> Iterator[None]:
-    """Within: signals of ENDING and SAVE are noted in `interruption`.
+    """Note signals of ENDING and SAVE in `interruption`.
 
     A signal that is ignored stays so.
     A program's own handler of SAVE stays. Its own handler of PREEMPTION is called at the end, when
@@ -210,7 +210,7 @@ def ignore() -> None:
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Within: programs that are started have SIGNALS blocked."""
+    """Block SIGNALS in programs that are started."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -228,7 +228,7 @@ def unblock() -> None:
 
 @contextmanager
 def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[dict[signal.Signals, Any]]:
-    """Within: these handlers of signals. Gives those before, which come back afterwards."""
+    """Set handlers of signals, and give those before, which come back afterwards."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield before
@@ -241,7 +241,7 @@ def handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[dict[signal.
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Within: code of an environment's own, which may set handlers of SIGNALS. They do not stay."""
+    """Undo handlers of SIGNALS that code of an environment's own sets."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield

@@ -6,10 +6,11 @@ anything is started or written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,9 @@ from a3c_exp.errors import ConfigError, RunError, named, require
 from a3c_exp.networks import ActorCritic
 from a3c_exp.networks.cnn import ImageEncoder
 
-Made = list[tuple[object, Built]]
-"""Networks, each with the components that it was tried with."""
+Made = list[tuple[object, Any]]
+"""Networks and measured normalizations, each with the components that it was made with."""
+Value = TypeVar("Value")
 DEVIATION = 1 / 4
 """Of the number of levels, so 64 of the 256 of a byte: the numbers that a network begins with are
 of the order of 1."""
@@ -74,11 +76,25 @@ def _build_eval(experiment: Experiment, config: Mapping[str, Any], plugins: Sequ
     return replace(experiment.eval, env={name: getattr(env, name) for name in changed})
 
 
-def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str, Any], Experiment]:
+def _made_once(made: Made | None, parts: tuple[object, ...], make: Callable[[], Value]) -> Value:
+    """Return what `make` does, or has done for equal components before."""
+    for components, value in made or ():
+        if components == parts:
+            return cast(Value, value)
+
+    value = make()
+    if made is not None:
+        made.append((parts, value))
+    return value
+
+
+def resolve(
+    config: Mapping[str, Any], experiment: Experiment, made: Made | None = None
+) -> tuple[dict[str, Any], Experiment]:
     """The final configuration of a plain one (see `config.saved`), and the final experiment.
 
     What `auto` and `background` stand for takes their place. For images an environment is made and
-    played. Raises ConfigError.
+    played. made: see `check`. Raises ConfigError.
     """
     final = dict(config)
     typed = dict(build(config.get(TYPED, {}), dict[str, Any], TYPED))
@@ -94,7 +110,8 @@ def resolve(config: Mapping[str, Any], experiment: Experiment) -> tuple[dict[str
     setting = experiment.env.normalize_observations
     if setting in ("auto", "background"):
         typed[NORMALIZATION] = setting
-        value = measure(experiment)
+        parts = attrgetter("env", "network", "plugins")(experiment)
+        value = _made_once(made, parts, partial(measure, experiment))
         plain = list(value) if isinstance(value, tuple) else value
         final["env"] = {**final["env"], "normalize_observations": plain}
         env: Any = experiment.env
@@ -121,7 +138,7 @@ def check(
     to_train: False leaves out the checks of what only training needs, and which may be gone when
         the policy is evaluated: the cluster or the GPU of its backend.
     draw: the network gets the parameters that the run's seed draws, to begin the run with.
-    made: the networks of earlier calls, to which this one adds its own: of several experiments, one
+    made: what earlier calls have made, to which this one adds its own: of several experiments, one
         environment and one network are made for each distinct pair.
     Raises ConfigError.
     """
@@ -129,12 +146,8 @@ def check(
         experiment.backend.check(experiment)
 
     parts = attrgetter("env", "eval.env", "network", "algorithm", "epsilon", "plugins")(experiment)
-    built = next((network for components, network in made or () if components == parts), None)
-    if built is None:
-        built = checks.check_environment_and_network(experiment, to_train=to_train, draw=draw)
-        if made is not None:
-            made.append((parts, built))
-
+    make = partial(checks.check_environment_and_network, experiment, to_train=to_train, draw=draw)
+    built = _made_once(made, parts, make)
     checks.check_fit(experiment, built)
     return built
 
@@ -144,21 +157,24 @@ def check_start(experiment: Experiment, config: Mapping[str, Any], network: Acto
     one."""
     if experiment.init_from is not None:
         with named("init_from"):
-            checks.check_init_from(experiment.init_from, config, network)
+            module_class = experiment.network.module_class
+            checks.check_init_from(experiment.init_from, config, network, module_class)
 
 
 def load_final(
-    config: Mapping[str, Any], *, to_train: bool = True
+    config: Mapping[str, Any], *, to_train: bool = True, made: Made | None = None
 ) -> tuple[dict[str, Any], Experiment]:
     """The final configuration and experiment of a plain one, not tried yet. to_train: see
-    `build_experiment`."""
-    return resolve(config, build_experiment(config, to_train=to_train))
+    `build_experiment`. made: see `check`."""
+    return resolve(config, build_experiment(config, to_train=to_train), made)
 
 
-def load_experiment(config: Mapping[str, Any], *, to_train: bool = True) -> Experiment:
-    """The experiment of a plain configuration, fully checked. to_train: see `build_experiment`."""
-    final, experiment = load_final(config, to_train=to_train)
-    built = check(experiment, to_train=to_train)
+def load_experiment(
+    config: Mapping[str, Any], *, to_train: bool = True, made: Made | None = None
+) -> Experiment:
+    """The experiment of a plain configuration, fully checked. See `load_final`."""
+    final, experiment = load_final(config, to_train=to_train, made=made)
+    built = check(experiment, to_train=to_train, made=made)
     if to_train:
         check_start(experiment, final, built.network)
     return experiment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Discrete
+from torch import nn
 
 from a3c_exp.algorithms import MinibatchAlgorithm, NStepQ
 from a3c_exp.common.settings import comparable
@@ -23,6 +25,7 @@ from a3c_exp.envs.batch import EnvBatch, Environment, opened
 from a3c_exp.envs.parts import sample_action
 from a3c_exp.errors import ConfigError, FolderError, RunError, refused, require, under
 from a3c_exp.networks import ActorCritic
+from a3c_exp.networks.inputs import parameters_of
 from a3c_exp.optimizers import check_param_groups
 from a3c_exp.returns import NStep, NStepZero, Returns, Trajectory, example_trajectory
 from a3c_exp.run.checkpoint import load_state
@@ -378,21 +381,26 @@ def check_fit(experiment: Experiment, built: Built) -> None:
         check_param_groups(experiment.optimizer, network.param_slices.keys() - {"target"})
 
 
-def check_init_from(folder: str, final: Mapping[str, Any], network: ActorCritic) -> None:
+def check_init_from(
+    folder: str, final: Mapping[str, Any], network: ActorCritic, module_class: type[nn.Module]
+) -> None:
     """Raise FolderError unless the parameters of the run in `folder` have the same meaning here.
 
     They do for the same network and the same normalization of observations. final: the
-    configuration here.
+    configuration here. module_class: of the network, whose defaults a configuration may leave out.
     """
     config = read_config(folder)
-    theirs = comparable(config)
-    ours = comparable(final)
+    parameters_by_name = parameters_of(module_class)
+    defaults = {name: parameter.default for name, parameter in parameters_by_name.items()}
+    plain = json.loads(json.dumps(defaults, default=repr))  # a default may be any object
+    theirs = comparable({**config, "network": {**plain, **config["network"]}})
+    ours = comparable({**final, "network": {**plain, **final["network"]}})
     state = load_state(best_checkpoint(Path(folder)))
     parameters = state["store"]["parameters"]
     stats = state["store"]["stats"]
     keys = [
         key
-        for key in theirs.keys() & ours.keys()
+        for key in sorted(theirs.keys() & ours.keys())
         if theirs[key] != ours[key] and key.startswith("network.")
     ]
     if parameters.shape != network.vector.shape:

@@ -79,8 +79,8 @@ def is_whole(config: object) -> bool:
 
 @contextmanager
 def of_saved_run() -> Iterator[None]:
-    """Within: an environment of a saved run that is not registered here was so in the program that
-    trained, and a ConfigError says so."""
+    """Say in a ConfigError about an environment of a saved run that is not registered here that it
+    was so in the program that trained."""
     try:
         yield
     except ConfigError as error:

@@ -59,7 +59,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name in variables:
-            del os.environ[name]
+            os.environ.pop(name, None)  # an environment may have removed it
         os.environ.update(before)
 
 

@@ -20,6 +20,8 @@ from a3c_exp.errors import ConfigError, named, printable, require_package
 from a3c_exp.exit_codes import ExitCode, leave
 
 TORCH_SUFFIXES = (".pt", ".pth")
+OTHER_SUFFIX = {"onnx": ".safetensors", "safetensors": ".onnx"}
+"""The suffix of the other format's files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +68,25 @@ def export_run(folder: Path, options: ExportOptions) -> Path:
         advice = "network.state_dict() of a3c_exp.load(<run>) is for torch.save"
         raise ConfigError("file", str(path), f"must end in .{options.format}: {advice}")
 
+    if path.suffix == OTHER_SUFFIX[options.format]:
+        problem = f"must be {path.suffix[1:]}, for file={options.file}"
+        raise ConfigError("format", options.format, problem)
+
     if not path.parent.is_dir():
         raise ConfigError("file", str(path), "must be in a folder that exists")
 
     if options.format == "onnx":
-        require_package("file", str(path), "onnx", "onnx", "onnxruntime", "onnxscript")
+        key, value = ("format", "onnx") if options.file is None else ("file", options.file)
+        require_package(key, value, "onnx", "onnx", "onnxruntime", "onnxscript")
     # Only now: importing torch takes seconds, which --help and a wrong option need not wait for.
     from a3c_exp.core.cpu import one_thread
     from a3c_exp.evaluate import load_run
     from a3c_exp.export.policy_file import check_replaceable, write_policy
-    from a3c_exp.run.run_folder import check_places
+    from a3c_exp.run.run_folder import check_names
 
     if options.file is None:
         with named("run"):
-            check_places(folder, path.name)
+            check_names(folder, path.name)
 
     check_replaceable(path, options.format)
     with one_thread():

@@ -17,7 +17,7 @@ from a3c_exp.errors import ConfigError, RunError, one_line
 from a3c_exp.evaluate import Loaded
 from a3c_exp.export import weights
 from a3c_exp.run.files import write_bytes
-from a3c_exp.run.policy import REPLAY
+from a3c_exp.run.policy import LATER_EVALUATIONS
 from a3c_exp.run.run_folder import environment_of, read_summary
 
 Format = Literal["onnx", "safetensors"]
@@ -53,7 +53,9 @@ def write_policy(path: Path, file_format: Format, folder: Path, loaded: Loaded, 
     policy = loaded.policy
     policy.use_float32()
     count = min(steps, CHECKED_ENVS)
-    env = loaded.experiment.env.make(count, environment_seeds(0, Role.EVALUATION, REPLAY, count))
+    env = loaded.experiment.env.make(
+        count, environment_seeds(0, Role.EVALUATION, LATER_EVALUATIONS, count)
+    )
     about = _about(folder, loaded, env)
     try:
         if file_format == "onnx":

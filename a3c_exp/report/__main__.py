@@ -25,12 +25,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from a3c_exp.common.reading import expanded
-from a3c_exp.errors import either, named, printable, require
+from a3c_exp.errors import ConfigError, did_you_mean, either, named, printable, require
 from a3c_exp.exit_codes import ExitCode, exit_code
 from a3c_exp.report.charts import FILE_FORMATS
 from a3c_exp.report.report import PAGE, Report, check_is_report
 from a3c_exp.report.runs import Axis, find_curve, find_runs
-from a3c_exp.run.run_folder import check_places, locate_run
+from a3c_exp.run.run_folder import check_names, locate_run
 
 FOLDER = "report"
 
@@ -67,13 +67,18 @@ def _report(folders: Sequence[Path], options: Mapping[str, str]) -> int:
         if choices := OPTIONS[name]:
             require(value in choices, name, value, either(choices))
 
+    for folder in folders:
+        name, equals, value = str(folder).partition("=")
+        if equals and name.isidentifier() and not folder.exists():
+            raise ConfigError(name, value, f"is no option: {did_you_mean(name, OPTIONS)}")
+
     with named("run"):
         folders = [locate_run(folder) for folder in folders]
     to = options.get("to")
     target = expanded(to) if to else folders[0] / FOLDER
     with named("to"):
         if not to:
-            check_places(folders[0], FOLDER)
+            check_names(folders[0], FOLDER)
         check_is_report(target)
 
     runs, left_out = find_runs(folders)

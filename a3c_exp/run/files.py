@@ -170,16 +170,18 @@ class Appender:
     def flush(self) -> None:
         """Write what has been added. Raises OSError if it does not fit."""
         pieces = list(self._pending)  # more may be added meanwhile
+        count = len(pieces)
         unwritten = memoryview(b"".join(pieces))
         end = self._end + len(unwritten)
         try:
             while unwritten:
                 unwritten = unwritten[self._file.write(unwritten) :]
-        except OSError:
+        except BaseException:  # Ctrl-C may come once all is written
             self._file.truncate(self._end)
             raise
+
         self._end = end
-        del self._pending[: len(pieces)]
+        del self._pending[:count]
 
     def close(self) -> None:
         """Write what has been added, and close the file."""

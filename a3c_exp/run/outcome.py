@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from a3c_exp.common.settings import typed
+from a3c_exp.common.settings import override_text
 from a3c_exp.common.trust import PACKAGE, beyond_folder
 from a3c_exp.core.experiment import Experiment
 from a3c_exp.core.parameters import StoreSpec
@@ -211,7 +211,9 @@ def _resume_call(folder: Path, again: Mapping[str, Any]) -> str:
 
     again: settings that it names again.
     """
-    overrides = [f"{key}={typed(value)}" for key, value in again.items() if key != "plugins"]
+    overrides = [
+        f"{key}={override_text(value)}" for key, value in again.items() if key != "plugins"
+    ]
     plugins = f", plugins={again['plugins']}" if "plugins" in again else ""
     return f"a3c_exp.open_run({short(folder)!r}{plugins}).resume({overrides or ''})"
 
@@ -232,7 +234,9 @@ def _packages(experiment: Experiment) -> list[str]:
 
 def _quoted(settings: Mapping[str, Any]) -> str:
     """Return settings as the end of a command."""
-    return "".join(f" {shlex.quote(f'{key}={typed(value)}')}" for key, value in settings.items())
+    return "".join(
+        f" {shlex.quote(f'{key}={override_text(value)}')}" for key, value in settings.items()
+    )
 
 
 def _program(name: str) -> str:

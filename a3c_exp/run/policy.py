@@ -35,9 +35,9 @@ BATCH = 16
 # Failures of an evaluation's environments without an ended episode in between, which end it.
 MOST_FAILURES = 10
 
-# Index of the seeds of `evaluate_run`: other episodes than those by which the run chose its best
-# checkpoint.
-REPLAY = 1
+# Index of the seeds of evaluations of a run that has ended: other episodes than those by which it
+# chose its best checkpoint.
+LATER_EVALUATIONS = 1
 
 
 EnvObservation = ArrayLike | Mapping[str, Any] | tuple[Any, ...]
@@ -102,7 +102,7 @@ class Policy:
 
     def seed(self, seed: int) -> None:
         """Sample actions from a generator for this seed from now on."""
-        self._rng = seeding.generator(seed, seeding.Role.EVALUATION_ACTIONS, REPLAY)
+        self._rng = seeding.generator(seed, seeding.Role.EVALUATION_ACTIONS, LATER_EVALUATIONS)
 
     def use_float32(self) -> None:
         """Compute images in float32 from now on, whatever the `precision` of the network."""

@@ -31,9 +31,11 @@ def commit() -> str | None:
         return noted.read_text().strip() if noted.exists() else None
     folders = [package, package.parent / "conf"]
     sources = [str(folder) for folder in folders if folder.is_dir()]
-    differing = _git(package, "status", "--porcelain", "--untracked-files=no", "--", *sources)
-    head = _git(package, "rev-parse", "--verify", "HEAD")
-    return head and head + ("-dirty" if differing else "")
+    options = ("--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
+    status = _git(package, "status", *options, "--", *sources) or ""
+    head = re.search(r"^# branch\.oid (\w+)", status, re.MULTILINE)
+    differs = re.search(r"^[^#]", status, re.MULTILINE)
+    return head and head[1] + ("-dirty" if differs else "")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

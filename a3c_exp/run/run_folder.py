@@ -116,7 +116,7 @@ def own_files(folder: Path) -> list[Path]:
     return sorted(run_files, key=lambda path: path.name != SUMMARY_FILE)
 
 
-def check_places(folder: Path, *names: str) -> None:
+def check_names(folder: Path, *names: str) -> None:
     """Raise FolderError if what is to be written in a folder is there as something else than a
     file, or than a folder if its name has no suffix.
 

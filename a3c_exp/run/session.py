@@ -20,6 +20,7 @@ from a3c_exp.core.experiment import Built, Experiment, RunContext, store_spec
 from a3c_exp.core.store import SharedStore
 from a3c_exp.ending import StopReason
 from a3c_exp.errors import (
+    FAILURES,
     ConfigError,
     FolderError,
     RunError,
@@ -295,6 +296,7 @@ class Session:
             try:
                 self._train(events)
             except BaseException as error:  # whatever it is, the state is saved below
+                run.interruption.breaks_in = BreaksIn.NOTHING  # Ctrl-C would leave `run` from here
                 if isinstance(error, KeyboardInterrupt) or leaves_debugger(error):
                     # The second Ctrl-C, or one that an environment raised: do not wait for workers.
                     run.interruption.signal = run.interruption.signal or signal.SIGINT
@@ -391,7 +393,7 @@ class Session:
         )
         try:
             run.hooks.on_end(summary)
-        except Exception as error:
+        except FAILURES as error:
             log.exception("on_end of a callback failed")
             raise RunError(f"on_end of a callback failed: {one_line(error)}") from error
         return Run(run.folder, summary)
